@@ -1,0 +1,39 @@
+"""ForwardBatch: everything one forward step needs, as one device pytree. Ragged: it serves prefill and decode alike."""
+
+import dataclasses
+from typing import Literal
+
+import jax
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ForwardBatch:
+    """One step's tokens of up to B requests, request after request along T.
+
+    Rows from `num_requests` on, and tokens from `query_start[num_requests]` on, are padding: their block tables point
+    at page 0 (the scratch page), so what they write is never read.
+
+    Attributes:
+        token_ids: i32[T]
+        positions: i32[T], position of each token in its sequence; 0 for padding.
+        query_start: i32[B+1], request b owns tokens query_start[b] … query_start[b+1]-1; padding rows repeat the end.
+        kv_len: i32[B], tokens of the request in the cache after this step's write; 0 for padding rows.
+        block_table: i32[B, P], page numbers of request b in order; 0 beyond its end.
+        page_ids: i32[T], page that token t's keys and values are written to; 0 for padding.
+        page_offsets: i32[T], its row within that page.
+        last_rows: i32[B], index along T of request b's last token of this step; 0 for padding rows.
+        num_requests: i32[], real rows of B.
+        kind: static; "decode" promises T == B and one token per row (row b is token b), so cheaper code may run.
+    """
+
+    token_ids: jax.Array
+    positions: jax.Array
+    query_start: jax.Array
+    kv_len: jax.Array
+    block_table: jax.Array
+    page_ids: jax.Array
+    page_offsets: jax.Array
+    last_rows: jax.Array
+    num_requests: jax.Array
+    kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})

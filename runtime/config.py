@@ -1,0 +1,164 @@
+"""The engine's configuration: small frozen dataclasses, composed, validated once.
+
+The CLI flags are these fields (SGLang's names and meanings); `Engine(**flags)` takes the same names.
+Nothing here imports jax, so the HTTP process can read it.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from palladio.runtime.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Which model, and how its weights are read.
+
+    Attributes:
+        model_path: a Hugging Face model directory, or a hub id (looked up in the local hub cache, then downloaded).
+        tokenizer_path: where the tokenizer is; default: `model_path`.
+        skip_tokenizer_init: no tokenizer: only token ids in and out.
+        load_format: auto and safetensors read `*.safetensors`; dummy makes random weights on the device.
+        dtype: of weights and activations; auto: bfloat16 on TPU and GPU, float32 on CPU.
+        context_length: most tokens of prompt and output together; default: the model's own limit.
+        trust_remote_code: run the repository's code for config and tokenizer (never for the model).
+        revision: branch, tag or commit of a hub id.
+        download_dir: where hub downloads go.
+        json_model_override_args: a JSON object merged over config.json.
+    """
+
+    model_path: str
+    tokenizer_path: str | None = None
+    skip_tokenizer_init: bool = False
+    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
+    dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"] = "auto"
+    context_length: int | None = None
+    trust_remote_code: bool = False
+    revision: str | None = None
+    download_dir: str | None = None
+    json_model_override_args: str = "{}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """The paged KV cache.
+
+    Attributes:
+        page_size: tokens per page.
+        max_total_tokens: tokens that the pool holds; default: what `mem_fraction_static` leaves after the weights.
+        mem_fraction_static: share of the device's memory for weights and KV cache together.
+        kv_cache_dtype: of the cache; auto: the model's.
+    """
+
+    page_size: int = 16
+    max_total_tokens: int | None = None
+    mem_fraction_static: float = 0.85
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """Which requests run when.
+
+    Attributes:
+        max_running_requests: most requests decoding at once; default: by platform.
+        max_queued_requests: more waiting requests than this are refused with a 503; default: no limit.
+        max_prefill_tokens: most prompt tokens in one prefill step.
+        chunked_prefill_size: longer prompts are prefilled in chunks of this many tokens; -1: never split;
+            default: by platform.
+        schedule_policy: order of the waiting queue.
+        schedule_conservativeness: over 1 keeps more pages free for running requests, so fewer are retracted.
+        disable_overlap_schedule: read each step's tokens before the next one is dispatched (slower; same tokens).
+    """
+
+    max_running_requests: int | None = None
+    max_queued_requests: int | None = None
+    max_prefill_tokens: int = 16384
+    chunked_prefill_size: int | None = None
+    schedule_policy: Literal["fcfs"] = "fcfs"
+    schedule_conservativeness: float = 1.0
+    disable_overlap_schedule: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExecutionConfig:
+    """How steps are computed and reported.
+
+    Attributes:
+        tp_size: chips that share each layer (1 for now).
+        attention_backend: auto picks by platform; xla is the portable path.
+        compilation_cache_dir: persistent cache of compiled programs; default: palladio/xla in the user's cache
+            directory; "" turns it off.
+        random_seed: root of the seeds of requests that bring none; default: random, printed at start.
+        decode_log_interval: decode steps between two "Decode batch." log lines.
+    """
+
+    tp_size: int = 1
+    attention_backend: Literal["auto", "xla", "reference"] = "auto"
+    compilation_cache_dir: str | None = None
+    random_seed: int | None = None
+    decode_log_interval: int = 40
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Everything that the engine process is told.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the flag.
+    """
+
+    source: ModelSource
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    execution: ExecutionConfig = ExecutionConfig()
+
+    def __post_init__(self) -> None:
+        cache, scheduler, execution = self.cache, self.scheduler, self.execution
+        _positive("--page-size", cache.page_size)
+        _positive("--max-total-tokens", cache.max_total_tokens)
+        _positive("--context-length", self.source.context_length)
+        _positive("--max-running-requests", scheduler.max_running_requests)
+        _positive("--max-queued-requests", scheduler.max_queued_requests)
+        _positive("--max-prefill-tokens", scheduler.max_prefill_tokens)
+        _positive("--decode-log-interval", execution.decode_log_interval)
+        if scheduler.chunked_prefill_size not in (None, -1):
+            _positive("--chunked-prefill-size", scheduler.chunked_prefill_size)
+        if not 0.0 < cache.mem_fraction_static <= 1.0:
+            raise ConfigError(f"--mem-fraction-static must be in (0, 1], got {cache.mem_fraction_static}")
+        if scheduler.schedule_conservativeness < 0.0:
+            raise ConfigError(
+                f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}"
+            )
+        if execution.tp_size != 1:
+            raise ConfigError(
+                f"--tp-size {execution.tp_size} is not supported yet: Palladio runs on one chip; use --tp-size 1"
+            )
+
+    @classmethod
+    def from_flags(cls, flags: Mapping[str, Any]) -> Self:
+        """Builds from flat flag names (underscores), as `Engine(**flags)` gets them.
+
+        Raises:
+            ConfigError: an unknown name, or a bad value.
+        """
+        groups: dict[str, tuple[type, dict[str, Any]]] = {
+            "source": (ModelSource, {}),
+            "cache": (CacheConfig, {}),
+            "scheduler": (SchedulerConfig, {}),
+            "execution": (ExecutionConfig, {}),
+        }
+        owner = {field.name: name for name, (kind, _) in groups.items() for field in dataclasses.fields(kind)}
+        for flag, value in flags.items():
+            if flag not in owner:
+                raise ConfigError(f"unknown engine option {flag!r}; known: {', '.join(sorted(owner))}")
+            groups[owner[flag]][1][flag] = value
+        if "model_path" not in groups["source"][1]:
+            raise ConfigError("model_path is required")
+        return cls(**{name: kind(**values) for name, (kind, values) in groups.items()})
+
+
+def _positive(flag: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ConfigError(f"{flag} must be at least 1, got {value}")

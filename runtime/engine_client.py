@@ -1,0 +1,81 @@
+"""EngineClient: the whole of what a front (HTTP routes, offline callers) may ask of an engine."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, Protocol
+
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.messages import EngineReady, EngineStats, LoadProgress
+from palladio.runtime.outputs import RequestOutput
+from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.tokenizer import Tokenizer
+
+EngineState = Literal["starting", "ready", "draining", "dead"]
+
+
+class EngineClient(Protocol):
+    """An engine seen from a front. Implemented by AsyncEngine, and by the fake engine of the HTTP tests.
+
+    Attributes:
+        config: what the engine was told.
+        tokenizer: None with skip_tokenizer_init.
+        sampling_defaults: default sampling fields from the checkpoint's generation_config.json.
+    """
+
+    config: EngineConfig
+    tokenizer: Tokenizer | None
+    sampling_defaults: Mapping[str, Any]
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def progress(self) -> LoadProgress | None:
+        """Latest start-up progress while `state` is "starting"."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why `state` is "dead"."""
+
+    @property
+    def info(self) -> EngineReady:
+        """The limits that the engine settled on.
+
+        Raises:
+            EngineNotReadyError: still starting.
+        """
+
+    def generate(
+        self, prompt: str | list[int], params: SamplingParams, *, request_id: str, received: float | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Yields the outputs of all n samples, interleaved, until each has finished.
+
+        Closing the iterator early (a client that disconnects) aborts what still runs and frees its pages.
+        An abort from elsewhere ends the iterator with `finish.type == "abort"` on each sample that had not finished.
+
+        Raises (at the first step of the iterator, before any work is queued):
+            InvalidRequestError: empty prompt, ids out of the vocabulary, text without a tokenizer,
+                a request_id already running.
+            ContextLengthError: prompt longer than the context, with both numbers.
+            OverloadedError: queue full, engine starting or draining.
+            EngineDeadError: the engine ended; also raised mid-stream.
+        """
+        ...
+
+    async def abort(self, request_id: str | None) -> int:
+        """Aborts the request with this id (None: all of them); returns how many were running."""
+        ...
+
+    async def flush_cache(self) -> None:
+        """Drops the prefix cache.
+
+        Raises:
+            OverloadedError: requests are running.
+        """
+
+    async def stats(self, timeout: float = 20.0) -> EngineStats:
+        """A snapshot from the engine loop itself.
+
+        Raises:
+            EngineDeadError: the engine ended or does not answer within `timeout` seconds.
+        """
+        ...

@@ -1,0 +1,75 @@
+"""The errors that Palladio raises, in one tree:
+
+    PalladioError
+    ├── InvalidRequestError          the request is wrong; names the field (HTTP 400)
+    │   ├── ContextLengthError       prompt, or prompt + max_tokens, longer than the context (400)
+    │   └── ModelNotFoundError       no such model is served here (404)
+    ├── ConfigError                  a flag, a config value or a checkpoint is wrong; found at start-up
+    │   └── CheckpointError          a weight is missing, unexpected, misshapen or unreadable
+    ├── OverloadedError              try again later (503 with Retry-After)
+    │   └── EngineNotReadyError      the engine is still loading or compiling, or it drains (503)
+    ├── RequestAbortedError          the request was aborted before it ended
+    └── EngineDeadError              the engine process ended; nothing can be answered (503)
+
+Every message says what was wrong and what to change.
+"""
+
+
+class PalladioError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class InvalidRequestError(PalladioError, ValueError):
+    """A request that can never be served as it stands.
+
+    Attributes:
+        param: the name of the offending field as the client sent it, or None.
+        code: a machine-readable code in OpenAI's style, such as `context_length_exceeded`, or None.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class ContextLengthError(InvalidRequestError):
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+
+
+class ModelNotFoundError(InvalidRequestError):
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="model", code="model_not_found")
+
+
+class ConfigError(PalladioError, ValueError):
+    """A flag, an engine setting or a model's config.json asks for something that cannot be done."""
+
+
+class CheckpointError(ConfigError):
+    """The checkpoint on disk is not what its config.json promises. The message names the tensor and the file."""
+
+
+class OverloadedError(PalladioError):
+    """The server refuses new work for now.
+
+    Attributes:
+        retry_after: seconds after which a retry makes sense.
+    """
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineNotReadyError(OverloadedError):
+    pass
+
+
+class RequestAbortedError(PalladioError):
+    pass
+
+
+class EngineDeadError(PalladioError):
+    pass

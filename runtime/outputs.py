@@ -1,0 +1,106 @@
+"""What comes back for a request: first as tokens from the engine core, then as text for the user."""
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one token under the model's own distribution (before temperature, penalties and bias).
+
+    Attributes:
+        token_id: the token.
+        logprob: natural logarithm; None for a prompt's first token, which nothing predicts.
+        top: the likeliest (token id, logprob) pairs, best first; as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FinishReason:
+    """Why a request ended.
+
+    Attributes:
+        type: stop (end of sequence, stop token id or stop string), length (max_tokens or context), or abort.
+        matched: the token id or the stop string that ended it; None otherwise.
+        message: for abort: why.
+        status: for abort: the HTTP status that the message deserves (0: the client asked for the abort).
+    """
+
+    type: Literal["stop", "length", "abort"]
+    matched: int | str | None = None
+    message: str | None = None
+    status: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """Wall-clock times (seconds since the epoch) of one request; None: not reached."""
+
+    received: float
+    scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class TokenOutput:
+    """New tokens of one request from one engine step (engine → front; crosses the process border).
+
+    Attributes:
+        request_id: the engine-side id (one per sample: `RID` or `RID-i` of n).
+        token_ids: new tokens.
+        logprobs: one per new token, if asked for.
+        prompt_logprobs: one per prompt token, once, with the first output, if asked for.
+        finish: set on the last output.
+        cached_tokens: prompt tokens that came from the prefix cache.
+        num_retractions: how often the request lost its pages and was computed again.
+        times: set on the last output.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
+    finish: FinishReason | None = None
+    cached_tokens: int = 0
+    num_retractions: int = 0
+    times: RequestTimes | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class RequestOutput:
+    """New output of one sample of a request, as the user sees it (front → HTTP or offline caller).
+
+    All text, ids and logprobs are new since the previous output of the same index: concatenate to get the whole.
+
+    Attributes:
+        request_id: the user's request id.
+        index: which of the n samples.
+        text: new text; never half a code point, never part of a stop string that may still match.
+        token_ids: new token ids (on a stop string: up to and including the token that completed it).
+        logprobs: one per new token id, if asked for.
+        prompt_logprobs: one per prompt token, once, if asked for.
+        finish: set on the last output of this index.
+        prompt_tokens: length of the prompt.
+        completion_tokens: tokens generated so far for this index.
+        cached_tokens: prompt tokens that came from the prefix cache.
+        num_retractions: how often the request lost its pages and was computed again.
+        times: set on the last output of this index.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None
+    prompt_logprobs: list[TokenLogprob] | None
+    finish: FinishReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    num_retractions: int = 0
+    times: RequestTimes | None = None
