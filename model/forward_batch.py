@@ -5,6 +5,8 @@ from typing import Literal
 
 import jax
 
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -37,3 +39,7 @@ class ForwardBatch:
     last_rows: jax.Array
     num_requests: jax.Array
     kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})
+
+    def attention_metadata(self) -> AttentionMetadata:
+        """The part that attention needs."""
+        return AttentionMetadata(self.query_start, self.kv_len, self.block_table, self.num_requests, self.kind)

@@ -47,13 +47,14 @@ class CacheConfig:
     Attributes:
         page_size: tokens per page.
         max_total_tokens: tokens that the pool holds; default: what `mem_fraction_static` leaves after the weights.
-        mem_fraction_static: share of the device's memory for weights and KV cache together.
+        mem_fraction_static: share of the device's memory for weights and KV cache together; default: 0.85, and 0.25
+            of the host's memory on CPU.
         kv_cache_dtype: of the cache; auto: the model's.
     """
 
     page_size: int = 16
     max_total_tokens: int | None = None
-    mem_fraction_static: float = 0.85
+    mem_fraction_static: float | None = None
     kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
 
 
@@ -125,12 +126,10 @@ class EngineConfig:
         _positive("--decode-log-interval", execution.decode_log_interval)
         if scheduler.chunked_prefill_size not in (None, -1):
             _positive("--chunked-prefill-size", scheduler.chunked_prefill_size)
-        if not 0.0 < cache.mem_fraction_static <= 1.0:
+        if cache.mem_fraction_static is not None and not 0.0 < cache.mem_fraction_static <= 1.0:
             raise ConfigError(f"--mem-fraction-static must be in (0, 1], got {cache.mem_fraction_static}")
         if scheduler.schedule_conservativeness < 0.0:
-            raise ConfigError(
-                f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}"
-            )
+            raise ConfigError(f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}")
         if execution.tp_size != 1:
             raise ConfigError(
                 f"--tp-size {execution.tp_size} is not supported yet: Palladio runs on one chip; use --tp-size 1"

@@ -11,12 +11,12 @@
     ├── RequestAbortedError          the request was aborted before it ended
     └── EngineDeadError              the engine process ended; nothing can be answered (503)
 
-Every message says what was wrong and what to change.
+Every message says what was wrong and what to change. The branch that a model can raise is rooted in `model.errors`.
 """
 
-
-class PalladioError(Exception):
-    """Base of every error raised on purpose."""
+from palladio.model.errors import CheckpointError as CheckpointError
+from palladio.model.errors import ConfigError as ConfigError
+from palladio.model.errors import PalladioError as PalladioError
 
 
 class InvalidRequestError(PalladioError, ValueError):
@@ -41,14 +41,6 @@ class ContextLengthError(InvalidRequestError):
 class ModelNotFoundError(InvalidRequestError):
     def __init__(self, message: str) -> None:
         super().__init__(message, param="model", code="model_not_found")
-
-
-class ConfigError(PalladioError, ValueError):
-    """A flag, an engine setting or a model's config.json asks for something that cannot be done."""
-
-
-class CheckpointError(ConfigError):
-    """The checkpoint on disk is not what its config.json promises. The message names the tensor and the file."""
 
 
 class OverloadedError(PalladioError):

@@ -1,0 +1,71 @@
+# make serve   start the server (MODEL=/path/to/hf-dir ARGS="--port 30001"); without MODEL, a small embedded model
+# make test    linters, types, tests
+# make help    the rest
+
+SHELL := bash
+.DEFAULT_GOAL := help
+
+HOST ?= 127.0.0.1
+PORT ?= 30000
+MODEL ?=
+ARGS ?=
+VENV ?= .venv
+# Extra pip arguments for the CPU build of torch that some tests compare with, such as
+# TORCH_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+TORCH_ARGS ?=
+
+BIN := $(VENV)/bin
+
+.PHONY: help serve test test-slow lint format wheel docs clean
+
+help:
+	@printf '%s\n' \
+	  'make serve      start the server; MODEL=DIR serves a checkpoint, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
+	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
+	  'make test-slow  the tests that take minutes' \
+	  'make lint       ruff and mypy' \
+	  'make format     let ruff format and fix' \
+	  'make wheel      build the wheel into dist/' \
+	  'make docs       rewrite docs/flags.md from the flag table' \
+	  'make clean      remove the environment and what tools left behind'
+
+serve: $(VENV)/.installed
+	$(BIN)/palladio serve $(if $(MODEL),--model-path "$(MODEL)") --host $(HOST) --port $(PORT) $(ARGS)
+
+test: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/check $(ARGS)
+
+test-slow: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m slow $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/lint
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+wheel: $(VENV)/.installed
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+
+docs: $(VENV)/.installed
+	$(BIN)/python scripts/gen_flag_docs.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: a target is made again only when pyproject.toml has changed.
+$(VENV)/.created:
+	scripts/make-venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --editable '.[cpu]'
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --group dev
+	scripts/install-torch $(BIN)/python $(TORCH_ARGS)
+	touch $@

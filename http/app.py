@@ -1,0 +1,46 @@
+"""create_app: the FastAPI application for one engine. No module state: two apps can live in one process."""
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from palladio.http.auth import BearerAuth
+from palladio.http.chat_template import ChatTemplate
+from palladio.http.config import HttpConfig
+from palladio.http.context import Context, version
+from palladio.http.errors import install_error_handlers
+from palladio.http.middleware import BodyLimit, RequestBorder
+from palladio.http.routes_admin import admin_router
+from palladio.http.routes_chat import chat_router
+from palladio.http.routes_completions import completions_router
+from palladio.http.routes_generate import generate_router
+from palladio.http.routes_models import models_router
+from palladio.http.routes_tokenize import tokenize_router
+from palladio.runtime.engine_client import EngineClient
+
+
+def create_app(engine: EngineClient, config: HttpConfig) -> FastAPI:
+    """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
+
+    Raises:
+        ConfigError: --chat-template cannot be read.
+    """
+    context = Context(engine, config, ChatTemplate(config))
+    middleware = [
+        Middleware(RequestBorder),
+        Middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id"],
+        ),
+    ]
+    if config.api_keys:
+        middleware.append(Middleware(BearerAuth, keys=config.api_keys))
+    middleware.append(Middleware(BodyLimit, max_bytes=config.max_request_bytes))
+    app = FastAPI(title="Palladio", version=version(), root_path=config.root_path, middleware=middleware)
+    install_error_handlers(app)
+    for router in (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router):
+        app.include_router(router(context))
+    return app

@@ -1,0 +1,53 @@
+"""Reading a JSON request body: as a FastAPI dependency that answers every fault with an OpenAI error."""
+
+from typing import Any, Generic, TypeVar
+
+import orjson
+from fastapi import Request
+
+from palladio.http.errors import ErrorBody, HttpError
+from palladio.http.protocol import WireModel
+from palladio.runtime.errors import InvalidRequestError
+
+M = TypeVar("M", bound=WireModel)
+
+
+class JsonBody(Generic[M]):
+    """A dependency that gives the request body as `model`."""
+
+    def __init__(self, model: type[M]) -> None:
+        self._model = model
+
+    async def __call__(self, request: Request) -> M:
+        media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if media_type != "application/json" and not media_type.endswith("+json"):
+            message = f"the content type must be application/json, not {media_type[:100]!r}"
+            raise HttpError(ErrorBody(415, message, code="unsupported_media_type"))
+        return self._model.parse(_decode(await request.body()))
+
+
+def describe_body(model: type[WireModel]) -> dict[str, Any]:
+    """The `openapi_extra` of a route that takes this body."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+    content = {"application/json": {"schema": _inline(schema, definitions)}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inline(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inline(definitions[node["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inline(value, definitions) for key, value in node.items()}
+
+
+def _decode(raw: bytes) -> object:
+    if not raw:
+        raise InvalidRequestError("the request body is empty; it must be a JSON object", code="invalid_json")
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequestError(f"the request body is not valid JSON: {exc}", code="invalid_json") from None

@@ -1,0 +1,75 @@
+"""Gathering a request's outputs into whole choices, and counting its tokens."""
+
+import dataclasses
+from typing import Any
+
+from palladio.http.generation import OutputStream, check_abort
+from palladio.runtime.outputs import FinishReason, RequestOutput, TokenLogprob
+
+
+class Usage:
+    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._latest: dict[int, RequestOutput] = {}
+
+    def add(self, output: RequestOutput) -> None:
+        self._latest[output.index] = output
+
+    def as_dict(self) -> dict[str, Any]:
+        prompts: dict[int, RequestOutput] = {}
+        for index in sorted(self._latest):
+            prompts.setdefault(index // self._n, self._latest[index])
+        prompt_tokens = sum(output.prompt_tokens for output in prompts.values())
+        completion_tokens = sum(output.completion_tokens for output in self._latest.values())
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(output.cached_tokens for output in prompts.values())},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        }
+
+
+@dataclasses.dataclass(slots=True)
+class Choice:
+    """One finished sample."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    finish: FinishReason | None = None
+
+    def add(self, output: RequestOutput) -> None:
+        self.text += output.text
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs or ()
+        self.prompt_logprobs += output.prompt_logprobs or ()
+        self.finish = output.finish or self.finish
+
+    def end(self) -> dict[str, Any]:
+        return finish_fields(self.finish)
+
+
+def finish_fields(finish: FinishReason | None) -> dict[str, Any]:
+    """How a choice says why it ended: OpenAI's field, SGLang's `matched_stop` and vLLM's `stop_reason`."""
+    matched = finish.matched if finish else None
+    return {"finish_reason": finish.type if finish else None, "matched_stop": matched, "stop_reason": matched}
+
+
+async def collect(stream: OutputStream) -> tuple[list[Choice], Usage]:
+    """Waits for the end of every sample."""
+    usage = Usage(stream.n)
+    async with await stream.start():
+        choices = [Choice(index) for index in range(stream.num_choices)]
+        if stream.first is not None:
+            choices[stream.first.index].add(stream.first)
+            usage.add(stream.first)
+        async for output in stream.rest:
+            check_abort(output)
+            choices[output.index].add(output)
+            usage.add(output)
+    return choices, usage

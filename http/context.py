@@ -1,0 +1,112 @@
+"""What every route needs: the engine, the configuration and what follows from the two."""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from palladio.http.chat_template import ChatTemplate
+from palladio.http.config import HttpConfig
+from palladio.runtime.engine_client import EngineClient
+from palladio.runtime.errors import (
+    EngineDeadError,
+    EngineNotReadyError,
+    InvalidRequestError,
+    ModelNotFoundError,
+)
+from palladio.runtime.tokenizer import Tokenizer
+
+def version() -> str:
+    try:
+        return importlib.metadata.version("palladio")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout
+        return "0+unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """Built once per app.
+
+    Attributes:
+        running: the client's request id → the engine's ids that serve it (one per prompt).
+    """
+
+    engine: EngineClient
+    config: HttpConfig
+    chat_template: ChatTemplate
+    started: float = dataclasses.field(default_factory=time.time)
+    running: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    def require_ready(self) -> None:
+        """
+        Raises:
+            EngineNotReadyError: loading or draining.
+            EngineDeadError: it ended.
+        """
+        state = self.engine.state
+        if state == "dead":
+            raise EngineDeadError(f"the engine ended: {self.engine.failure or 'unknown cause'}")
+        if state == "starting":
+            progress = self.engine.progress
+            at = f" ({progress.phase} {progress.done}/{progress.total})" if progress else ""
+            raise EngineNotReadyError(f"the engine is still starting{at}; GET /ready tells when", retry_after=5.0)
+        if state == "draining":
+            raise EngineNotReadyError("the server is shutting down; send this elsewhere", retry_after=5.0)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Raises:
+            InvalidRequestError: the server runs without one.
+        """
+        tokenizer = self.engine.tokenizer
+        if tokenizer is None:
+            raise InvalidRequestError(
+                "the server runs with --skip-tokenizer-init: send token ids to /v1/completions or /generate"
+            )
+        return tokenizer
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names to show; "*" only widens what is accepted."""
+        names = tuple(name for name in self.config.served_model_name or () if name != "*")
+        return names or (self.engine.config.source.model_path,)
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer with.
+
+        Raises:
+            ModelNotFoundError: no such model is served here.
+        """
+        if asked is None:
+            return self.model_names[0]
+        if asked not in self.model_names and "*" not in (self.config.served_model_name or ()):
+            raise ModelNotFoundError(
+                f"the model {asked!r} is not served here; served: {', '.join(self.model_names)}"
+            )
+        return asked
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        return self.engine.sampling_defaults if self.config.sampling_defaults == "model" else {}
+
+    @property
+    def system_fingerprint(self) -> str:
+        """Changes with anything that may change the tokens of a seeded request."""
+        info = self.engine.info
+        parts = (version(), self.engine.config.source.model_path, info.architecture, info.dtype, info.device)
+        return "fp_" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:10]
+
+    @contextlib.contextmanager
+    def track(self, name: str, engine_ids: list[str]) -> Iterator[None]:
+        """While it is open, /abort_request finds the engine's ids under the client's."""
+        if name in self.running:
+            raise InvalidRequestError(f"a request with id {name!r} is already running", param="rid")
+        self.running[name] = engine_ids
+        try:
+            yield
+        finally:
+            del self.running[name]

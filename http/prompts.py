@@ -1,0 +1,38 @@
+"""Prompts of the text routes: strings or token ids, one or many → token ids."""
+
+import asyncio
+from collections.abc import Sequence
+
+from palladio.http.chat_template import LONG_TEXT
+from palladio.http.context import Context
+from palladio.http.generation import check_num_prompts
+from palladio.http.protocol_completions import Prompt, is_token_ids
+from palladio.runtime.errors import InvalidRequestError
+
+
+def split_prompts(prompt: Prompt, param: str) -> list[str] | list[list[int]]:
+    """The single prompts of any of the four forms.
+
+    Raises:
+        InvalidRequestError: there is none, one is empty, or there are too many.
+    """
+    many = [prompt] if isinstance(prompt, str) or is_token_ids(prompt) else prompt
+    check_num_prompts(len(many), param)
+    if not all(many) or not many:
+        raise InvalidRequestError(f"{param} must not be empty", param=param)
+    return many  # type: ignore[return-value]  # the wire model has checked the forms
+
+
+async def encode_prompts(
+    context: Context, prompts: Sequence[str] | Sequence[list[int]], *, add_special_tokens: bool = True
+) -> list[list[int]]:
+    """Tokenizes the texts; token ids pass. Long texts are tokenized in a thread, so that streams keep flowing."""
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        tokenizer = context.tokenizer
+        return [tokenizer.encode(text, add_special_tokens) for text in texts]
+
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if not texts:
+        return [prompt for prompt in prompts if isinstance(prompt, list)]
+    return await asyncio.to_thread(encode, texts) if sum(map(len, texts)) > LONG_TEXT else encode(texts)

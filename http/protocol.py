@@ -1,0 +1,103 @@
+"""What all wire types share: how a request body is read, and the sampling fields of chat and completions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
+
+import pydantic
+from pydantic import ConfigDict, FailFast, Field
+
+from palladio.http.field_rules import screen
+from palladio.runtime.errors import InvalidRequestError
+
+RequestId = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class WireModel(pydantic.BaseModel):
+    """A JSON object as clients send it. Strict: no number is taken from a string."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @classmethod
+    def parse(cls, data: object) -> Self:
+        """Builds from decoded JSON.
+
+        Raises:
+            InvalidRequestError: a field is unknown, not supported yet, or of the wrong type; `param` is its path.
+        """
+        if not isinstance(data, dict):
+            raise InvalidRequestError("the request body must be a JSON object")
+        kept = screen(data, cls.model_fields)
+        try:
+            return cls.model_validate(kept)
+        except pydantic.ValidationError as exc:
+            raise _readable(exc, kept) from None
+
+
+class StreamOptions(WireModel):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: Annotated[bool | None, Field(description="only false: there is no padding here")] = None
+
+    @pydantic.field_validator("include_obfuscation")
+    @classmethod
+    def _no_obfuscation(cls, value: bool | None) -> bool | None:
+        if value:
+            raise ValueError("true is not supported yet")
+        return value
+
+
+class SamplingFields(WireModel):
+    """Fields of chat and text completions alike. Ranges are checked by SamplingParams."""
+
+    model: str | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: str | Annotated[list[str], FailFast()] | None = None
+    stop_token_ids: Annotated[list[int], FailFast()] | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    rid: RequestId | None = None
+    request_id: RequestId | None = None
+
+
+def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> InvalidRequestError:
+    """The errors of the first wrong field, as one sentence. A union reports one error per branch: they are joined."""
+    paths: dict[str, list[str]] = {}
+    for error in exc.errors(include_url=False):
+        reason = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        paths.setdefault(_path(error["loc"], data), []).append(reason)
+    path, reasons = next(iter(paths.items()))
+    return InvalidRequestError(f"{path}: {' or '.join(dict.fromkeys(reasons))}", param=path)
+
+
+def _path(location: Sequence[str | int], data: object) -> str:
+    """The dotted path of a location, without the names of union branches that pydantic puts in."""
+    names: list[str] = []
+    for position, step in enumerate(location):
+        if isinstance(data, dict) and isinstance(step, str):
+            known = step in data
+            if known or position == len(location) - 1:
+                names.append(step)
+                data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int):
+            names.append(str(step))
+            data = data[step] if step < len(data) else None
+    return ".".join(names)

@@ -1,0 +1,38 @@
+"""POST /v1/completions: the request."""
+
+from typing import Annotated
+
+from pydantic import PlainValidator, WithJsonSchema
+
+from palladio.http.protocol import SamplingFields
+
+Prompt = str | list[str] | list[int] | list[list[int]]
+
+_IDS = {"type": "array", "items": {"type": "integer"}}
+_FORMS = (
+    {"type": "string"},
+    {"type": "array", "items": {"type": "string"}},
+    _IDS,
+    {"type": "array", "items": _IDS},
+)
+
+
+def is_token_ids(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def _check_prompt(value: object) -> object:
+    """One pass over what may be a million token ids, and one message in place of an error per branch and item."""
+    if isinstance(value, str) or is_token_ids(value):
+        return value
+    if isinstance(value, list) and (
+        all(isinstance(item, str) for item in value) or all(is_token_ids(item) for item in value)
+    ):
+        return value
+    raise ValueError("must be a string, a list of strings, a list of token ids or a list of lists of token ids")
+
+
+class CompletionRequest(SamplingFields):
+    prompt: Annotated[Prompt, PlainValidator(_check_prompt), WithJsonSchema({"anyOf": [*_FORMS]})]
+    echo: bool | None = None
+    logprobs: int | None = None

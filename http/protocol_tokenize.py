@@ -1,0 +1,27 @@
+"""POST /tokenize and /detokenize: the requests."""
+
+from typing import Annotated, Any
+
+from pydantic import FailFast, Field
+
+from palladio.http.protocol import WireModel
+from palladio.http.protocol_generate import TokenIds
+
+
+class TokenizeRequest(WireModel):
+    """One of `prompt` and `messages`."""
+
+    model: str | None = None
+    prompt: str | Annotated[list[str], FailFast()] | None = None
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(WireModel):
+    tokens: TokenIds
+    model: str | None = None
+    skip_special_tokens: bool | None = None

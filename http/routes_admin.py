@@ -1,0 +1,147 @@
+"""Probes, information and control."""
+
+import asyncio
+import dataclasses
+import time
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from palladio.http.body import JsonBody, describe_body
+from palladio.http.context import Context, version
+from palladio.http.errors import ErrorBody, HttpError
+from palladio.http.generation import Job, OutputStream
+from palladio.http.choices import collect
+from palladio.http.protocol import RequestId, WireModel
+from palladio.runtime.errors import InvalidRequestError, OverloadedError
+from palladio.runtime.sampling_params import SamplingParams
+
+HEALTH_TIMEOUT = 20.0  # seconds that one token may take, SGLang's value
+FLUSH_POLL = 0.05
+
+
+class AbortRequest(WireModel):
+    rid: RequestId | None = None
+    abort_all: bool | None = None
+
+
+def admin_router(context: Context) -> APIRouter:
+    router = APIRouter()
+    _add_probes(router, context)
+    _add_information(router, context)
+    _add_control(router, context)
+    return router
+
+
+def _json(status: int, content: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def _add_probes(router: APIRouter, context: Context) -> None:
+    engine = context.engine
+
+    @router.get("/health", response_model=None)
+    async def health() -> Response:
+        """200 while requests are served, else 503."""
+        content = {"state": engine.state} | ({"failure": engine.failure} if engine.state == "dead" else {})
+        return _json(200 if engine.state == "ready" else 503, content)
+
+    @router.get("/ready", response_model=None)
+    async def ready() -> Response:
+        """As /health, with the progress of the start."""
+        content: dict[str, Any] = {"state": engine.state}
+        if engine.state == "dead":
+            content["failure"] = engine.failure
+        if engine.state == "starting" and engine.progress is not None:
+            content |= dataclasses.asdict(engine.progress)
+        return _json(200 if engine.state == "ready" else 503, content)
+
+    @router.get("/health_generate", response_model=None)
+    async def health_generate(request: Request) -> Response:
+        """Generates one token; 503 if that fails or takes longer than 20 seconds."""
+        context.require_ready()
+        name = f"health-{request.state.request_id}"
+        params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+        stream = OutputStream(context, [Job([0], params, name)], name=name, received=time.time())
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT):
+                await collect(stream)
+        except TimeoutError:
+            raise HttpError(ErrorBody(503, f"no token within {HEALTH_TIMEOUT:g} seconds", code="unhealthy")) from None
+        return _json(200, {"state": engine.state})
+
+
+def _add_information(router: APIRouter, context: Context) -> None:
+    engine = context.engine
+
+    @router.get("/version")
+    async def get_version() -> dict[str, str]:
+        return {"version": version()}
+
+    @router.get("/model_info")
+    @router.get("/get_model_info")
+    async def model_info() -> dict[str, Any]:
+        source, info = engine.config.source, engine.info
+        return {
+            "model_path": source.model_path,
+            "served_model_name": context.model_names[0],
+            "tokenizer_path": source.tokenizer_path or source.model_path,
+            "is_generation": True,
+            "preferred_sampling_params": dict(context.sampling_defaults) or None,
+            "load_format": source.load_format,
+            "model_type": info.model_type,
+            "architectures": [info.architecture],
+            "max_model_len": info.context_length,
+            "vocab_size": info.vocab_size,
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+        }
+
+    @router.get("/server_info")
+    @router.get("/get_server_info")
+    async def server_info() -> dict[str, Any]:
+        """All settings (the API key left out), the engine's limits and a snapshot of its load."""
+        flags: dict[str, Any] = {}
+        for part in (engine.config.source, engine.config.cache, engine.config.scheduler, engine.config.execution):
+            flags |= dataclasses.asdict(part)
+        http = dataclasses.asdict(context.config)
+        http["api_key"] = None if context.config.api_key is None else "(set)"
+        limits = dataclasses.asdict(engine.info)
+        stats = dataclasses.asdict(await engine.stats())
+        return (
+            flags
+            | http
+            | limits
+            | {"version": version(), "state": engine.state, "startup_time": context.started, "internal_states": [stats]}
+        )
+
+
+def _add_control(router: APIRouter, context: Context) -> None:
+    engine = context.engine
+
+    @router.api_route("/flush_cache", methods=["GET", "POST"], response_model=None)
+    async def flush_cache(timeout: Annotated[float, Query(ge=0, le=3600)] = 0.0) -> Response:
+        """Drops the prefix cache; while requests run, waits up to `timeout` seconds, then answers 400."""
+        context.require_ready()
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                await engine.flush_cache()
+            except OverloadedError as exc:
+                if time.monotonic() >= deadline:
+                    message = f"{exc}; try again when it is idle, or give ?timeout=SECONDS"
+                    raise HttpError(ErrorBody(400, message, code="busy")) from None
+            else:
+                return Response("Cache flushed.\n", media_type="text/plain")
+            await asyncio.sleep(FLUSH_POLL)
+
+    @router.post("/abort_request", openapi_extra=describe_body(AbortRequest))
+    async def abort_request(body: Annotated[AbortRequest, Depends(JsonBody(AbortRequest))]) -> dict[str, int]:
+        """Aborts by request id, or all; an unknown id may have just ended, and is no error."""
+        if body.abort_all:
+            return {"aborted": await engine.abort(None)}
+        if body.rid is None:
+            raise InvalidRequestError("give rid, or abort_all: true", param="rid")
+        engine_ids = list(context.running.get(body.rid, [body.rid]))
+        return {"aborted": sum([await engine.abort(engine_id) for engine_id in engine_ids])}

@@ -1,0 +1,101 @@
+"""POST /v1/completions."""
+
+import dataclasses
+import time
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from palladio.http.body import JsonBody, describe_body
+from palladio.http.choices import Choice, collect
+from palladio.http.context import Context
+from palladio.http.generation import OutputStream, make_jobs, until_disconnect
+from palladio.http.logprobs import LegacyLogprobs, prompt_logprobs
+from palladio.http.prompts import encode_prompts, split_prompts
+from palladio.http.protocol_completions import CompletionRequest
+from palladio.http.sampling import check_scoring_only, request_name, sampling_params
+from palladio.http.sse import CompletionChunks, EventStream, StreamSettings
+from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.sampling_params import SamplingParams
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+
+def completions_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/completions", openapi_extra=describe_body(CompletionRequest), response_model=None)
+    async def completions(
+        request: Request, body: Annotated[CompletionRequest, Depends(JsonBody(CompletionRequest))]
+    ) -> Response:
+        context.require_ready()
+        return await _complete(context, request, body)
+
+    return router
+
+
+async def _complete(context: Context, request: Request, body: CompletionRequest) -> Response:
+    received = time.time()
+    model = context.model_name(body.model)
+    params = _params(body, context)
+    name = request_name(body, request.state.request_id)
+    prompts = split_prompts(body.prompt, "prompt")
+    prompt_ids = await encode_prompts(context, prompts, add_special_tokens=body.add_special_tokens is not False)
+    echoes = _echoes(context, prompts, params) if body.echo else None
+    stream = OutputStream(context, make_jobs(prompt_ids, params, name), name=name, received=received)
+    head = {
+        "id": name,
+        "object": "text_completion",
+        "created": int(received),
+        "model": model,
+        "system_fingerprint": context.system_fingerprint,
+    }
+    if body.stream:
+        settings = StreamSettings.of(body, head, context.config.stream_interval, params)
+        await until_disconnect(request.receive, stream.start())
+        return EventStream(stream, CompletionChunks(settings, context.engine.tokenizer, echoes))
+    choices, usage = await until_disconnect(request.receive, collect(stream))
+    answers = [
+        _choice(context, body, choice, prompt_ids[choice.index // params.n], echoes and echoes[choice.index // params.n])
+        for choice in choices
+    ]
+    return Response(orjson.dumps(head | {"choices": answers, "usage": usage.as_dict()}), media_type="application/json")
+
+
+def _params(body: CompletionRequest, context: Context) -> SamplingParams:
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    check_scoring_only(body, max_tokens, "max_tokens", echo=bool(body.echo))
+    if body.logprobs is not None:
+        _ = context.tokenizer  # the legacy arrays hold texts
+    params = sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=body.logprobs)
+    if body.echo and params.logprobs is not None:
+        return dataclasses.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
+    return params
+
+
+def _echoes(context: Context, prompts: list[str] | list[list[int]], params: SamplingParams) -> list[str]:
+    if context.engine.tokenizer is None:
+        raise InvalidRequestError("echo needs a tokenizer; the server runs without one", param="echo")
+    tokenizer = context.engine.tokenizer
+    return [
+        prompt
+        if isinstance(prompt, str)
+        else tokenizer.decode(prompt, params.skip_special_tokens, params.spaces_between_special_tokens)
+        for prompt in prompts
+    ]
+
+
+def _choice(
+    context: Context, body: CompletionRequest, choice: Choice, prompt_ids: list[int], echo: str | None
+) -> dict[str, Any]:
+    logprobs = None
+    if body.logprobs is not None:
+        scored = (choice.prompt_logprobs if echo is not None else []) + choice.logprobs
+        logprobs = LegacyLogprobs(context.tokenizer, body.logprobs).arrays(scored)
+    answer = {"index": choice.index, "text": (echo or "") + choice.text, "logprobs": logprobs} | choice.end()
+    if body.prompt_logprobs is not None:
+        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, choice.prompt_logprobs, body.prompt_logprobs)
+    if body.return_token_ids:
+        answer |= {"prompt_token_ids": prompt_ids, "token_ids": choice.token_ids}
+    return answer

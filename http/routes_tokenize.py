@@ -1,0 +1,80 @@
+"""POST /tokenize and /detokenize, with and without /v1."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from palladio.http.body import JsonBody, describe_body
+from palladio.http.context import Context
+from palladio.http.generation import check_num_prompts
+from palladio.http.logprobs import token_name
+from palladio.http.prompts import encode_prompts
+from palladio.http.protocol_completions import is_token_ids
+from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
+from palladio.runtime.errors import InvalidRequestError
+
+
+def tokenize_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/tokenize", openapi_extra=describe_body(TokenizeRequest))
+    @router.post("/tokenize", openapi_extra=describe_body(TokenizeRequest))
+    async def tokenize(body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]) -> dict[str, Any]:
+        """A list of prompts gives lists of tokens and counts."""
+        context.require_ready()
+        context.model_name(body.model)
+        batch = await _tokenize(context, body)
+        single = not isinstance(body.prompt, list)
+        answer: dict[str, Any] = {
+            "tokens": batch[0] if single else batch,
+            "count": len(batch[0]) if single else [len(ids) for ids in batch],
+            "max_model_len": context.engine.info.context_length,
+        }
+        if body.return_token_strs:
+            names = [[token_name(context.tokenizer, token_id) for token_id in ids] for ids in batch]
+            answer["token_strs"] = names[0] if single else names
+        return answer
+
+    @router.post("/v1/detokenize", openapi_extra=describe_body(DetokenizeRequest))
+    @router.post("/detokenize", openapi_extra=describe_body(DetokenizeRequest))
+    async def detokenize(body: Annotated[DetokenizeRequest, Depends(JsonBody(DetokenizeRequest))]) -> dict[str, Any]:
+        """SGLang reads `text`, vLLM reads `prompt`."""
+        context.require_ready()
+        context.model_name(body.model)
+        tokenizer, vocab_size = context.tokenizer, context.engine.info.vocab_size
+        single = is_token_ids(body.tokens)
+        batch = [body.tokens] if single else body.tokens
+        texts: list[str] = []
+        for ids in batch:
+            assert isinstance(ids, list)
+            if not all(0 <= token_id < vocab_size for token_id in ids):
+                raise InvalidRequestError(f"tokens must be ids in 0 … {vocab_size - 1}", param="tokens")
+            texts.append(tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens is not False))
+        text = texts[0] if single else texts
+        return {"text": text, "prompt": text}
+
+    return router
+
+
+async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("give one of prompt and messages", param="prompt")
+    if body.messages is not None:
+        ids = await context.chat_template.encode(
+            context.tokenizer,
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            add_special_tokens=body.add_special_tokens,
+            kwargs=body.chat_template_kwargs,
+        )
+        return [ids]
+    for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+        if field in body.model_fields_set:
+            raise InvalidRequestError(f"{field} needs messages", param=field)
+    assert body.prompt is not None
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    check_num_prompts(len(prompts), "prompt")
+    if not prompts:
+        raise InvalidRequestError("prompt must not be empty", param="prompt")
+    return await encode_prompts(context, prompts, add_special_tokens=body.add_special_tokens is not False)

@@ -1,0 +1,82 @@
+"""Wire fields → SamplingParams."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from palladio.http.protocol import SamplingFields
+from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.sampling_params import SamplingParams
+
+_SAME_NAME = {
+    "n",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "stop_token_ids",
+    "ignore_eos",
+    "seed",
+    "prompt_logprobs",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+}
+
+
+def sampling_params(
+    body: SamplingFields,
+    defaults: Mapping[str, Any],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    client_names: Mapping[str, str] | None = None,
+) -> SamplingParams:
+    """Builds the parameters of a chat or text completion.
+
+    Args:
+        body: the request.
+        defaults: values of the fields that it does not give.
+        max_tokens, logprobs: these two have route-specific meanings, so the route works them out.
+        client_names: our field → the client's, where they differ, so that errors name what the client sent.
+
+    Raises:
+        InvalidRequestError: a value is out of range.
+    """
+    values = body.model_dump(include=_SAME_NAME)
+    values |= {"max_tokens": max_tokens, "logprobs": logprobs, "no_stop_trim": _no_stop_trim(body)}
+    values["stop"] = body.stop or None  # "" and [] are how some clients spell "no stop strings"
+    try:
+        return SamplingParams.from_dict(values, defaults=defaults)
+    except InvalidRequestError as exc:
+        sent = (client_names or {}).get(exc.param or "")
+        if sent is None:
+            raise
+        raise InvalidRequestError(str(exc).replace(str(exc.param), sent), param=sent, code=exc.code) from None
+
+
+def request_name(body: SamplingFields, generated: str) -> str:
+    """The request's id: the client's own (`rid` is SGLang's name, `request_id` vLLM's), or the generated one."""
+    if body.rid is not None and body.request_id is not None and body.rid != body.request_id:
+        raise InvalidRequestError("rid and request_id name the same parameter; give one", param="rid")
+    return body.rid or body.request_id or generated
+
+
+def check_scoring_only(body: SamplingFields, max_tokens: int | None, name: str, *, echo: bool = False) -> None:
+    """max_tokens 0 only scores the prompt, and prompt_logprobs need a whole answer to stand in."""
+    if max_tokens == 0 and body.prompt_logprobs is None and not echo:
+        raise InvalidRequestError(f"{name} must be at least 1; 0 only scores the prompt", param=name)
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequestError("prompt_logprobs are not available with stream: true", param="prompt_logprobs")
+
+
+def _no_stop_trim(body: SamplingFields) -> bool | None:
+    ours, alias = body.no_stop_trim, body.include_stop_str_in_output
+    if ours is not None and alias is not None and ours != alias:
+        raise InvalidRequestError(
+            "no_stop_trim and include_stop_str_in_output name the same parameter; give one", param="no_stop_trim"
+        )
+    return alias if ours is None else ours

@@ -1,0 +1,187 @@
+"""serve: the process's main loop. HTTP answers from the first moment, while the engine loads behind it."""
+
+import asyncio
+import contextlib
+import logging
+import logging.config
+import signal
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import uvicorn
+import uvloop
+
+from palladio.http.app import create_app
+from palladio.http.config import HttpConfig
+from palladio.runtime.engine_client import EngineClient
+from palladio.runtime.errors import PalladioError
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE = 75  # seconds; longer than the idle times of usual load balancers (60), which otherwise meet closed sockets
+FLUSH_TIMEOUT = 5  # seconds for the last bytes to reach slow clients after the engine has stopped
+
+
+class ServableEngine(EngineClient, Protocol):
+    """An engine whose life this server runs."""
+
+    async def start(self) -> None:
+        """Begins to load; returns at once, with `state` "starting"."""
+        ...
+
+    async def wait_ready(self) -> None:
+        """
+        Raises:
+            PalladioError: it cannot start; the message is for the user.
+        """
+        ...
+
+    async def shutdown(self, drain_seconds: float) -> None:
+        """Refuses new requests at once (`state` "draining"), lets running ones finish for so long, aborts the rest,
+        and ends the engine. A second call with 0 cuts the first one short."""
+        ...
+
+
+def serve(engine: ServableEngine, config: HttpConfig) -> int:
+    """Runs until SIGTERM or SIGINT; returns the process's exit status.
+
+    The first signal drains: new requests get a 503, running ones finish. A second one ends it at once.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve_async(engine, config))
+
+
+async def serve_async(engine: ServableEngine, config: HttpConfig) -> int:
+    """`serve`, inside a running loop."""
+    app = create_app(engine, config)
+    settings = uvicorn.Config(
+        app,
+        host=config.host,
+        port=config.port,
+        log_config=logging_config(config),
+        log_level=None,
+        access_log=True,
+        server_header=False,
+        backlog=2048,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=FLUSH_TIMEOUT,
+        lifespan="off",
+    )
+    server = _Server(settings)
+    stop = _Stop(asyncio.get_running_loop())
+    with contextlib.closing(settings.bind_socket()) as socket, stop.on_signals():
+        serving = asyncio.create_task(server.serve(sockets=[socket]))
+        try:
+            status = await _run_engine(engine, config, stop)
+        finally:
+            server.should_exit = True
+            server.force_exit = stop.count > 1
+            await serving
+    return status
+
+
+async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop") -> int:
+    """Starts the engine, waits for the signal to stop, drains."""
+    await engine.start()
+    ready = asyncio.create_task(engine.wait_ready())
+    first = asyncio.create_task(stop.wait(1))
+    await asyncio.wait((ready, first), return_when=asyncio.FIRST_COMPLETED)
+    status = 0
+    if ready.done():
+        try:
+            ready.result()
+            logger.info("The server is fired up and ready to roll!")
+            await first
+        except PalladioError as exc:
+            logger.error("the engine cannot start: %s", exc)
+            status = 1
+    ready.cancel()
+    first.cancel()
+    drain = asyncio.create_task(engine.shutdown(0.0 if status else config.drain_timeout))
+    second = asyncio.create_task(stop.wait(2))
+    await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
+    second.cancel()
+    if not drain.done():
+        logger.warning("second signal: running requests are dropped")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(engine.shutdown(0.0), FLUSH_TIMEOUT)
+        drain.cancel()
+    else:
+        drain.result()
+    return status
+
+
+class _Stop:
+    """Counts SIGINT and SIGTERM."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._changed = asyncio.Event()
+        self.count = 0
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            self._loop.add_signal_handler(number, self._hit)
+        try:
+            yield
+        finally:
+            for number in signals:
+                self._loop.remove_signal_handler(number)
+
+    def _hit(self) -> None:
+        self.count += 1
+        logger.info("Gracefully exiting..." if self.count == 1 else "Exiting now.")
+        self._changed.set()
+
+    async def wait(self, count: int) -> None:
+        while self.count < count:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, without its own signal handlers: it would close the sockets before the drain."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def logging_config(config: HttpConfig) -> dict[str, Any]:
+    """logging.config.dictConfig for uvicorn and palladio, in SGLang's formats."""
+    date = "%Y-%m-%d %H:%M:%S"
+    level, http_level = config.log_level, config.log_level_http or config.log_level
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "plain": {"format": "[%(asctime)s] %(message)s", "datefmt": date},
+            "http": {
+                "()": "uvicorn.logging.DefaultFormatter",
+                "fmt": "[%(asctime)s] %(levelprefix)s %(message)s",
+                "datefmt": date,
+            },
+            "access": {
+                "()": "uvicorn.logging.AccessFormatter",
+                "fmt": '[%(asctime)s] %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s',
+                "datefmt": date,
+            },
+        },
+        "handlers": {
+            "plain": {"class": "logging.StreamHandler", "formatter": "plain"},
+            "http": {"class": "logging.StreamHandler", "formatter": "http"},
+            "access": {"class": "logging.StreamHandler", "formatter": "access", "stream": "ext://sys.stdout"},
+        },
+        "loggers": {
+            "palladio": {"handlers": ["plain"], "level": _level(level), "propagate": False},
+            "uvicorn": {"handlers": ["http"], "level": _level(http_level), "propagate": False},
+            "uvicorn.error": {"level": _level(http_level)},
+            "uvicorn.access": {"handlers": ["access"], "level": _level(http_level), "propagate": False},
+        },
+    }
+
+
+def _level(name: str) -> int:
+    return uvicorn.config.LOG_LEVELS[name.lower()]

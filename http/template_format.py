@@ -1,0 +1,57 @@
+"""Does a chat template take message content as a string, or as a list of typed parts? Read from its source."""
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+
+from palladio.http.chat_messages import ContentFormat
+
+
+class _GenerationTag(Extension):
+    """transformers' `{% generation %}` blocks, which only mark text: parsed so that such templates can be read."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def detect_content_format(template: str) -> ContentFormat:
+    """ "openai" if the template loops over a message's content, else "string"."""
+    try:
+        tree = jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", _GenerationTag]).parse(template)
+    except jinja2.TemplateSyntaxError:
+        return "string"  # rendering will say what is wrong
+    names = _content_names(tree)
+    loops = any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
+    return "openai" if loops else "string"
+
+
+def _content_names(tree: nodes.Template) -> set[str]:
+    """Variables and macro parameters that hold a message's content."""
+    names: set[str] = set()
+    macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
+    before = -1
+    while before < len(names):
+        before = len(names)
+        for assignment in tree.find_all(nodes.Assign):
+            if isinstance(assignment.target, nodes.Name) and _is_content(assignment.node, names):
+                names.add(assignment.target.name)
+        for call in tree.find_all(nodes.Call):
+            macro = macros.get(call.node.name) if isinstance(call.node, nodes.Name) else None
+            if macro is not None:
+                pairs = zip(macro.args, call.args, strict=False)
+                names |= {parameter.name for parameter, value in pairs if _is_content(value, names)}
+    return names
+
+
+def _is_content(node: nodes.Node, names: set[str]) -> bool:
+    while isinstance(node, nodes.Filter) and node.node is not None:
+        node = node.node
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    return isinstance(node, nodes.Name) and node.name in names

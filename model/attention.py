@@ -1,0 +1,52 @@
+"""Attention: one fused projection, rotation, the cache write, the kernel, and the projection back."""
+
+import jax
+
+from palladio.model.config import ModelConfig
+from palladio.model.forward_batch import ForwardBatch
+from palladio.model.linear import Linear
+from palladio.model.module import Context, Module
+from palladio.model.norm import RMSNorm
+from palladio.model.rope import Rotation, rotate
+from palladio.pallas_kernels.kv_cache_update import kv_cache_update
+from palladio.pallas_kernels.ragged_paged_attention import ragged_paged_attention
+
+
+class Attention(Module):
+    """Grouped-query attention over the paged cache.
+
+    The fused kernel is [D, K, G+2, H]: each kv head's G query heads, then its key, then its value. So it shards over K
+    like the cache, and one product makes all three.
+    """
+
+    def __init__(self, context: Context, config: ModelConfig, layer: int, backend: str) -> None:
+        D, N, K, H = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_size
+        self.qkv = Linear(
+            context, (D, K, N // K + 2, H), (None, "kv_heads", None, None), bias=config.qkv_bias
+        )
+        self.output = Linear(context, (N * H, D), ("heads", None), bias=config.output_bias)
+        self.query_norm = RMSNorm(context, H, config.rms_norm_eps, axis=None) if config.qk_norm else None
+        self.key_norm = RMSNorm(context, H, config.rms_norm_eps, axis=None) if config.qk_norm else None
+        self.sliding_window = config.sliding_windows[layer]
+        self.backend = backend
+
+    def __call__(
+        self, x: jax.Array, by: Rotation, batch: ForwardBatch, kv_pages: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """x [T, D], kv_pages [P, K, S, 2·Hp] → [T, D] and the cache with this step's keys and values."""
+        qkv = self.qkv(x)  # [T, K, G+2, H]
+        T, K, heads, H = qkv.shape
+        q, k, v = qkv[:, :, :-2].reshape(T, K * (heads - 2), H), qkv[:, :, -2], qkv[:, :, -1]
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        q, k = rotate(q, by), rotate(k, by)
+        kv_pages = kv_cache_update(kv_pages, k, v, batch.page_ids, batch.page_offsets)
+        out = ragged_paged_attention(
+            q,
+            kv_pages,
+            batch.attention_metadata(),
+            scale=H**-0.5,
+            sliding_window=self.sliding_window,
+            backend=self.backend,
+        )
+        return self.output(out.reshape(T, -1)), kv_pages

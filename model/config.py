@@ -1,0 +1,263 @@
+"""ModelConfig: what a model is, in our words. `from_hf` is the only reader of Hugging Face's key names."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from palladio.model.config_keys import Keys
+from palladio.model.errors import ConfigError
+from palladio.model.family import Family
+from palladio.model.registry import find_family
+from palladio.model.rope_config import RopeConfig
+
+DType = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizationConfig:
+    """Weights stored as float8 e4m3 with scales; they are dequantized as they are loaded.
+
+    Attributes:
+        block_size: rows and columns (as stored: out, in) that share a scale; None: one scale a tensor.
+    """
+
+    block_size: tuple[int, int] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A decoder-only transformer. Pure data: the HTTP process reads it without jax.
+
+    Attributes:
+        architecture: the class name that config.json gives.
+        vocab_size: rows of the embedding (V); may be more than the tokenizer knows.
+        hidden_size: D.
+        intermediate_size: F, of the MLP.
+        num_layers: decoder layers.
+        num_heads: query heads (N).
+        num_kv_heads: key and value heads (K).
+        head_size: H.
+        rms_norm_eps: of every norm.
+        rope: rotary embedding.
+        max_position_embeddings: tokens of context that the model is made for, rope scaling included.
+        tie_word_embeddings: logits use the embedding's own table.
+        qkv_bias, output_bias, mlp_bias: which projections have a bias.
+        qk_norm: queries and keys are normalized per head.
+        sliding_windows: for each layer, how many keys a query sees; None: all.
+        eos_token_ids: tokens that end an answer, those of generation_config.json first.
+        bos_token_id: None: the model has none.
+        dtype: of the weights as published.
+        quantization: how the weights are stored; None: plainly.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    rms_norm_eps: float
+    rope: RopeConfig
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    sliding_windows: tuple[int | None, ...]
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    dtype: DType
+    quantization: QuantizationConfig | None
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_attention_heads {self.num_heads} is not a multiple of num_key_value_heads {self.num_kv_heads}"
+            )
+        if self.head_size % 2:
+            raise ConfigError(f"head_dim {self.head_size} is odd; the rotary embedding needs pairs")
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None) -> Self:
+        """Reads config.json (the styles of transformers 4 and 5) and generation_config.json.
+
+        Raises:
+            ConfigError: a key is missing, or its value asks for something unsupported; the message names the key.
+        """
+        architecture = _architecture(config)
+        family = find_family(architecture)
+        keys = Keys(config)
+        _refuse_unsupported(keys)
+        hidden_size, num_heads = keys.count("hidden_size"), keys.count("num_attention_heads")
+        head_size = keys.optional_count("head_dim") or family.head_size
+        if head_size is None:
+            if hidden_size % num_heads:
+                raise ConfigError(f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}")
+            head_size = hidden_size // num_heads
+        num_kv_heads = keys.optional_count("num_key_value_heads")
+        if num_kv_heads is None:
+            explicit_none = "num_key_value_heads" in config or family.num_kv_heads is None
+            num_kv_heads = num_heads if explicit_none else family.num_kv_heads
+            assert num_kv_heads is not None
+        num_layers = keys.count("num_hidden_layers")
+        max_position = keys.optional_count("max_position_embeddings") or family.default_max_position_embeddings
+        rope = RopeConfig.from_hf(config, max_position)
+        attention_bias = keys.flag("attention_bias", default=False)
+        return cls(
+            architecture=architecture,
+            vocab_size=keys.count("vocab_size"),
+            hidden_size=hidden_size,
+            intermediate_size=keys.count("intermediate_size"),
+            num_layers=num_layers,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_size=head_size,
+            rms_norm_eps=keys.number("rms_norm_eps", default=1e-6),
+            rope=rope,
+            max_position_embeddings=rope.context_length(max_position),
+            tie_word_embeddings=keys.flag("tie_word_embeddings", default=False),
+            qkv_bias=family.qkv_bias == "always" or (family.qkv_bias == "configured" and attention_bias),
+            output_bias=family.output_bias == "configured" and attention_bias,
+            mlp_bias=family.mlp_bias == "configured" and keys.flag("mlp_bias", default=False),
+            qk_norm=family.qk_norm,
+            sliding_windows=_sliding_windows(keys, family, num_layers),
+            eos_token_ids=_eos_token_ids(config, generation_config or {}, family),
+            bos_token_id=keys.optional_count("bos_token_id", least=0, default=family.bos_token_id),
+            dtype=_dtype(config),
+            quantization=_quantization(config),
+        )
+
+
+def read_model_dir(
+    path: Path, overrides: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one.
+
+    Raises:
+        ConfigError: config.json is missing, or a file is not a JSON object.
+    """
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a directory; a model path must hold config.json and *.safetensors")
+    config = _read_json(path / "config.json")
+    if config is None:
+        raise ConfigError(f"{path} has no config.json; is it a Hugging Face model directory?")
+    return _merge(config, overrides or {}), _read_json(path / "generation_config.json")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} must hold a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` wins; objects within objects are merged key by key."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise ConfigError(f"architectures must be a list of one class name, found {names!r}")
+    return names[0]
+
+
+def _refuse_unsupported(keys: Keys) -> None:
+    """Settings that would change the numbers silently."""
+    keys.require("hidden_act", "silu", default="silu")
+    keys.require("partial_rotary_factor", 1.0, default=1.0)
+    keys.require("pretraining_tp", 1, default=1)
+    keys.require("is_encoder_decoder", False, default=False)
+    keys.require("add_cross_attention", False, default=False)
+
+
+def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int | None, ...]:
+    window = keys.optional_count("sliding_window", default=family.default_sliding_window)
+    types = keys.values.get("layer_types")
+    if types is not None:
+        unknown = [kind for kind in types if kind not in ("full_attention", "sliding_attention")]
+        if unknown or len(types) != num_layers:
+            raise ConfigError(
+                f"layer_types must name full_attention or sliding_attention for each of {num_layers} layers,"
+                f" found {types!r}"
+            )
+    if family.sliding_window == "none":
+        if types is not None and "sliding_attention" in types:
+            raise ConfigError("layer_types: sliding_attention is not a feature of this architecture")
+        return (None,) * num_layers
+    if family.sliding_window == "all":
+        if types is not None and window is not None and "full_attention" in types:
+            raise ConfigError("layer_types: this architecture has its sliding_window on every layer")
+        return (window,) * num_layers
+    if not keys.flag("use_sliding_window", default=False):
+        window = None
+    if types is None:
+        first = keys.optional_count("max_window_layers", least=0, default=28)
+        assert first is not None
+        return tuple(window if layer >= first else None for layer in range(num_layers))
+    if window is None and "sliding_attention" in types:
+        raise ConfigError("layer_types names sliding_attention, but use_sliding_window or sliding_window is not set")
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
+def _eos_token_ids(
+    config: Mapping[str, Any], generation_config: Mapping[str, Any], family: Family
+) -> tuple[int, ...]:
+    ids: list[int] = []
+    for source in (generation_config, config):
+        value = source.get("eos_token_id")
+        found = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(token, int) and not isinstance(token, bool) for token in found):
+            raise ConfigError(f"eos_token_id must be a token id or a list of them, found {value!r}")
+        ids += [token for token in found if token not in ids]
+    if not ids and "eos_token_id" not in config and family.eos_token_id is not None:
+        ids = [family.eos_token_id]
+    return tuple(ids)
+
+
+def _dtype(config: Mapping[str, Any]) -> DType:
+    name = config.get("dtype", config.get("torch_dtype"))
+    if name is None or name == "float32":
+        return "float32"
+    if name == "bfloat16":
+        return "bfloat16"
+    if name == "float16":
+        return "float16"
+    raise ConfigError(f"dtype: {name!r} is not supported; supported: float32, bfloat16, float16")
+
+
+def _quantization(config: Mapping[str, Any]) -> QuantizationConfig | None:
+    found = config.get("quantization_config")
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"quantization_config must be an object, found {found!r}")
+    if found.get("quant_method") != "fp8":
+        raise ConfigError(f"quantization_config.quant_method: {found.get('quant_method')!r} is not supported; only fp8")
+    if found.get("fmt", "e4m3") != "e4m3":
+        raise ConfigError(f"quantization_config.fmt: {found['fmt']!r} is not supported; only e4m3")
+    if found.get("activation_scheme", "dynamic") != "dynamic":
+        raise ConfigError(
+            f"quantization_config.activation_scheme: {found['activation_scheme']!r} is not supported; only dynamic"
+        )
+    block = found.get("weight_block_size")
+    if block is None:
+        return QuantizationConfig(None)
+    if not (isinstance(block, list) and len(block) == 2 and all(isinstance(n, int) and n > 0 for n in block)):
+        raise ConfigError(f"quantization_config.weight_block_size must be two positive numbers, found {block!r}")
+    return QuantizationConfig((block[0], block[1]))

@@ -1,0 +1,83 @@
+"""The decoder-only language model: the one residual loop that every family shares."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from palladio.model.attention import Attention
+from palladio.model.config import ModelConfig
+from palladio.model.embedding import TokenTable
+from palladio.model.forward_batch import ForwardBatch
+from palladio.model.mlp import GatedMLP
+from palladio.model.module import Context, Module
+from palladio.model.norm import RMSNorm
+from palladio.model.rope import Rotation, rotation
+
+
+class DecoderLayer(Module):
+    """Attention and MLP, each with its norm before and its residual around."""
+
+    def __init__(self, context: Context, config: ModelConfig, layer: int, attention_backend: str) -> None:
+        self.attention_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
+        self.attention = Attention(context, config, layer, attention_backend)
+        self.mlp_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
+        self.mlp = GatedMLP(context, config)
+
+    def __call__(
+        self, x: jax.Array, by: Rotation, batch: ForwardBatch, kv_pages: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """x [T, D], kv_pages [P, K, S, 2·Hp] → the same, after this layer."""
+        attended, kv_pages = self.attention(self.attention_norm(x), by, batch, kv_pages)
+        x += attended
+        x += self.mlp(self.mlp_norm(x))
+        return x, kv_pages
+
+
+class CausalLM(Module):
+    """A decoder-only language model over a paged KV cache."""
+
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, attention_backend: str, rngs: nnx.Rngs) -> None:
+        context = Context(dtype, rngs)
+        self.config = config
+        self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
+        self.layers = nnx.List(
+            DecoderLayer(context, config, layer, attention_backend) for layer in range(config.num_layers)
+        )
+        self.norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
+        self.lm_head = (
+            None if config.tie_word_embeddings else TokenTable(context, config.vocab_size, config.hidden_size)
+        )
+
+    def __call__(
+        self, batch: ForwardBatch, kv_cache: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """One forward step.
+
+        Args:
+            batch: the step's tokens.
+            kv_cache: [P, K, S, 2·Hp] for each layer; donate it to have it written in place.
+
+        Returns:
+            [T, D] after the final norm, and the cache with the step's keys and values.
+        """
+        x = self.embedding.embed(batch.token_ids)
+        by = rotation(self.config.rope, self.config.head_size, batch.positions)
+        written = []
+        for layer, kv_pages in zip(self.layers, kv_cache, strict=True):
+            x, kv_pages = layer(x, by, batch, kv_pages)
+            written.append(kv_pages)
+        return self.norm(x), tuple(written)
+
+    def logits(self, hidden: jax.Array, num_valid_tokens: int | None = None) -> jax.Array:
+        """[R, D] → f32[R, V].
+
+        Args:
+            hidden: rows after the final norm.
+            num_valid_tokens: ids from here on are padding of the vocabulary: the tokenizer does not know them, and
+                their logits become -inf; None: all are real.
+        """
+        logits = (self.lm_head or self.embedding).logits(hidden)
+        if num_valid_tokens is None or num_valid_tokens >= self.config.vocab_size:
+            return logits
+        return jnp.where(jnp.arange(self.config.vocab_size) < num_valid_tokens, logits, -jnp.inf)

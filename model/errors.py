@@ -1,0 +1,13 @@
+"""The root of Palladio's errors, and those of what a model is made from. The whole tree: `runtime.errors`."""
+
+
+class PalladioError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ConfigError(PalladioError, ValueError):
+    """A flag, an engine setting or a config.json asks for something that cannot be done. Names the key and its value."""
+
+
+class CheckpointError(ConfigError):
+    """The checkpoint on disk is not what its config.json promises. The message names the tensor and the file."""

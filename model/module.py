@@ -1,0 +1,46 @@
+"""The base of every module, and how a module makes a parameter: shape, logical axes and initial values in one call."""
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+
+class Module(nnx.Module):  # type: ignore[misc]  # flax is not followed by the type checker
+    """A Flax NNX module."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Initializer:
+    """Initial values of a parameter: all ones, all zeros, or uniform with a standard deviation."""
+
+    kind: Literal["ones", "zeros", "uniform"]
+    std: float = 0.0
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        """An array of `shape`; only "uniform" uses the key."""
+        if self.kind == "uniform":
+            bound = self.std * 3**0.5
+            return jax.random.uniform(key, shape, jnp.float32, -bound, bound).astype(dtype)
+        return jnp.full(shape, 1 if self.kind == "ones" else 0, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What every constructor below the model gets.
+
+    Attributes:
+        dtype: of parameters and activations.
+        rngs: where initial values come from.
+    """
+
+    dtype: DTypeLike
+    rngs: nnx.Rngs
+
+    def param(self, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer) -> nnx.Param:
+        """A parameter that remembers its logical axes (model/sharding.py) and its initializer."""
+        assert len(shape) == len(axes)
+        return nnx.Param(init(self.rngs.params(), shape, self.dtype), logical_axes=axes, initializer=init)

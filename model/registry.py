@@ -1,0 +1,31 @@
+"""Which module describes an architecture. A family's module is imported when a config names it, not before."""
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from palladio.model.errors import ConfigError
+from palladio.model.family import Family
+
+ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {
+        "LlamaForCausalLM": "palladio.model.llama",
+        "MistralForCausalLM": "palladio.model.mistral",
+        "Qwen2ForCausalLM": "palladio.model.qwen",
+        "Qwen3ForCausalLM": "palladio.model.qwen",
+    }
+)
+
+
+def find_family(architecture: str) -> Family:
+    """The family of an architecture as config.json names it.
+
+    Raises:
+        ConfigError: not supported; the message lists those that are.
+    """
+    if architecture not in ARCHITECTURES:
+        raise ConfigError(
+            f"architectures: {architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
+        )
+    families: Mapping[str, Family] = importlib.import_module(ARCHITECTURES[architecture]).FAMILIES
+    return families[architecture]

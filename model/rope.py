@@ -1,0 +1,83 @@
+"""Rotary position embedding: frequencies from the config (on the host, once), angles per step, rotation per layer."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from palladio.model.rope_config import RopeConfig
+
+Rotation = tuple[jax.Array, jax.Array]
+"""cos and sin, f32[T, H/2] each."""
+
+
+def rotation(rope: RopeConfig, head_size: int, positions: jax.Array) -> Rotation:
+    """cos and sin of every token's angles; positions i32[T]. Computed once a step, shared by all layers."""
+    angles = positions.astype(jnp.float32)[:, None] * inverse_frequencies(rope, head_size)
+    factor = attention_factor(rope)
+    return jnp.cos(angles) * factor, jnp.sin(angles) * factor
+
+
+def rotate(x: jax.Array, by: Rotation) -> jax.Array:
+    """Rotates the pairs (i, i + H/2) of every head. x [T, heads, H] → the same, computed in float32."""
+    cos, sin = by[0][:, None], by[1][:, None]  # [T, 1, H/2]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def inverse_frequencies(rope: RopeConfig, head_size: int) -> NDArray[np.float32]:
+    """f32[H/2], scaled as the config says."""
+    exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
+    plain = (1.0 / np.float32(rope.theta) ** exponents).astype(np.float32)
+    if rope.kind == "linear":
+        return (plain / rope.factor).astype(np.float32)
+    if rope.kind == "llama3":
+        return _llama3(rope, plain)
+    if rope.kind == "yarn":
+        return _yarn(rope, plain)
+    return plain
+
+
+def attention_factor(rope: RopeConfig) -> float:
+    """Factor on cos and sin; other than 1 only for yarn."""
+    if rope.kind != "yarn":
+        return 1.0
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.mscale is not None and rope.mscale_all_dim is not None:
+        return _yarn_mscale(rope.factor, rope.mscale) / _yarn_mscale(rope.factor, rope.mscale_all_dim)
+    return _yarn_mscale(rope.factor, 1.0)
+
+
+def _yarn_mscale(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _llama3(rope: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Long waves are stretched by `factor`, short ones kept, those between blended."""
+    wavelength = 2 * math.pi / plain
+    blend = (rope.original_max_position / wavelength - rope.low_freq_factor) / (
+        rope.high_freq_factor - rope.low_freq_factor
+    )
+    blend = np.clip(blend, 0.0, 1.0)
+    return ((1 - blend) * plain / rope.factor + blend * plain).astype(np.float32)
+
+
+def _yarn(rope: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Frequencies that turn fewer than beta_slow times over the original context are stretched by `factor`."""
+    head_size = 2 * plain.size
+
+    def dimension(rotations: float) -> float:
+        turns = rope.original_max_position / (rotations * 2 * math.pi)
+        return head_size * math.log(turns) / (2 * math.log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_size - 1)
+    if low == high:
+        high += 0.001  # no division by zero; the ramp becomes a step
+    stretched = np.clip((np.arange(plain.size, dtype=np.float32) - low) / (high - low), 0.0, 1.0)
+    return (plain / rope.factor * stretched + plain * (1 - stretched)).astype(np.float32)

@@ -1,0 +1,109 @@
+"""RopeConfig: the rotary embedding's frequencies and their scaling to longer contexts."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from palladio.model.config_keys import Keys
+from palladio.model.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RopeConfig:
+    """Rotary embedding over the whole head.
+
+    Attributes:
+        theta: base of the frequencies.
+        kind: how they are scaled: default (not at all), linear, llama3 or yarn.
+        factor: how many times longer the context became.
+        original_max_position: context before the scaling.
+        low_freq_factor, high_freq_factor: llama3: wavelengths between original/high and original/low are blended.
+        beta_fast, beta_slow: yarn: rotations over the original context between which frequencies are blended.
+        attention_factor: yarn: factor on cos and sin; None: computed from `factor`.
+        mscale, mscale_all_dim: yarn: what that computation uses where both are given.
+        truncate: yarn: round the blended range to whole dimensions.
+    """
+
+    theta: float
+    kind: Literal["default", "linear", "llama3", "yarn"] = "default"
+    factor: float = 1.0
+    original_max_position: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any], max_position: int) -> Self:
+        """Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (before).
+
+        Raises:
+            ConfigError: an unknown kind of scaling, or a parameter is missing.
+        """
+        where, found = _parameters(config)
+        keys = Keys(found, where)
+        theta = keys.number("rope_theta", default=_default_theta(config))
+        kind = found.get("rope_type", found.get("type", "default"))
+        keys.require("partial_rotary_factor", 1.0, default=1.0)
+        if kind == "default":
+            return cls(theta=theta)
+        if kind == "linear":
+            return cls(theta=theta, kind="linear", factor=keys.number("factor"))
+        # Some checkpoints keep the original length beside the rope object; transformers prefers that one.
+        original = Keys(config).optional_count("original_max_position_embeddings")
+        if original is None:
+            original = keys.optional_count("original_max_position_embeddings") or max_position
+        if kind == "llama3":
+            return cls(
+                theta=theta,
+                kind="llama3",
+                factor=keys.number("factor"),
+                original_max_position=original,
+                low_freq_factor=keys.number("low_freq_factor"),
+                high_freq_factor=keys.number("high_freq_factor"),
+            )
+        if kind == "yarn":
+            optional = {
+                key: keys.number(key)
+                for key in ("attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow")
+                if found.get(key)
+            }
+            return cls(
+                theta=theta,
+                kind="yarn",
+                factor=keys.number("factor", default=max_position / original),
+                original_max_position=original,
+                truncate=keys.flag("truncate", default=True),
+                **optional,  # type: ignore[arg-type]  # five floats by name, none of them `truncate`
+            )
+        raise ConfigError(
+            f"{where}rope_type: {kind!r} is not supported; supported: default, linear, llama3, yarn"
+        )
+
+    def context_length(self, max_position: int) -> int:
+        """Tokens of context: yarn is often switched on without raising max_position_embeddings."""
+        if self.kind != "yarn":
+            return max_position
+        return max(max_position, int(self.factor * self.original_max_position))
+
+
+def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The object that holds the rope's parameters, and its name (with a dot) for messages."""
+    for name in ("rope_parameters", "rope_scaling"):
+        found = config.get(name)
+        if found is None:
+            continue
+        if not isinstance(found, Mapping):
+            raise ConfigError(f"{name} must be an object, found {found!r}")
+        if any(isinstance(value, Mapping) for value in found.values()):
+            raise ConfigError(f"{name}: a rotary embedding per layer type is not supported")
+        return f"{name}.", found
+    return "", {}
+
+
+def _default_theta(config: Mapping[str, Any]) -> float:
+    return Keys(config).number("rope_theta", default=10000.0)

@@ -1,0 +1,44 @@
+"""The device mesh, and which logical axis of a parameter is split over it. One table says all of it."""
+
+import dataclasses
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+TENSOR_AXIS = "tensor"
+
+
+def make_mesh(tp_size: int) -> Mesh:
+    """A mesh of the first `tp_size` devices, along one axis.
+
+    Raises:
+        ValueError: there are fewer devices.
+    """
+    devices = jax.devices()
+    if tp_size > len(devices):
+        raise ValueError(f"tp_size {tp_size} needs as many devices; {len(devices)} found")
+    return jax.make_mesh(
+        (tp_size,), (TENSOR_AXIS,), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:tp_size]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingRules:
+    """Mesh axis of each logical axis; None: every device has all of it.
+
+    Attributes:
+        vocab: rows of the token tables (V).
+        kv_heads: kv heads with their query heads (K), and the cache's.
+        heads: query heads times head size, where the output projection takes them in (N·H).
+        ffw: inner size of the MLP (F).
+    """
+
+    vocab: str | None = TENSOR_AXIS
+    kv_heads: str | None = TENSOR_AXIS
+    heads: str | None = TENSOR_AXIS
+    ffw: str | None = TENSOR_AXIS
+
+    def sharding(self, mesh: Mesh, logical_axes: tuple[str | None, ...]) -> NamedSharding:
+        """The sharding of an array whose dimensions have these logical axes (None: never split)."""
+        table: dict[str, str | None] = dataclasses.asdict(self)
+        return NamedSharding(mesh, PartitionSpec(*(axis and table[axis] for axis in logical_axes)))

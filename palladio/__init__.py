@@ -1,0 +1,71 @@
+"""Palladio: an LLM inference server on JAX/XLA for TPU and GPU.
+
+    from palladio import Engine, SamplingParams
+
+    with Engine(model_path="…") as engine:
+        print(engine.generate("The capital of France is", SamplingParams(max_tokens=16)))
+
+Names are imported when they are first used, so `import palladio` is instant and loads neither jax nor a web framework.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from palladio.runtime.config import EngineConfig
+    from palladio.runtime.engine import Engine
+    from palladio.runtime.errors import (
+        CheckpointError,
+        ConfigError,
+        ContextLengthError,
+        EngineDeadError,
+        EngineNotReadyError,
+        InvalidRequestError,
+        ModelNotFoundError,
+        OverloadedError,
+        PalladioError,
+        RequestAbortedError,
+    )
+    from palladio.runtime.outputs import RequestOutput
+    from palladio.runtime.sampling_params import SamplingParams
+
+__version__: Final = "0.1.0"
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "ContextLengthError",
+    "Engine",
+    "EngineConfig",
+    "EngineDeadError",
+    "EngineNotReadyError",
+    "InvalidRequestError",
+    "ModelNotFoundError",
+    "OverloadedError",
+    "PalladioError",
+    "RequestAbortedError",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    match name:
+        case "Engine":
+            module = "palladio.runtime.engine"
+        case "EngineConfig":
+            module = "palladio.runtime.config"
+        case "RequestOutput":
+            module = "palladio.runtime.outputs"
+        case "SamplingParams":
+            module = "palladio.runtime.sampling_params"
+        case _ if name in __all__:
+            module = "palladio.runtime.errors"
+        case _:
+            raise AttributeError(f"module 'palladio' has no attribute {name!r}")
+    return vars(importlib.import_module(module))[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,37 @@
+"""`palladio serve …` and `palladio version`; `python -m palladio` is the same."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from palladio import __version__
+from palladio.launch_server import launch
+
+HELP = """usage: palladio <command> [flags]
+
+commands:
+  serve      serve a model on OpenAI-compatible routes; without --model-path, a small embedded one
+             (`palladio serve --help` lists the flags)
+  version    print the version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code."""
+    command, *rest = (sys.argv[1:] if argv is None else argv) or ["help"]
+    match command:
+        case "serve":
+            return launch(rest, os.environ, default_model=True)
+        case "version" | "--version":
+            print(__version__)
+            return 0
+        case "help" | "--help" | "-h":
+            print(HELP, end="")
+            return 0
+        case _:
+            print(f"error: unknown command {command!r}\n\n{HELP}", end="", file=sys.stderr)
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""What becomes of SGLang's command line flags that are not ours: one row a flag, read from sglang_flags.json.
+
+Verdicts: K, the same meaning here (built once it is a field of ServerArgs); P, planned; W, without meaning on XLA;
+E, removed from SGLang. K and P flags that are not built are accepted at SGLang's default and are an error otherwise;
+W flags are accepted with a warning that says why; E flags are an error.
+"""
+
+import dataclasses
+import importlib.resources
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+from palladio.runtime.errors import ConfigError
+
+Scalar = str | int | float | bool | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SglangFlag:
+    """One flag of SGLang's launch command.
+
+    Attributes:
+        name: as a field name: with underscores, without dashes in front.
+        kind: flag takes no value; ints, floats and strs take one or more; the others take one.
+        default: SGLang's.
+        meaning: what it does in SGLang.
+        reason: W: why it has no effect; E: why it is refused; else what to do instead, if anything.
+        aliases: other names of the same flag.
+        foreign_values: of a flag that is ours: values that only mean something in SGLang; `reason` says why.
+    """
+
+    name: str
+    verdict: Literal["K", "P", "W", "E"]
+    kind: Literal["flag", "int", "float", "str", "ints", "floats", "strs"]
+    default: Scalar
+    meaning: str
+    reason: str = ""
+    aliases: tuple[str, ...] = ()
+    foreign_values: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def accept(self, values: Sequence[str]) -> str | None:
+        """Judges the flag as typed with these values; it must not be one of ours.
+
+        Returns:
+            A warning, or None when there is nothing to say.
+
+        Raises:
+            ConfigError: planned and not at its default, removed, or malformed.
+        """
+        value = self._parse(values)
+        if self.verdict == "W":
+            return f"{self.option} has no effect on XLA: {self.reason}"
+        if self.verdict == "E":
+            raise ConfigError(f"{self.option} is not accepted: {self.reason}")
+        if value != self.default:
+            hint = f"; {self.reason}" if self.reason else ""
+            raise ConfigError(
+                f"{self.option} is not supported yet (only its default, {self.default!r}, is accepted){hint}"
+            )
+        return None
+
+    def _parse(self, values: Sequence[str]) -> Scalar | list[Scalar]:
+        if self.kind == "flag":
+            if values:
+                raise ConfigError(f"{self.option} takes no value, got {' '.join(values)!r}")
+            return True
+        if not values:
+            raise ConfigError(f"{self.option} needs a value")
+        if self.kind.endswith("s"):
+            return [self._number(value) for value in values]
+        if len(values) > 1:
+            raise ConfigError(f"{self.option} takes one value, got {' '.join(values)!r}")
+        return self._number(values[0])
+
+    def _number(self, text: str) -> Scalar:
+        number = self.kind.removesuffix("s")
+        try:
+            return int(text) if number == "int" else float(text) if number == "float" else text
+        except ValueError:
+            noun = "an integer" if number == "int" else "a number"
+            raise ConfigError(f"{self.option} takes {noun}, got {text!r}") from None
+
+
+def load_sglang_flags() -> list[SglangFlag]:
+    """Every flag of the table, in the order of SGLang's `server_args=` line."""
+    text = importlib.resources.files("palladio").joinpath("sglang_flags.json").read_text(encoding="utf-8")
+    lists = ("aliases", "foreign_values")
+    return [SglangFlag(**row | {key: tuple(row.get(key, ())) for key in lists}) for row in json.loads(text)]

@@ -1,0 +1,43 @@
+"""The plain definition, in float32: every token gathers every page of its request. Slow; the oracle of the other backends."""
+
+import jax
+import jax.numpy as jnp
+
+from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+
+
+def attention(
+    q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions
+) -> jax.Array:
+    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
+    T, N, H = q.shape
+    _, K, S, _ = kv_pages.shape
+    B, Pmax = metadata.block_table.shape
+    Hp = padded_head_size(H)
+
+    token = jnp.arange(T)
+    request = jnp.clip(jnp.searchsorted(metadata.query_start, token, side="right") - 1, 0, B - 1)  # [T]
+    kv_len = metadata.kv_len[request]
+    position = kv_len - (metadata.query_start[request + 1] - token)  # [T]
+
+    rows = kv_pages[metadata.block_table[request]]  # [T, Pmax, K, S, W]
+    rows = rows.transpose(0, 2, 1, 3, 4).reshape(T, K, Pmax * S, -1).astype(jnp.float32)
+    keys, values = rows[..., :H], rows[..., Hp : Hp + H]  # [T, K, C, H]
+
+    key_position = jnp.arange(Pmax * S)
+    visible = (key_position <= position[:, None]) & (key_position < kv_len[:, None])  # [T, C]
+    if options.sliding_window is not None:
+        visible &= key_position > position[:, None] - options.sliding_window
+
+    grouped = q.reshape(T, K, N // K, H).astype(jnp.float32)
+    scores = jnp.einsum("tkgh,tkch->tkgc", grouped, keys, precision="highest") * options.scale
+    if options.soft_cap is not None:
+        scores = options.soft_cap * jnp.tanh(scores / options.soft_cap)
+    visible = visible[:, None, None, :]
+    # Not -inf: a padding row sees no key at all, and must stay finite.
+    scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+    weights = jnp.where(visible, jax.nn.softmax(scores, axis=-1), 0.0)
+    values = jnp.where(visible[:, 0, 0, :, None][:, None], values, 0.0)  # stale rows may hold anything, even NaN
+    out = jnp.einsum("tkgc,tkch->tkgh", weights, values, precision="highest")
+    return out.reshape(T, N, H).astype(q.dtype)

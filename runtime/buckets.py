@@ -1,0 +1,73 @@
+"""Buckets: the closed set of step shapes. A function of the limits alone, so that every program is compiled ahead."""
+
+import bisect
+import dataclasses
+from collections.abc import Sequence
+from typing import Self
+
+MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
+TOKENS_PER_PREFILL_REQUEST = 16  # a prefill bucket of T tokens holds T/16 requests: shorter prompts take a larger one
+BUCKET_GROWTH = 4  # sizes 16, 64, 256, …: at most 4× padding; fewer, larger programs where compiling is slow
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class PrefillBucket:
+    num_tokens: int
+    num_requests: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Buckets:
+    """Padded sizes, ascending.
+
+    Attributes:
+        decode: requests of a decode step.
+        prefill: (tokens, requests) of a prefill step.
+    """
+
+    decode: tuple[int, ...]
+    prefill: tuple[PrefillBucket, ...]
+
+    @classmethod
+    def create(cls, *, max_running: int, max_step_tokens: int, growth: int = BUCKET_GROWTH) -> Self:
+        """Geometric sizes up to the limits.
+
+        Args:
+            max_running: most requests of a step.
+            max_step_tokens: most tokens of a prefill step.
+            growth: ratio of neighbouring sizes: 2 pads less, 4 compiles less.
+        """
+        decode = _geometric(1, max_running, growth)
+        prefill = tuple(
+            PrefillBucket(tokens, _round_up(decode, min(max_running, max(1, tokens // TOKENS_PER_PREFILL_REQUEST))))
+            for tokens in _geometric(min(MIN_PREFILL_TOKENS, max_step_tokens), max_step_tokens, growth)
+        )
+        return cls(decode, prefill)
+
+    @property
+    def max_prefill_requests(self) -> int:
+        return self.prefill[-1].num_requests
+
+    def pick_decode(self, num_requests: int) -> int:
+        """The smallest decode bucket that holds so many requests."""
+        return _round_up(self.decode, num_requests)
+
+    def pick_prefill(self, num_tokens: int, num_requests: int) -> PrefillBucket:
+        """The smallest prefill bucket that holds so many tokens of so many requests."""
+        for bucket in self.prefill:
+            if bucket.num_tokens >= num_tokens and bucket.num_requests >= num_requests:
+                return bucket
+        raise AssertionError(f"no prefill bucket for {num_tokens} tokens of {num_requests} requests")
+
+
+def _geometric(low: int, high: int, growth: int) -> tuple[int, ...]:
+    sizes = []
+    size = low
+    while size < high:
+        sizes.append(size)
+        size *= growth
+    return (*sizes, high)
+
+
+def _round_up(sizes: Sequence[int], value: int) -> int:
+    return sizes[bisect.bisect_left(sizes, value)]

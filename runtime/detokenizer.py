@@ -1,0 +1,145 @@
+"""Token ids to text, one token at a time: never half a code point, never part of a stop string."""
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+REPLACEMENT = "\ufffd"
+_MAX_PENDING_TOKENS = 12  # a code point is at most 4 bytes: a longer run of undecodable tokens is garbage, so show it
+
+
+class IncrementalDetokenizer(Protocol):
+    """Turns one sample's tokens into text."""
+
+    def push(self, token_id: int) -> str:
+        """The text that became certain with this token; "" while a code point is unfinished."""
+        ...
+
+    def flush(self) -> str:
+        """What is still held back: an unfinished code point comes out as U+FFFD."""
+        ...
+
+
+class ByteDetokenizer:
+    """For tokenizers whose tokens are byte strings (byte-level BPE, sentencepiece with byte fallback): exact and O(1).
+
+    Args:
+        token_bytes: the bytes of a token; b"" for tokens that are not shown.
+        strip_leading_space: the tokenizer's decoder drops one space at the start of a text, and this is the start.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes], *, strip_leading_space: bool = False) -> None:
+        self._token_bytes = token_bytes
+        self._strip = strip_leading_space
+        self._pending = b""
+
+    def push(self, token_id: int) -> str:
+        data = self._token_bytes(token_id)
+        if self._strip and data:
+            data = data.removeprefix(b" ")
+            self._strip = False
+        if self._pending:
+            data = self._pending + data
+        text, consumed = codecs.utf_8_decode(data, "replace", False)
+        self._pending = data[consumed:]
+        return text
+
+    def flush(self) -> str:
+        pending, self._pending = self._pending, b""
+        return pending.decode("utf-8", "replace")
+
+
+class WindowDetokenizer:
+    """For any other tokenizer: decodes a short window of tokens twice and takes the difference.
+
+    Args:
+        decode: token ids → text.
+        context_ids: the prompt's last tokens, so that the first token gets the space that belongs before it.
+    """
+
+    def __init__(self, decode: Callable[[list[int]], str], context_ids: Sequence[int]) -> None:
+        self._decode = decode
+        self._window = list(context_ids)
+        self._read = len(self._window)  # window[:read] has been shown
+        self._shown = decode(self._window)
+
+    def push(self, token_id: int) -> str:
+        self._window.append(token_id)
+        text = self._decode(self._window)
+        unfinished = text.endswith(REPLACEMENT) or len(text) <= len(self._shown)
+        if unfinished and len(self._window) - self._read < _MAX_PENDING_TOKENS:
+            return ""
+        return self._take(text)
+
+    def flush(self) -> str:
+        return self._take(self._decode(self._window)) if len(self._window) > self._read else ""
+
+    def _take(self, text: str) -> str:
+        new = text[len(self._shown) :]
+        self._window = self._window[self._read :]
+        self._read = len(self._window)
+        self._shown = self._decode(self._window)
+        return new
+
+
+class StopStringMatcher:
+    """Finds the first stop string in a stream of text and holds back what may become part of one.
+
+    The match that is complete first wins; of several complete at the same character, the longest. That is
+    independent of how the text is cut into pieces.
+
+    Attributes:
+        matched: the stop string that was found; nothing may be fed after that.
+
+    Args:
+        stop: the stop strings.
+        keep_match: show the matched string too (`no_stop_trim`).
+    """
+
+    def __init__(self, stop: Sequence[str], *, keep_match: bool = False) -> None:
+        self.matched: str | None = None
+        self._stop = tuple(stop)
+        self._keep_match = keep_match
+        self._max_held = max((len(s) for s in stop), default=1) - 1
+        self._held = ""
+
+    def feed(self, text: str, *, armed: bool = True) -> str:
+        """Takes new text, returns the text that is safe to show.
+
+        Args:
+            text: what follows the text fed so far.
+            armed: False: a match that ends in this piece does not count (`min_tokens` is not reached).
+        """
+        if not self._stop:
+            return text
+        held_length = len(self._held)
+        buffer = self._held + text
+        if armed and text:
+            found = self._search(buffer, held_length)
+            if found is not None:
+                start, self.matched = found
+                self._held = ""
+                return buffer[: start + len(self.matched)] if self._keep_match else buffer[:start]
+        cut = self._hold_from(buffer)
+        self._held = buffer[cut:]
+        return buffer[:cut]
+
+    def flush(self) -> str:
+        """What is held back, at the end of the stream."""
+        held, self._held = self._held, ""
+        return held
+
+    def _search(self, buffer: str, held_length: int) -> tuple[int, str] | None:
+        best: tuple[int, int, str] | None = None  # (end, start, string)
+        for string in self._stop:
+            start = buffer.find(string, max(0, held_length - len(string) + 1))  # it must end in the new text
+            if start >= 0 and (best is None or (start + len(string), start) < best[:2]):
+                best = (start + len(string), start, string)
+        return None if best is None else (best[1], best[2])
+
+    def _hold_from(self, buffer: str) -> int:
+        for start in range(max(0, len(buffer) - self._max_held), len(buffer)):
+            tail = buffer[start:]
+            if any(len(string) > len(tail) and string.startswith(tail) for string in self._stop):
+                return start
+        return len(buffer)

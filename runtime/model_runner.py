@@ -1,0 +1,202 @@
+"""ModelRunner: owns the device's state and runs steps on it with programs that were compiled ahead."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from palladio.model.decoder import CausalLM
+from palladio.model.functional import flatten_model
+from palladio.runtime.batch_builder import BatchBuilder, SlotColumns, num_scored
+from palladio.runtime.buckets import Buckets
+from palladio.runtime.compilation import CompileMonitor, CompileReport
+from palladio.runtime.outputs import TokenLogprob
+from palladio.runtime.request import Request
+from palladio.runtime.sampler import SampleOutput, SampleTier
+from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens
+from palladio.runtime.sampling_params import MAX_LOGIT_BIAS, SamplingParams
+from palladio.runtime.scheduler import ScheduledBatch, StepTokens
+from palladio.runtime.step_programs import RESET_TOKENS, DeviceState, StaticModel, StepPrograms
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InFlightStep:
+    """A dispatched step; its arrays are computed, or will be."""
+
+    batch: ScheduledBatch
+    output: SampleOutput | None
+    scores: tuple[jax.Array, jax.Array, jax.Array] | None
+    num_padding: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceShape:
+    """Sizes of the device's state.
+
+    Attributes:
+        num_slots: requests that run at once, and the scratch slot.
+        pages_per_request: columns of the block table.
+        page_size: tokens per page.
+        vocab_size: columns of the logits.
+        num_valid_tokens: ids from here on are padding of the vocabulary.
+        dtype: of hidden states.
+    """
+
+    num_slots: int
+    pages_per_request: int
+    page_size: int
+    vocab_size: int
+    num_valid_tokens: int
+    dtype: DTypeLike
+
+
+class ModelRunner:
+    """Runs steps. `execute` only dispatches; `read` waits for the tokens."""
+
+    def __init__(self, model: CausalLM, kv_cache: tuple[jax.Array, ...], shape: DeviceShape, buckets: Buckets) -> None:
+        structure, weights = flatten_model(model)
+        hidden = jax.ShapeDtypeStruct((model.config.hidden_size,), shape.dtype)
+        self._state = DeviceState(
+            weights,
+            kv_cache,
+            jnp.zeros((shape.num_slots, shape.pages_per_request), jnp.int32),
+            SamplerState.allocate(shape.num_slots, shape.vocab_size),
+        )
+        self._shape = shape
+        self._columns = SlotColumns(shape.num_slots)
+        self._builder = BatchBuilder(buckets, self._columns, shape.page_size)
+        self._tiers: list[SampleTier] = ["greedy"] * shape.num_slots
+        self._tenants: list[tuple[str, int] | None] = [None] * shape.num_slots
+        self._programs = StepPrograms(
+            StaticModel(structure, hidden, shape.num_valid_tokens), self._state, buckets, shape.page_size
+        )
+
+    def warm_up(self, monitor: CompileMonitor, progress: Callable[[int, int], None]) -> CompileReport:
+        """Compiles every program that a step can need."""
+        return self._programs.compile(monitor, progress)
+
+    def execute(self, batch: ScheduledBatch) -> InFlightStep:
+        """Dispatches a step; returns before the device has run it."""
+        if batch.kind == "prefill":
+            for row in batch.rows:
+                self._settle(row.request)
+        host = self._builder.build(batch)
+        weights, kv_cache, tables, sampler = self._state
+        forward = self._programs.forward(host.layout)
+        kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
+        output: SampleOutput | None = None
+        if any(row.samples for row in batch.rows):
+            sample = self._programs.sample(host.layout.num_requests, self._tier(batch))
+            sampler, output = sample(weights, sampler, last_hidden, host.sampling)
+            for array in jax.tree.leaves(output):
+                array.copy_to_host_async()
+        scores = None
+        if host.score_targets is not None:
+            scores = self._programs.score(host.layout.num_tokens)(weights, hidden, host.score_targets)
+        self._state = DeviceState(weights, kv_cache, tables, sampler)
+        return InFlightStep(batch, output, scores, host.num_padding)
+
+    def read(self, step: InFlightStep) -> StepTokens:
+        """Waits for a step and returns its tokens."""
+        rows = step.batch.rows
+        prompt_logprobs = None if step.scores is None else _read_scores(step.batch, *step.scores)
+        if step.output is None:
+            return StepTokens([0] * len(rows), [True] * len(rows), prompt_logprobs=prompt_logprobs)
+        token_ids: list[int] = np.asarray(step.output.token_ids).tolist()
+        is_finite: list[bool] = np.asarray(step.output.is_finite).tolist()
+        logprobs = None
+        if any(row.request.params.logprobs is not None for row in rows):
+            logprobs = _read_logprobs(step.batch, step.output, token_ids)
+        return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
+
+    def _tier(self, batch: ScheduledBatch) -> SampleTier:
+        tiers = {self._tiers[row.request.slot] for row in batch.rows if row.samples}
+        return "full" if "full" in tiers else "random" if "random" in tiers else "greedy"
+
+    def _settle(self, request: Request) -> None:
+        """Fills the host's and the device's columns of a slot when a request first runs in it."""
+        slot, params = request.slot, request.params
+        tenant = (request.request_id, request.num_retractions)
+        if self._tenants[slot] == tenant:
+            return
+        self._tenants[slot] = tenant
+        assert params.seed is not None, "the front sets the seed"
+        self._columns.assign(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
+        has_history = _has_history(params)
+        if has_history or params.logprobs is not None:
+            self._tiers[slot] = "full"
+        else:
+            self._tiers[slot] = "greedy" if params.is_greedy else "random"
+        if has_history:
+            self._load_history(request)
+
+    def _load_history(self, request: Request) -> None:
+        """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
+        rules = _slot_rules(request, self._shape.vocab_size)
+        sampler, reset = self._state.sampler, self._programs.reset()
+        for begin in range(0, len(request.token_ids), RESET_TOKENS):
+            ids = request.token_ids[begin : begin + RESET_TOKENS]
+            token_ids = np.zeros(RESET_TOKENS, np.int32)
+            token_ids[: len(ids)] = ids
+            is_prompt = np.arange(begin, begin + RESET_TOKENS) < request.num_prompt_tokens
+            tokens = SlotTokens(token_ids, is_prompt, np.int32(len(ids)), np.bool_(begin == 0))  # type: ignore[arg-type]
+            sampler = reset(sampler, np.int32(request.slot), tokens, rules)
+        self._state = self._state._replace(sampler=sampler)
+
+
+def _has_history(params: SamplingParams) -> bool:
+    """Whether the sampler needs the request's row of device state, beyond its last token."""
+    return params.uses_penalties or bool(params.logit_bias) or params.min_tokens > 0
+
+
+def _slot_rules(request: Request, vocab_size: int) -> SlotRules:
+    bias = request.params.logit_bias
+    bias_ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)
+    bias_values = np.zeros(MAX_LOGIT_BIAS, np.float32)
+    bias_ids[: len(bias)], bias_values[: len(bias)] = list(bias.keys()), list(bias.values())
+    stop_ids = np.full(MAX_SUPPRESSED_IDS, vocab_size, np.int32)
+    stop_ids[: len(request.stop_token_ids)] = sorted(request.stop_token_ids)
+    return SlotRules(bias_ids, bias_values, stop_ids)  # type: ignore[arg-type]  # numpy in, arrays inside jit
+
+
+def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:
+    return tuple(zip(ids[:count].tolist(), logprobs[:count].tolist(), strict=True))
+
+
+def _read_logprobs(batch: ScheduledBatch, output: SampleOutput, token_ids: list[int]) -> list[TokenLogprob | None]:
+    assert output.logprobs is not None, "a request with logprobs runs in tier full"
+    chosen = np.asarray(output.logprobs).tolist()
+    top_ids, top_logprobs = np.asarray(output.top_ids), np.asarray(output.top_logprobs)
+    result: list[TokenLogprob | None] = []
+    for i, row in enumerate(batch.rows):
+        count = row.request.params.logprobs
+        if count is None or not row.samples:
+            result.append(None)
+        else:
+            result.append(TokenLogprob(token_ids[i], chosen[i], _top(top_ids[i], top_logprobs[i], count)))
+    return result
+
+
+def _read_scores(batch: ScheduledBatch, *arrays: jax.Array) -> list[list[TokenLogprob] | None]:
+    logprobs, top_ids, top_logprobs = (np.asarray(array) for array in arrays)
+    result: list[list[TokenLogprob] | None] = []
+    begin = 0
+    for row in batch.rows:
+        request, width = row.request, row.request.params.prompt_logprobs
+        if request.prompt_logprobs is None or width is None:
+            result.append(None)
+        else:
+            targets = request.prompt_ids[row.start + 1 :]
+            result.append(
+                [
+                    TokenLogprob(
+                        targets[t], float(logprobs[begin + t]), _top(top_ids[begin + t], top_logprobs[begin + t], width)
+                    )
+                    for t in range(num_scored(request, row.start, row.num_tokens))
+                ]
+            )
+        begin += row.num_tokens
+    return result

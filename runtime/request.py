@@ -1,0 +1,108 @@
+"""Request: one sample being generated, as the scheduler sees it. Host Python only."""
+
+import dataclasses
+import enum
+
+from palladio.runtime.messages import AddRequest
+from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob
+from palladio.runtime.sampling_params import SamplingParams
+
+
+class RequestStatus(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Request:
+    """One sample: its tokens and how far they are computed.
+
+    The lengths are ordered at all times, and all others are derived from them:
+
+        0 ≤ num_computed ≤ len(token_ids) + num_pending
+        num_prompt_tokens ≤ len(token_ids)
+
+    Attributes:
+        token_ids: the prompt, then every output token that the host has read.
+        num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run.
+        num_pending: tokens sampled by dispatched steps and not read yet (they live on the device).
+        prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
+        pages: the KV pages that it owns, in order; empty unless RUNNING.
+        slot: its row in the per-request device state; 0 (the scratch row) unless RUNNING.
+        prompt_logprobs: what has been read of them, if asked for and not sent yet.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    stop_token_ids: frozenset[int]
+    received: float
+    max_tokens: int
+    token_ids: list[int]
+    status: RequestStatus = RequestStatus.WAITING
+    num_computed: int = 0
+    num_pending: int = 0
+    prefill_end: int = 0
+    pages: list[int] = dataclasses.field(default_factory=list)
+    slot: int = 0
+    num_cached_tokens: int = 0
+    num_retractions: int = 0
+    prompt_logprobs: list[TokenLogprob] | None = None
+    scheduled: float | None = None
+    first_token: float | None = None
+
+    @classmethod
+    def from_message(cls, message: AddRequest) -> "Request":
+        assert message.params.max_tokens is not None, "the front sets max_tokens"
+        return cls(
+            request_id=message.request_id,
+            prompt_ids=message.prompt_ids,
+            params=message.params,
+            stop_token_ids=frozenset(message.stop_token_ids),
+            received=message.received,
+            max_tokens=message.params.max_tokens,
+            token_ids=list(message.prompt_ids),
+            prefill_end=len(message.prompt_ids),
+            prompt_logprobs=None if message.params.prompt_logprobs is None else [],
+        )
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens that the host has read."""
+        return len(self.token_ids) - len(self.prompt_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens that exist, the pending ones included."""
+        return len(self.token_ids) + self.num_pending
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self.num_computed < self.prefill_end
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether one more token may be sampled once all dispatched steps have run."""
+        return self.num_output_tokens + self.num_pending < self.max_tokens
+
+    @property
+    def max_remaining_tokens(self) -> int:
+        return self.max_tokens - self.num_output_tokens - self.num_pending
+
+    def finish_reason(self) -> FinishReason | None:
+        """Whether the last read token ends it."""
+        if self.num_output_tokens and self.num_output_tokens >= self.params.min_tokens:
+            last = self.token_ids[-1]
+            if last in self.stop_token_ids:
+                return FinishReason("stop", matched=last)
+        if self.num_output_tokens >= self.max_tokens:
+            return FinishReason("length")
+        return None
+
+    def times(self, now: float) -> RequestTimes:
+        return RequestTimes(self.received, self.scheduled, self.first_token, now)

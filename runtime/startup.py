@@ -1,0 +1,272 @@
+"""Start-up of an engine: from a config to a loaded, planned and compiled set of parts."""
+
+import dataclasses
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import tokenizers
+from flax import nnx
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.decoder import CausalLM
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import make_mesh
+from palladio.model.weights import load_model
+from palladio.runtime.buckets import Buckets
+from palladio.runtime.cache_manager import CacheManager
+from palladio.runtime.compilation import CompileMonitor, use_persistent_cache
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.hub import resolve_model_path
+from palladio.runtime.memory import DeviceMemory, PoolRequest, default_fraction, plan_pages
+from palladio.runtime.messages import EngineReady, LoadProgress
+from palladio.runtime.model_runner import DeviceShape, ModelRunner
+from palladio.runtime.scheduler import Scheduler, SchedulerLimits
+
+logger = logging.getLogger("palladio.engine")
+
+_DTYPES = {
+    "half": jnp.float16,
+    "float16": jnp.float16,
+    "bfloat16": jnp.bfloat16,
+    "float": jnp.float32,
+    "float32": jnp.float32,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlatformDefaults:
+    """What flags that are not given mean on a platform.
+
+    Attributes:
+        dtype: XLA:CPU multiplies bfloat16 4 to 30 times slower than float32.
+        max_running: more requests than this gain little: a CPU is compute-bound early.
+        chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
+        bucket_growth: ratio of bucket sizes: compiling is what costs on a CPU.
+    """
+
+    dtype: str
+    max_running: int
+    chunk: int
+    bucket_growth: int
+
+
+_CPU = PlatformDefaults(dtype="float32", max_running=64, chunk=1024, bucket_growth=4)
+_ACCELERATOR = PlatformDefaults(dtype="bfloat16", max_running=256, chunk=8192, bucket_growth=2)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineParts:
+    ready: EngineReady
+    scheduler: Scheduler
+    runner: ModelRunner
+    monitor: CompileMonitor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """The sizes that flags, model and platform settle on."""
+
+    context_length: int
+    max_running: int
+    chunk: int
+    max_step_tokens: int
+
+
+def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> EngineParts:
+    """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
+
+    Raises:
+        ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong.
+    """
+    platform = jax.default_backend()
+    defaults = _CPU if platform == "cpu" else _ACCELERATOR
+    use_persistent_cache(_cache_dir(config))
+    monitor = CompileMonitor()
+    source = config.source
+    path = resolve_model_path(source.model_path, source.revision, source.download_dir)
+    model_config = ModelConfig.from_hf(*read_model_dir(path, _overrides(source.json_model_override_args)))
+    limits = _limits(config, model_config, defaults)
+    seed = config.execution.random_seed
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+
+    dtype = _DTYPES[defaults.dtype if source.dtype == "auto" else source.dtype]
+    mesh = make_mesh(config.execution.tp_size)
+    model = _load(config, path, model_config, dtype, mesh, seed, on_progress)
+    spec = _kv_spec(config, model_config, dtype)
+    num_pages = _plan(config, model, spec, limits, platform)
+    kv_cache = spec.allocate(num_pages, mesh)
+    num_tokens = (num_pages - 1) * spec.page_size
+    half = num_pages * spec.bytes_per_page / 2 / 2**30
+    logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
+    logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
+
+    buckets = Buckets.create(
+        max_running=limits.max_running, max_step_tokens=limits.max_step_tokens, growth=defaults.bucket_growth
+    )
+    num_valid_tokens = _num_valid_tokens(config, path, model_config.vocab_size)
+    shape = DeviceShape(
+        num_slots=limits.max_running + 1,
+        pages_per_request=-(-limits.context_length // spec.page_size),
+        page_size=spec.page_size,
+        vocab_size=model_config.vocab_size,
+        num_valid_tokens=num_valid_tokens,
+        dtype=dtype,
+    )
+    runner = ModelRunner(model, kv_cache, shape, buckets)
+    report = runner.warm_up(monitor, lambda done, total: on_progress(LoadProgress("compile", done, total)))
+    logger.info(
+        "Compiled %d programs in %.1f s (%d from the cache)", report.num_programs, report.seconds, report.cache_hits
+    )
+    logger.info(
+        "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
+        "context_len=%d, available_gpu_mem=%.2f GB",
+        num_tokens,
+        limits.chunk,
+        config.scheduler.max_prefill_tokens,
+        limits.max_running,
+        limits.context_length,
+        _available_gb(),
+    )
+    scheduler = Scheduler(
+        SchedulerLimits(
+            max_running=limits.max_running,
+            max_queued=config.scheduler.max_queued_requests,
+            max_step_tokens=limits.max_step_tokens,
+            conservativeness=config.scheduler.schedule_conservativeness,
+        ),
+        buckets,
+        CacheManager(num_pages, spec.page_size),
+    )
+    device = jax.devices()[0]
+    ready = EngineReady(
+        context_length=min(limits.context_length, num_tokens),
+        max_total_tokens=num_tokens,
+        max_running_requests=limits.max_running,
+        chunked_prefill_size=limits.chunk,
+        page_size=spec.page_size,
+        model_type=model_config.model_type,
+        architecture=model_config.architecture,
+        vocab_size=num_valid_tokens,
+        eos_token_ids=list(model_config.eos_token_ids),
+        device=f"{device.platform}: {device.device_kind}",
+        dtype=jnp.dtype(dtype).name,
+        num_programs=report.num_programs,
+        compile_seconds=report.seconds,
+        cache_hits=report.cache_hits,
+        random_seed=seed,
+    )
+    return EngineParts(ready, scheduler, runner, monitor)
+
+
+def _limits(config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults) -> EngineLimits:
+    context_length = config.source.context_length or model.max_position_embeddings
+    if context_length > model.max_position_embeddings:
+        raise ConfigError(
+            f"--context-length {context_length} is over the model's max_position_embeddings "
+            f"({model.max_position_embeddings}); its positions beyond that were never trained. To force it, pass "
+            f"--json-model-override-args '{{\"max_position_embeddings\": {context_length}}}'"
+        )
+    scheduler = config.scheduler
+    chunk = defaults.chunk if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
+    if chunk == -1:  # a prompt is never split, so a step must hold the longest one
+        max_step_tokens = max(scheduler.max_prefill_tokens, context_length)
+    else:
+        max_step_tokens = min(chunk, scheduler.max_prefill_tokens)
+    max_running = scheduler.max_running_requests or defaults.max_running
+    return EngineLimits(context_length, max_running, chunk, min(max_step_tokens, max_running * context_length))
+
+
+def _load(
+    config: EngineConfig,
+    path: Path,
+    model_config: ModelConfig,
+    dtype: DTypeLike,
+    mesh: Mesh,
+    seed: int,
+    on_progress: Callable[[LoadProgress], None],
+) -> CausalLM:
+    before, start = _available_gb(), time.perf_counter()
+    logger.info("Load weight begin. avail mem=%.2f GB", before)
+    model = load_model(
+        path,
+        model_config,
+        dtype=dtype,
+        mesh=mesh,
+        load_format=config.source.load_format,
+        attention_backend=config.execution.attention_backend,
+        seed=seed,
+        progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
+    )
+    after = _available_gb()
+    logger.info(
+        "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, mem usage=%.2f GB, %.1f s.",
+        model_config.architecture,
+        jnp.dtype(dtype).name,
+        after,
+        before - after,
+        time.perf_counter() - start,
+    )
+    return model
+
+
+def _plan(config: EngineConfig, model: CausalLM, spec: KVCacheSpec, limits: EngineLimits, platform: str) -> int:
+    fraction = config.cache.mem_fraction_static
+    return plan_pages(
+        DeviceMemory.of(jax.devices()[0]),
+        PoolRequest(
+            bytes_per_page=spec.bytes_per_page,
+            page_size=spec.page_size,
+            wanted_tokens=config.cache.max_total_tokens,
+            useful_tokens=limits.max_running * limits.context_length,
+            weight_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(model))),
+            fraction=default_fraction(platform) if fraction is None else fraction,
+        ),
+    )
+
+
+def _kv_spec(config: EngineConfig, model: ModelConfig, dtype: DTypeLike) -> KVCacheSpec:
+    name = config.cache.kv_cache_dtype
+    return KVCacheSpec.of(
+        model, page_size=config.cache.page_size, dtype=dtype if name == "auto" else _DTYPES[name]
+    )
+
+
+def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
+    """Ids that the tokenizer knows; the checkpoint's vocabulary may be padded beyond them."""
+    tokenizer_path = config.source.tokenizer_path
+    folder = path if tokenizer_path is None else resolve_model_path(tokenizer_path, None, config.source.download_dir)
+    file = folder / "tokenizer.json"
+    if config.source.skip_tokenizer_init or not file.is_file():
+        return vocab_size
+    return min(vocab_size, max(tokenizers.Tokenizer.from_file(str(file)).get_vocab().values()) + 1)
+
+
+def _overrides(text: str) -> dict[str, Any]:
+    try:
+        overrides = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--json-model-override-args is not valid JSON: {error}") from error
+    if not isinstance(overrides, dict):
+        raise ConfigError("--json-model-override-args must be a JSON object")
+    return overrides
+
+
+def _cache_dir(config: EngineConfig) -> Path | None:
+    directory = config.execution.compilation_cache_dir
+    if directory == "":
+        return None
+    return Path.home() / ".cache" / "palladio" / "xla" if directory is None else Path(directory)
+
+
+def _available_gb() -> float:
+    return DeviceMemory.of(jax.devices()[0]).available / 2**30

@@ -1,0 +1,83 @@
+"""The batch log lines that operators of SGLang know, with our bucket and padding figures appended."""
+
+import logging
+import time
+
+from palladio.runtime.cache_manager import CacheManager
+from palladio.runtime.scheduler import Retraction, ScheduledBatch
+
+logger = logging.getLogger("palladio.engine")
+
+
+class StepLogger:
+    """Logs each prefill batch, and every so many decode batches with the throughput since the last such line.
+
+    Attributes:
+        last_gen_throughput: tokens per second of the last logged decode interval.
+    """
+
+    def __init__(self, cache: CacheManager, decode_log_interval: int) -> None:
+        self._cache = cache
+        self._interval = decode_log_interval
+        self._num_decodes = 0
+        self._num_tokens = 0
+        self._since = time.perf_counter()
+        self.last_gen_throughput = 0.0
+
+    def log_batch(self, batch: ScheduledBatch, num_running: int, num_padding: int) -> None:
+        if batch.kind == "prefill":
+            self._log_prefill(batch, num_running, num_padding)
+            return
+        self._num_decodes += 1
+        self._num_tokens += len(batch.rows)
+        if self._num_decodes % self._interval == 0:
+            self._log_decode(batch, num_padding)
+
+    def log_retractions(self, retractions: list[Retraction]) -> None:
+        for retraction in retractions:
+            logger.warning(
+                "KV cache pool is full. Retract requests. #retracted_reqs: %d, #new_token_ratio: %.4f -> %.4f",
+                retraction.num_retracted,
+                retraction.old_ratio,
+                retraction.new_ratio,
+            )
+
+    def _usage(self) -> tuple[int, float]:
+        used = self._cache.num_used_tokens
+        return used, used / self._cache.num_total_tokens
+
+    def _log_prefill(self, batch: ScheduledBatch, num_running: int, num_padding: int) -> None:
+        new = [row.request for row in batch.rows if row.start == row.request.num_cached_tokens]
+        num_cached = sum(request.num_cached_tokens for request in new)
+        num_tokens = batch.num_tokens
+        self._num_tokens += sum(1 for row in batch.rows if row.samples)
+        logger.info(
+            "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
+            "#queue-req: %d, bucket: tok=%d, pad: %d%%",
+            len(new),
+            num_tokens,
+            num_cached,
+            self._usage()[1],
+            num_running - len(batch.rows),
+            batch.num_waiting,
+            num_tokens + num_padding,
+            round(100 * num_padding / (num_tokens + num_padding)),
+        )
+
+    def _log_decode(self, batch: ScheduledBatch, num_padding: int) -> None:
+        now = time.perf_counter()
+        self.last_gen_throughput = self._num_tokens / max(now - self._since, 1e-9)
+        self._since, self._num_tokens = now, 0
+        used, usage = self._usage()
+        size = len(batch.rows) + num_padding
+        logger.info(
+            "Decode batch. #running-req: %d, #token: %d, token usage: %.2f, cuda graph: False, "
+            "gen throughput (token/s): %.2f, #queue-req: %d, bucket: bs=%d, pad: %d%%",
+            len(batch.rows),
+            used,
+            usage,
+            self.last_gen_throughput,
+            batch.num_waiting,
+            size,
+            round(100 * num_padding / size),
+        )

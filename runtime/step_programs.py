@@ -1,0 +1,192 @@
+"""StepPrograms: every compiled program that a running engine calls, by bucket."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from palladio.model.functional import ModelStructure, unflatten_model
+from palladio.runtime.batch_builder import NUM_COLUMNS, ForwardLayout
+from palladio.runtime.buckets import Buckets
+from palladio.runtime.compilation import CompileMonitor, CompileReport, ProgramSet
+from palladio.runtime.programs import forward_step, sample_step
+from palladio.runtime.sampler import SampleOutput, SampleTier
+from palladio.runtime.sampler_state import (
+    MAX_SUPPRESSED_IDS,
+    SamplerState,
+    SlotRules,
+    SlotTokens,
+    reset_slot,
+)
+from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
+from palladio.runtime.scoring import score_tokens
+
+RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
+TIERS: tuple[SampleTier, ...] = ("greedy", "random", "full")
+
+Weights = tuple[jax.Array, ...]
+
+
+class ProgramKey(NamedTuple):
+    """Names a compiled program: what it does, the sizes of its bucket, and the sampler's tier."""
+
+    name: Literal["forward", "sample", "score", "reset"]
+    num_requests: int = 0
+    num_tokens: int = 0
+    tier: SampleTier | None = None
+
+
+class StaticModel(NamedTuple):
+    """What a program knows of the model when it is traced: all but the weights.
+
+    Attributes:
+        structure: its modules.
+        hidden: shape [D] and dtype of one token's hidden state.
+        num_valid_tokens: ids from here on are padding of the vocabulary and are never sampled.
+    """
+
+    structure: ModelStructure
+    hidden: jax.ShapeDtypeStruct
+    num_valid_tokens: int
+
+
+class DeviceState(NamedTuple):
+    """What the programs read and update in place.
+
+    Attributes:
+        weights: of the model, as `flatten_model` orders them.
+        kv_cache: one array a layer.
+        tables: i32[slots, P], pages of each slot's request.
+        sampler: one row a slot.
+    """
+
+    weights: Weights
+    kv_cache: tuple[jax.Array, ...]
+    tables: jax.Array
+    sampler: SamplerState
+
+
+class StepPrograms:
+    """Declares the closed set of programs for a model and its buckets; `compile` builds them all."""
+
+    def __init__(self, model: StaticModel, state: DeviceState, buckets: Buckets, page_size: int) -> None:
+        self._model = model
+        self._state: DeviceState = _abstract(state)
+        self._page_size = page_size
+        self._programs: ProgramSet[ProgramKey] = ProgramSet()
+        for num_requests in buckets.decode:
+            self._add_forward(ForwardLayout.decode(num_requests))
+            for tier in TIERS:
+                self._add_sample(num_requests, tier)
+        for bucket in buckets.prefill:
+            self._add_forward(ForwardLayout.prefill(bucket, page_size))
+            self._add_score(bucket.num_tokens)
+        self._add_reset()
+
+    def compile(self, monitor: CompileMonitor, progress: Callable[[int, int], None]) -> CompileReport:
+        """Args: progress: called with (done, total) after each program."""
+        return self._programs.compile(monitor, progress)
+
+    def forward(self, layout: ForwardLayout) -> Callable[..., Any]:
+        """(weights, kv_cache, tables, last_token, packed) → (kv_cache, tables, last hidden [B, D], hidden [T, D])"""
+        return self._programs[ProgramKey("forward", layout.num_requests, layout.num_tokens)]
+
+    def sample(self, num_requests: int, tier: SampleTier) -> Callable[..., Any]:
+        """(weights, sampler, hidden [B, D], packed) → (sampler, SampleOutput)"""
+        return self._programs[ProgramKey("sample", num_requests, tier=tier)]
+
+    def score(self, num_tokens: int) -> Callable[..., Any]:
+        """(weights, hidden [T, D], targets [T]) → (logprobs, top ids, top logprobs)"""
+        return self._programs[ProgramKey("score", num_tokens=num_tokens)]
+
+    def reset(self) -> Callable[..., Any]:
+        """(sampler, slot, SlotTokens, SlotRules) → sampler"""
+        return self._programs[ProgramKey("reset")]
+
+    def _add_forward(self, layout: ForwardLayout) -> None:
+        structure, page_size = self._model.structure, self._page_size
+
+        def forward(
+            weights: Weights,
+            kv_cache: tuple[jax.Array, ...],
+            tables: jax.Array,
+            last_token: jax.Array,
+            packed: jax.Array,
+        ) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array]:
+            model = unflatten_model(structure, weights)
+            return forward_step(model, kv_cache, tables, last_token, packed, layout=layout, page_size=page_size)
+
+        self._programs.add(
+            ProgramKey("forward", layout.num_requests, layout.num_tokens),
+            jax.jit(forward, donate_argnums=(1, 2)),
+            self._state.weights,
+            self._state.kv_cache,
+            self._state.tables,
+            self._state.sampler.last_token,
+            _ints(layout.size),
+        )
+
+    def _add_sample(self, num_requests: int, tier: SampleTier) -> None:
+        structure, _, num_valid_tokens = self._model
+
+        def sample(
+            weights: Weights, state: SamplerState, hidden: jax.Array, packed: jax.Array
+        ) -> tuple[SamplerState, SampleOutput]:
+            logits = unflatten_model(structure, weights).logits(hidden, num_valid_tokens)
+            return sample_step(logits, state, packed, tier=tier)
+
+        self._programs.add(
+            ProgramKey("sample", num_requests, tier=tier),
+            jax.jit(sample, donate_argnums=(1,)),
+            self._state.weights,
+            self._state.sampler,
+            self._hidden(num_requests),
+            _ints(num_requests, NUM_COLUMNS),
+        )
+
+    def _add_score(self, num_tokens: int) -> None:
+        structure, _, num_valid_tokens = self._model
+
+        def score(weights: Weights, hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            model = unflatten_model(structure, weights)
+            return score_tokens(lambda rows: model.logits(rows, num_valid_tokens), hidden, targets)
+
+        self._programs.add(
+            ProgramKey("score", num_tokens=num_tokens),
+            jax.jit(score),
+            self._state.weights,
+            self._hidden(num_tokens),
+            _ints(num_tokens),
+        )
+
+    def _add_reset(self) -> None:
+        self._programs.add(
+            ProgramKey("reset"),
+            jax.jit(reset_slot, donate_argnums=(0,)),
+            self._state.sampler,
+            _ints(),
+            SlotTokens(
+                token_ids=_ints(RESET_TOKENS),
+                is_prompt=jax.ShapeDtypeStruct((RESET_TOKENS,), jnp.bool_),
+                length=_ints(),
+                first=jax.ShapeDtypeStruct((), jnp.bool_),
+            ),
+            SlotRules(
+                bias_ids=_ints(MAX_LOGIT_BIAS),
+                bias_values=jax.ShapeDtypeStruct((MAX_LOGIT_BIAS,), jnp.float32),
+                stop_ids=_ints(MAX_SUPPRESSED_IDS),
+            ),
+        )
+
+    def _hidden(self, num_rows: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((num_rows, *self._model.hidden.shape), self._model.hidden.dtype)
+
+
+def _ints(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def _abstract(tree: Any) -> Any:
+    """The shapes, dtypes and shardings of a tree of arrays: what `jit(...).lower` needs of them."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)

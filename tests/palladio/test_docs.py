@@ -1,0 +1,26 @@
+"""Generated pages are up to date, and the README's promises name things that exist."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_flags_page_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("gen_flag_docs", ROOT / "scripts" / "gen_flag_docs.py")
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert generator.PATH.read_text(encoding="utf-8") == generator.render(), "run `make docs`"
+
+
+def test_links_of_the_pages_lead_somewhere():
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_make_targets_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

@@ -1,0 +1,182 @@
+"""The launch command's flags: ours, SGLang's, and everything else."""
+
+import ast
+import collections
+from pathlib import Path
+
+import pytest
+
+from palladio.runtime.errors import ConfigError
+from palladio.server_args import names_model, own_flags, parse_server_args
+from palladio.sglang_flags import load_sglang_flags
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = load_sglang_flags()
+FOREIGN = [flag for flag in FLAGS if flag.name not in own_flags()]
+PLANNED = [flag for flag in FOREIGN if flag.verdict in "KP"]
+BY_NAME = {flag.name: flag for flag in FLAGS}
+
+
+def parse(*words):
+    return parse_server_args(["--model-path", "m", *words])
+
+
+def typed(flag, value):
+    """The words that set a flag to a value."""
+    if flag.kind == "flag":
+        return [flag.option]
+    return [flag.option, str(value)]
+
+
+def other(flag):
+    """A value that is not the default."""
+    return {"int": 77, "ints": 77, "float": 0.77, "floats": 0.77}.get(flag.kind, "something")
+
+
+def test_the_table_holds_every_flag_of_the_documents():
+    assert len(BY_NAME) == len(FLAGS) == 155
+    assert collections.Counter(flag.verdict for flag in FLAGS) == {"K": 79, "P": 42, "W": 25, "E": 9}
+    names = [name for flag in FLAGS for name in (flag.name, *flag.aliases)]
+    assert len(names) == len(set(names))
+    for flag in FLAGS:
+        assert flag.meaning
+        assert flag.reason or flag.verdict in "KP"
+
+
+def test_a_flag_of_ours_is_never_called_meaningless():
+    assert [flag.name for flag in FLAGS if flag.name in own_flags() and flag.verdict in "WE"] == []
+
+
+@pytest.mark.parametrize("flag", [f for f in FOREIGN if f.verdict == "W"], ids=lambda f: f.name)
+def test_flags_without_meaning_warn_once_and_say_why(flag):
+    words = typed(flag, other(flag))
+    warnings = parse(*words, *words).warnings
+    assert len(warnings) == 1
+    assert warnings[0] == f"{flag.option} has no effect on XLA: {flag.reason}"
+
+
+@pytest.mark.parametrize("flag", [f for f in FOREIGN if f.verdict == "E"], ids=lambda f: f.name)
+def test_removed_flags_are_refused_with_the_reason(flag):
+    with pytest.raises(ConfigError) as error:
+        parse(*typed(flag, other(flag)))
+    assert flag.option in str(error.value)
+    assert flag.reason in str(error.value)
+
+
+@pytest.mark.parametrize("flag", PLANNED, ids=lambda f: f.name)
+def test_planned_flags_are_an_error_unless_at_their_default(flag):
+    with pytest.raises(ConfigError, match=f"^{flag.option} is not supported yet"):
+        parse(*typed(flag, other(flag)))
+    if flag.default is not None and flag.default is not False:
+        assert parse(*typed(flag, flag.default)).warnings == ()
+
+
+def test_every_flag_of_ours_is_read_somewhere():
+    """A flag that nothing reads would be a silent parameter."""
+    definitions = {"runtime/config.py", "http/config.py", "palladio/server_args.py"}
+    read = set()
+    for room in ("palladio", "http", "runtime", "model"):
+        for file in (ROOT / room).glob("*.py" if room == "palladio" else "**/*.py"):
+            if file.relative_to(ROOT).as_posix() in definitions:
+                # a property of a config that reads a field is read in its turn under its own name
+                continue
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    through = {"api_key": "api_keys", "default_chat_template_kwargs": "template_kwargs"}
+    unread = [name for name in own_flags() if name not in read and through.get(name, "") not in read]
+    assert unread == []
+
+
+def test_dashes_underscores_equals_signs_and_the_last_one_wins():
+    args = parse("--max_total_tokens", "64", "--page-size=8", "--page_size", "32", "--log-level", "debug").args
+    assert (args.cache.max_total_tokens, args.cache.page_size, args.http.log_level) == (64, 32, "debug")
+
+
+@pytest.mark.parametrize("name", ["--tp", "--tp-size", "--tensor-parallel-size", "--tensor_parallel_size"])
+def test_aliases(name):
+    assert parse(name, "1").args.execution.tp_size == 1
+    with pytest.raises(ConfigError, match="--tp-size 2 is not supported yet"):
+        parse(name, "2").args.engine_config()
+    assert parse_server_args(["--model", "x"]).args.source.model_path == "x"
+
+
+def test_aliases_of_planned_flags_are_named_by_their_own_name():
+    with pytest.raises(ConfigError, match="--dp-size is not supported yet"):
+        parse("--data-parallel-size", "2")
+
+
+def test_several_names_negative_numbers_and_switches():
+    args = parse(
+        *("--served-model-name", "a", "b", "--chunked-prefill-size", "-1", "--trust-remote-code"),
+        *("--skip-tokenizer-init", "--no-skip-tokenizer-init", "--api-key=-k"),
+    ).args
+    assert args.http.served_model_name == ("a", "b")
+    assert args.scheduler.chunked_prefill_size == -1
+    assert (args.source.trust_remote_code, args.source.skip_tokenizer_init) == (True, False)
+    assert args.http.api_key == "-k"
+
+
+def test_backends_of_other_platforms_mean_auto_and_warn():
+    command = parse("--attention-backend", "fa3")
+    assert command.args.execution.attention_backend == "auto"
+    assert "--attention-backend fa3 has no effect on XLA" in command.warnings[0]
+    assert parse("--attention-backend", "xla").args.execution.attention_backend == "xla"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--quantisation", "awq"], "unknown flag --quantisation; did you mean --quantization"),
+        (["--no-such-thing-at-all-zzz"], "unknown flag --no-such-thing-at-all-zzz"),
+        (["--enable-torch-compile", "yes"], "--enable-torch-compile takes no value"),
+        (["--cpu-offload-gb"], "--cpu-offload-gb needs a value"),
+        (["--cpu-offload-gb", "many"], "--cpu-offload-gb takes an integer"),
+        (["--cpu-offload-gb", "1", "2"], "--cpu-offload-gb takes one value"),
+    ],
+)
+def test_mistakes_are_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(*words)
+
+
+def test_no_model_and_stray_words():
+    with pytest.raises(ConfigError, match="--model-path is required"):
+        parse_server_args([])
+    with pytest.raises(ConfigError, match="unexpected argument 'qwen'"):
+        parse_server_args(["qwen"])
+
+
+@pytest.mark.parametrize("words", [["--port", "many"], ["--dtype", "int3"], ["--port", "99999"], ["--port"]])
+def test_values_of_the_wrong_type_exit_with_2_and_name_the_flag(words, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        parse(*words)
+    assert exit_info.value.code == 2
+    assert words[0] in "".join(capsys.readouterr())
+
+
+def test_help_lists_our_flags(capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        parse_server_args(["--help"])
+    assert exit_info.value.code == 0
+    text = capsys.readouterr().out
+    for name in own_flags():
+        assert "--" + name.replace("_", "-") in text
+
+
+def test_the_boot_line_tells_everything_but_secrets():
+    line = parse("--served-model-name", "n", "--api-key", "hunter2", "--max-running-requests", "3").args.describe()
+    call = ast.parse(line, mode="eval").body
+    shown = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    assert call.func.id == "ServerArgs"
+    assert line.startswith("ServerArgs(model_path='m', tokenizer_path='m', tokenizer_mode='auto', ")
+    assert set(shown) == set(BY_NAME) | set(own_flags())
+    assert (shown["served_model_name"], shown["max_running_requests"], shown["api_key"]) == ("n", 3, "***")
+    assert (shown["quantization"], shown["disaggregation_mode"]) == (None, "null")
+    assert "hunter2" not in line
+
+
+def test_names_model():
+    assert names_model(["--model", "x"])
+    assert names_model(["--port", "1", "--model_path=x"])
+    assert names_model(["--help"])
+    assert not names_model(["--port", "1"])

@@ -1,0 +1,112 @@
+"""The tutorial helpers, against small servers and processes of the standard library."""
+
+import shlex
+import sys
+import textwrap
+import time
+import types
+
+import pytest
+
+from palladio import utils
+
+MODELS_SERVER = textwrap.dedent("""
+    import argparse, http.server, sys, time
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host"); parser.add_argument("--port", type=int); parser.add_argument("--delay", type=float)
+    args = parser.parse_args()
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            good = self.path == "/v1/models" and self.headers["Authorization"] == "Bearer None"
+            self.send_response(200 if good and time.time() > start + args.delay else 503)
+            self.end_headers()
+        def log_message(self, *args): pass
+    start = time.time()
+    http.server.HTTPServer((args.host, args.port), Handler).serve_forever()
+""")
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "a server.py"
+    path.write_text(MODELS_SERVER)
+    return f"python3 {shlex.quote(str(path))}"
+
+
+def test_launch_wait_and_terminate(script, capsys):
+    process, port = utils.launch_server_cmd(f"{script} --host 0.0.0.0 \\\n --delay 0.6")
+    try:
+        utils.wait_for_server(f"http://localhost:{port}", timeout=30, process=process)
+        assert "NOTE: Typically, the server runs in a separate terminal." in capsys.readouterr().out
+        assert process.args[-2:] == ["--port", str(port)]
+        assert process.args[0] == sys.executable
+    finally:
+        utils.terminate_process(process)
+    assert process.returncode is not None
+
+
+def test_waiting_ends_when_the_process_does():
+    process = utils.execute_shell_command("python -c 'raise SystemExit(7)'")
+    with pytest.raises(RuntimeError, match="exit code 7"):
+        utils.wait_for_server("http://127.0.0.1:9", process=process)
+
+
+def test_waiting_ends_in_time():
+    with pytest.raises(TimeoutError, match=r"within 0\.1 seconds"):
+        utils.wait_for_server("http://127.0.0.1:9", timeout=0.1)
+
+
+def test_sglangs_launch_command_starts_ours(monkeypatch):
+    seen = []
+    monkeypatch.setattr(utils.subprocess, "Popen", lambda words, **kwargs: seen.append(words))
+    utils.launch_server_cmd("python3 -m sglang.launch_server --model-path 'a b' --host 0.0.0.0", port=1234)
+    assert seen == [
+        [
+            sys.executable,
+            *["-m", "palladio.launch_server", "--model-path"],
+            "a b",
+            *["--host", "0.0.0.0", "--port", "1234"],
+        ]
+    ]
+
+
+def test_terminate_ends_grandchildren_in_other_sessions(tmp_path):
+    grandchild = "import time; time.sleep(60)"
+    child = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"p = subprocess.Popen([sys.executable, '-c', {grandchild!r}], start_new_session=True);"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid)); time.sleep(60)"
+    )
+    process = utils.execute_shell_command(f"python -c {shlex.quote(child)}")
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    utils.terminate_process(process, timeout=0.3)
+    assert process.returncode == -9
+    assert not utils._is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_terminating_an_ended_process_is_quiet():
+    process = utils.execute_shell_command("python -c pass")
+    process.wait()
+    utils.terminate_process(process)
+
+
+def test_highlight_is_plain_off_a_terminal_and_blue_on_one(capsys, monkeypatch):
+    utils.print_highlight("plain")
+    assert capsys.readouterr().out == "plain\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    utils.print_highlight("blue")
+    assert capsys.readouterr().out == "\033[34mblue\033[0m\n"
+
+
+def test_highlight_is_escaped_html_in_a_notebook(monkeypatch):
+    shown = []
+    shell = type("ZMQInteractiveShell", (), {})()
+    ipython = types.SimpleNamespace(get_ipython=lambda: shell)
+    display = types.SimpleNamespace(display=shown.append, HTML=lambda text: text)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    utils.print_highlight("a <b>\nc")
+    assert shown == ["<strong style='color: #00008B;'>a &lt;b&gt;<br>c</strong>"]

@@ -1,0 +1,152 @@
+"""An arithmetic engine core: next token = (7 · last + 3) mod vocabulary, one token a step, no jax, no weights.
+
+Knobs come as words in `ModelSource.json_model_override_args` (a JSON object): `step_delay`, `fail_at_step`,
+`start_error` ("config" or "crash"), `start_delay`, `die_at_step` (os._exit), `script` (tokens to say instead of
+arithmetic), `tokens_per_step`.
+"""
+
+import json
+import os
+import random
+import time
+
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.errors import ConfigError, InvalidRequestError, OverloadedError
+from palladio.runtime.messages import EngineReady, EngineStats, LoadProgress
+from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+
+FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"
+VOCAB_SIZE = 384
+EOS = 2
+
+
+def next_token(token):
+    return 3 + (7 * (token - 3) + 5) % (VOCAB_SIZE - 3)  # never a special token (0 … 2)
+
+
+def make_ready(**changes):
+    fields = {
+        "context_length": 256,
+        "max_total_tokens": 4096,
+        "max_running_requests": 64,
+        "chunked_prefill_size": 128,
+        "page_size": 16,
+        "model_type": "fake",
+        "architecture": "FakeForCausalLM",
+        "vocab_size": VOCAB_SIZE,
+        "eos_token_ids": [EOS],
+        "device": "cpu",
+        "dtype": "float32",
+        "num_programs": 0,
+        "compile_seconds": 0.0,
+        "cache_hits": 0,
+        "random_seed": 42,
+    }
+    return EngineReady(**(fields | changes))
+
+
+class FakeEngineCore:
+    @classmethod
+    def create(cls, config: EngineConfig, on_progress):
+        knobs = json.loads(config.source.json_model_override_args)
+        on_progress(LoadProgress("load", 1, 2))
+        time.sleep(knobs.get("start_delay", 0))
+        if knobs.get("start_error") == "config":
+            raise ConfigError("--page-size 7 makes no sense to a fake")
+        if knobs.get("start_error") == "crash":
+            raise RuntimeError("no device")
+        on_progress(LoadProgress("load", 2, 2))
+        return cls(config, knobs)
+
+    def __init__(self, config: EngineConfig, knobs=None):
+        self.ready = make_ready(
+            context_length=config.source.context_length or 256, max_total_tokens=config.cache.max_total_tokens or 4096
+        )
+        self._max_queued = config.scheduler.max_queued_requests
+        self._knobs = knobs or {}
+        self._running = {}  # id → [request, tokens so far, scheduled]
+        self._num_steps = 0
+        self.aborted = []
+
+    @property
+    def has_work(self):
+        return bool(self._running)
+
+    def add(self, request):
+        if request.params.logit_bias.get(13) == 13.0:
+            raise InvalidRequestError("the fake is superstitious", param="logit_bias")
+        if self._max_queued is not None and len(self._running) >= self._max_queued:
+            raise OverloadedError("the queue is full (--max-queued-requests)")
+        assert request.request_id not in self._running
+        assert request.params.n == 1
+        assert request.params.seed is not None
+        self._running[request.request_id] = (request, [], time.time())
+
+    def abort(self, request_ids):
+        for request_id in request_ids:
+            if self._running.pop(request_id, None) is not None:
+                self.aborted.append(request_id)
+
+    def flush_cache(self):
+        if self._running:
+            raise OverloadedError("requests are running")
+
+    def stats(self):
+        return EngineStats(len(self._running), 0, 0, 4096, 0.0, 0, None)
+
+    def step(self):
+        self._num_steps += 1
+        if self._num_steps == self._knobs.get("fail_at_step"):
+            raise ZeroDivisionError("by the fake")
+        if self._num_steps == self._knobs.get("die_at_step"):
+            os._exit(7)
+        time.sleep(self._knobs.get("step_delay", 0))
+        outputs = [self._advance(*entry) for entry in self._running.values()]
+        for output in outputs:
+            if output.finish is not None:
+                del self._running[output.request_id]
+        return outputs
+
+    def _advance(self, request, tokens, scheduled):
+        first = not tokens
+        new, finish = [], None
+        for _ in range(self._knobs.get("tokens_per_step", 1)):
+            new.append(self._choose(request, tokens))
+            tokens.append(new[-1])
+            if new[-1] in request.stop_token_ids and len(tokens) >= request.params.min_tokens:
+                finish = FinishReason("stop", matched=new[-1])
+            elif len(tokens) >= request.params.max_tokens:
+                finish = FinishReason("length")
+            if finish:
+                break
+        params = request.params
+        now = time.time()
+        return TokenOutput(
+            request.request_id,
+            new,
+            logprobs=None if params.logprobs is None else [_logprob(t, params.logprobs) for t in new],
+            prompt_logprobs=_prompt_logprobs(request) if first and params.prompt_logprobs is not None else None,
+            finish=finish,
+            cached_tokens=len(request.prompt_ids) // 2,
+            times=RequestTimes(request.received, scheduled, scheduled, now) if finish else None,
+        )
+
+    def _choose(self, request, tokens):
+        script = self._knobs.get("script")
+        if script is not None:
+            return script[len(tokens)] if len(tokens) < len(script) else EOS
+        last = tokens[-1] if tokens else request.prompt_ids[-1]
+        if request.params.temperature == 0.0:
+            return next_token(last)
+        position = len(request.prompt_ids) + len(tokens)
+        return random.Random(request.params.seed * 1000 + position).randrange(3, VOCAB_SIZE)
+
+
+def _logprob(token, width):
+    return TokenLogprob(token, -token / 100, tuple((token + i, -(token + i) / 100) for i in range(width)))
+
+
+def _prompt_logprobs(request):
+    width = request.params.prompt_logprobs
+    first, *rest = request.prompt_ids
+    return [TokenLogprob(first, None), *(_logprob(token, width) for token in rest)]

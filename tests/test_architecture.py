@@ -1,0 +1,354 @@
+"""The house rules, checked on the source itself: who may import whom, what a host-side room may touch, sizes, habits.
+
+Each rule is a function from a parsed file to the places that break it. The allow-lists below are the documented
+exceptions; an entry that is no longer needed fails too, so that the lists only shrink.
+"""
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the face down; imports go only downwards
+
+# What http may see of runtime.
+RUNTIME_FACE = {
+    "async_engine",
+    "config",
+    "engine_client",
+    "errors",
+    "messages",
+    "outputs",
+    "sampling_params",
+    "tokenizer",
+}
+
+# Modules that must be importable without jax: the host side of the engine, and the model's configuration.
+HOST_SIDE = [
+    *("async_engine", "cache_manager", "config", "detokenizer", "engine_client", "errors", "messages"),
+    *("output_processor", "outputs", "page_allocator", "radix_cache", "request", "request_front"),
+    *("sampling_params", "scheduler", "tokenizer"),
+]
+
+OPTIONAL_EXTRAS = {"IPython", "torch"}  # may be imported inside a function
+ENVIRONMENT_READERS = {"palladio/__main__.py", "palladio/launch_server.py"}
+
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES = 400, 80, 200
+LONG_FILES: dict[str, str] = {}  # file → why
+LONG_FUNCTIONS: dict[str, str] = {}  # file:function → why
+BROAD_EXCEPT: dict[str, str] = {}  # file:function → which border it guards
+GETATTR: dict[str, str] = {}  # file:function → whose type it asks
+MUTABLE_GLOBALS: dict[str, str] = {}  # file:name → why
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One of our files: `path` from the root, `room` its top folder, `module` its dotted name."""
+
+    path: str
+    room: str
+    module: str
+    text: str
+    tree: ast.Module
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """Line and full dotted name of everything that is imported, `from a import b` as a.b."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self.path}:{node.lineno}: import absolutely"
+                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+    def functions(self) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """Qualified name and node of every function."""
+
+        def walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield f"{prefix}{child.name}", child
+                    yield from walk(child, f"{prefix}{child.name}.")
+                else:
+                    yield from walk(child, f"{prefix}{child.name}." if isinstance(child, ast.ClassDef) else prefix)
+
+        return walk(self.tree, "")
+
+    def owner(self, line: int) -> str:
+        """`path:function` of the innermost function around a line."""
+        around = [(node.lineno, name) for name, node in self.functions() if node.lineno <= line <= node.end_lineno]
+        return f"{self.path}:{max(around)[1] if around else '<module>'}"
+
+
+def _read_sources() -> list[Source]:
+    sources = []
+    for room in ROOMS:
+        pattern = "*.py" if room == "palladio" else "**/*.py"  # the rooms below are linked into palladio/
+        for file in sorted((ROOT / room).glob(pattern)):
+            path = file.relative_to(ROOT).as_posix()
+            parts = [*([] if room == "palladio" else ["palladio"]), *path.removesuffix(".py").split("/")]
+            module = ".".join(parts).removesuffix(".__init__")
+            text = file.read_text(encoding="utf-8")
+            sources.append(Source(path, room, module, text, ast.parse(text, path)))
+    return sources
+
+
+SOURCES = _read_sources()
+
+
+def _check(broken: list[str], allowed: dict[str, str] | None = None) -> None:
+    """Fails on every broken place that is not allowed, and on every allowance that nothing needs."""
+    allowed = allowed or {}
+    places = {place.split(" ", 1)[0] for place in broken}
+    new = [place for place in broken if place.split(" ", 1)[0] not in allowed]
+    assert not new, "\n" + "\n".join(new)
+    assert not set(allowed) - places, f"no longer needed: {sorted(set(allowed) - places)}"
+
+
+def _room_of(name: str) -> str | None:
+    parts = name.split(".")
+    if parts[0] != "palladio":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else "palladio"
+
+
+def test_imports_point_downwards():
+    broken = []
+    for source in SOURCES:
+        for line, name in source.imports():
+            room = _room_of(name)
+            if room is None or name == "palladio.__version__":
+                continue
+            if ROOMS.index(room) < ROOMS.index(source.room):
+                broken.append(f"{source.path}:{line} {source.room} imports {name}")
+    _check(broken)
+
+
+def test_nothing_is_imported_by_its_folder_name():
+    broken = [
+        f"{source.path}:{line} {name}"
+        for source in SOURCES
+        for line, name in source.imports()
+        if name.split(".")[0] in ("model", "runtime", "pallas_kernels")
+    ]
+    _check(broken)
+
+
+def test_http_sees_only_the_face_of_the_runtime():
+    broken = []
+    for source in SOURCES:
+        if source.room != "http":
+            continue
+        for line, name in source.imports():
+            parts = name.split(".")
+            inner = _room_of(name) == "runtime" and (len(parts) < 3 or parts[2] not in RUNTIME_FACE)
+            if inner or _room_of(name) in ("model", "pallas_kernels") or parts[0] in ("jax", "jaxlib", "flax"):
+                broken.append(f"{source.path}:{line} {name}")
+    _check(broken)
+
+
+def test_kernels_import_nothing_else_of_ours():
+    broken = [
+        f"{source.path}:{line} {name}"
+        for source in SOURCES
+        if source.room == "pallas_kernels"
+        for line, name in source.imports()
+        if _room_of(name) not in (None, "pallas_kernels")
+    ]
+    _check(broken)
+
+
+def _import_leaves_out(modules: list[str], absent: list[str], blocked: list[str] | None = None) -> None:
+    code = (
+        f"import sys, importlib\n"
+        f"for name in {blocked or []!r}: sys.modules[name] = None\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        f"print([name for name in {absent!r} if sys.modules.get(name) is not None])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"
+
+
+def test_host_side_rooms_never_import_jax():
+    modules = [f"palladio.runtime.{name}" for name in HOST_SIDE if (ROOT / "runtime" / f"{name}.py").exists()]
+    _import_leaves_out([*modules, "palladio.model.config"], ["jax", "jaxlib", "flax", "torch"])
+
+
+def test_the_face_and_http_never_import_jax():
+    _import_leaves_out(["palladio", "palladio.utils", "palladio.http.app"], ["jax", "jaxlib", "flax", "torch"])
+
+
+def test_importing_the_face_loads_nothing():
+    _import_leaves_out(["palladio"], ["fastapi", "transformers", "numpy", "tyro", "zmq", "palladio.runtime"])
+
+
+def test_the_command_line_runs_without_jax_in_its_process():
+    _import_leaves_out(["palladio.__main__", "palladio.launch_server"], ["jax", "jaxlib", "flax", "torch"])
+
+
+def test_offline_use_needs_no_server_libraries():
+    code = "from palladio import Engine, SamplingParams"
+    blocked = ["fastapi", "starlette", "uvicorn", "zmq", "msgspec", "tyro", "llguidance", "orjson"]
+    blocks = "".join(f"sys.modules[{name!r}] = None; " for name in blocked)
+    subprocess.run([sys.executable, "-c", f"import sys; {blocks}{code}"], cwd=ROOT, check=True)
+
+
+def test_the_environment_is_read_in_the_command_line_only():
+    broken = []
+    for source in SOURCES:
+        if source.path in ENVIRONMENT_READERS:
+            continue
+        broken += [
+            f"{source.path}:{node.lineno} {ast.unparse(node)}"
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "putenv")
+        ]
+        broken += [
+            f"{source.path}:{line} {name}" for line, name in source.imports() if name in ("os.environ", "os.getenv")
+        ]
+    _check(broken)
+
+
+def _is_mutable(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Dict | ast.List | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp):
+        return True
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Name | ast.Attribute)
+        and (value.func.id if isinstance(value.func, ast.Name) else value.func.attr)
+        in ("dict", "list", "set", "deque", "defaultdict", "OrderedDict", "Counter", "bytearray", "WeakValueDictionary")
+    )
+
+
+def _changes(tree: ast.Module, name: str) -> bool:
+    """Whether something in the file writes into the module-level `name`, by item, by method or by `global`."""
+    methods = {
+        "append",
+        "extend",
+        "insert",
+        "add",
+        "update",
+        "setdefault",
+        "pop",
+        "popitem",
+        "clear",
+        "remove",
+        "discard",
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global) and name in node.names:
+            return True
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.ctx, ast.Store | ast.Del)
+            and ast.unparse(node.value) == name
+        ):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in methods and ast.unparse(node.value) == name:
+            return True
+    return False
+
+
+def test_no_mutable_module_globals():
+    """Tables are fine as long as nobody writes into them; `global` statements never are."""
+    broken = []
+    for source in SOURCES:
+        broken += [
+            f"{source.path}:{node.lineno} global" for node in ast.walk(source.tree) if isinstance(node, ast.Global)
+        ]
+        for node in source.tree.body:
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AnnAssign)
+                else []
+            )
+            if targets and _is_mutable(node.value):
+                names = [ast.unparse(target) for target in targets if ast.unparse(target) != "__all__"]
+                constant = all(re.fullmatch(r"_?[A-Z][A-Z0-9_]*", name) for name in names)
+                if not constant or any(_changes(source.tree, name) for name in names):
+                    broken.append(f"{source.path}:{','.join(names)} line {node.lineno}")
+    _check(broken, MUTABLE_GLOBALS)
+
+
+def test_imports_are_at_the_top():
+    broken = []
+    for source in SOURCES:
+        for name, function in source.functions():
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+                    if not {module.split(".")[0] for module in modules} <= OPTIONAL_EXTRAS:
+                        broken.append(f"{source.path}:{name} line {node.lineno}")
+    _check(broken)
+
+
+def test_no_getattr_or_hasattr():
+    """A heuristic: asking a value for its attributes by name is left to the few places that meet foreign types."""
+    broken = [
+        f"{source.owner(node.lineno)} {ast.unparse(node)}"
+        for source in SOURCES
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr")
+    ]
+    _check(broken, GETATTR)
+
+
+def test_broad_excepts_only_at_the_borders():
+    broken = []
+    for source in SOURCES:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ExceptHandler):
+                kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+                if any(kind is None or ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds):
+                    broken.append(f"{source.owner(node.lineno)} line {node.lineno}")
+    _check(broken, BROAD_EXCEPT)
+
+
+@pytest.mark.parametrize("folder", ["http", "tests/http", "tests"])
+def test_no_init_file_that_would_shadow_the_standard_library(folder):
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_no_file_is_named_like_a_standard_module():
+    tops = [source for source in SOURCES if source.path.count("/") == 1 and not source.path.endswith("__init__.py")]
+    clashing = [source.path for source in tops if Path(source.path).stem in sys.stdlib_module_names - {"__main__"}]
+    assert clashing == []
+
+
+def test_files_hold_one_concept():
+    lengths = {source.path: source.text.count("\n") for source in SOURCES}
+    _check([f"{path} {lines} lines" for path, lines in lengths.items() if lines > MAX_FILE_LINES], LONG_FILES)
+
+
+def test_functions_are_short():
+    broken = []
+    for source in SOURCES:
+        limit = MAX_KERNEL_LINES if source.room == "pallas_kernels" else MAX_FUNCTION_LINES
+        for name, node in source.functions():
+            length = node.end_lineno - node.lineno + 1
+            if length > limit:
+                broken.append(f"{source.path}:{name} {length} lines")
+    _check(broken, LONG_FUNCTIONS)
+
+
+def test_no_notes_to_self():
+    words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    _check(
+        [
+            f"{source.path}:{source.text[: m.start()].count(chr(10)) + 1}"
+            for source in SOURCES
+            for m in words.finditer(source.text)
+        ]
+    )
+
+
+def test_modules_say_what_they_are():
+    _check([source.path for source in SOURCES if source.text.strip() and ast.get_docstring(source.tree) is None])
