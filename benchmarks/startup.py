@@ -1,6 +1,6 @@
 """Seconds from the launch command to a ready server, with an empty and with a filled compilation cache.
 
-    python benchmarks/startup.py [--model-path DIR] [--json out.json] [-- more launch flags]
+python benchmarks/startup.py [--model-path DIR] [--json out.json] [-- more launch flags]
 """
 
 import argparse

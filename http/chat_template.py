@@ -77,9 +77,7 @@ class ChatTemplate:
         if clash:
             param = f"chat_template_kwargs.{clash[0]}"
             raise InvalidRequestError(f"{param} is set by the server; it is not for chat_template_kwargs", param=param)
-        prepared = template_messages(
-            messages, self._format(template), knows_developer="developer" in template
-        )
+        prepared = template_messages(messages, self._format(template), knows_developer="developer" in template)
         return tokenizer.render_chat(
             prepared,
             template=template,
@@ -129,7 +127,9 @@ def load_template(name: str) -> str:
     except (OSError, ValueError, AttributeError) as exc:
         raise ConfigError(f"--chat-template {name}: cannot be read: {exc}") from exc
     if isinstance(template, list):  # Hugging Face's form of several templates
-        template = next((t.get("template") for t in template if isinstance(t, dict) and t.get("name") == "default"), None)
+        template = next(
+            (t.get("template") for t in template if isinstance(t, dict) and t.get("name") == "default"), None
+        )
     if not isinstance(template, str):
         raise ConfigError(f'--chat-template {name}: has no "chat_template" text')
     return template

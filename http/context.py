@@ -19,6 +19,7 @@ from palladio.runtime.errors import (
 )
 from palladio.runtime.tokenizer import Tokenizer
 
+
 def version() -> str:
     try:
         return importlib.metadata.version("palladio")
@@ -84,9 +85,7 @@ class Context:
         if asked is None:
             return self.model_names[0]
         if asked not in self.model_names and "*" not in (self.config.served_model_name or ()):
-            raise ModelNotFoundError(
-                f"the model {asked!r} is not served here; served: {', '.join(self.model_names)}"
-            )
+            raise ModelNotFoundError(f"the model {asked!r} is not served here; served: {', '.join(self.model_names)}")
         return asked
 
     @property

@@ -79,7 +79,9 @@ def error_body(exc: PalladioError | HttpError) -> ErrorBody:
 
 def internal_error(error_id: str) -> ErrorBody:
     """For a defect: the details are in the log, under this id."""
-    return ErrorBody(500, f"internal error; the server's log has the details under id {error_id}", code="internal_error")
+    return ErrorBody(
+        500, f"internal error; the server's log has the details under id {error_id}", code="internal_error"
+    )
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -13,6 +13,7 @@ from palladio.http.context import Context
 from palladio.http.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.messages import EngineReady
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sampling_params import SamplingParams
 
@@ -31,11 +32,18 @@ class Job:
     request_id: str
 
 
-def make_jobs(prompts: list[list[int]], params: SamplingParams, name: str) -> list[Job]:
-    """One job per prompt; the engine's ids are the client's id, numbered if there are several prompts."""
-    check_num_prompts(len(prompts), "prompt")
-    ids = [name] if len(prompts) == 1 else [f"{name}.{position}" for position in range(len(prompts))]
-    return [Job(prompt, params, request_id) for prompt, request_id in zip(prompts, ids, strict=True)]
+def job_ids(name: str, count: int) -> list[str]:
+    """The engine's ids for a request: the client's id, numbered if there are several prompts."""
+    return [name] if count == 1 else [f"{name}.{position}" for position in range(count)]
+
+
+def default_max_tokens(
+    params: SamplingParams, default: int, num_prompt_tokens: int, info: EngineReady
+) -> SamplingParams:
+    """Sets max_tokens where the client did not: the route's default, but never more than the context holds."""
+    room = min(info.context_length, info.max_total_tokens) - num_prompt_tokens
+    limit = max(1, params.min_tokens, min(default, room))
+    return dataclasses.replace(params, max_tokens=limit)
 
 
 def check_num_prompts(count: int, param: str) -> None:

@@ -9,10 +9,10 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from palladio.http.body import JsonBody, describe_body
+from palladio.http.choices import collect
 from palladio.http.context import Context, version
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.generation import Job, OutputStream
-from palladio.http.choices import collect
 from palladio.http.protocol import RequestId, WireModel
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.sampling_params import SamplingParams

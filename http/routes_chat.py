@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.choices import Choice, collect
 from palladio.http.context import Context
-from palladio.http.generation import OutputStream, make_jobs, until_disconnect
+from palladio.http.generation import Job, OutputStream, until_disconnect
 from palladio.http.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.protocol_chat import ChatRequest
-from palladio.http.sampling import check_scoring_only, request_name, sampling_params
+from palladio.http.sampling import check_scoring_only, client_names, request_name, sampling_params
 from palladio.http.sse import ChatChunks, EventStream, StreamSettings
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import SamplingParams
@@ -36,29 +36,31 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
     received = time.time()
     model = context.model_name(body.model)
     tokenizer = context.tokenizer
-    params = _params(body, context)
-    name = request_name(body, request.state.request_id)
-    prompt_ids = await context.chat_template.encode(
-        tokenizer,
-        body.messages,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        add_special_tokens=body.add_special_tokens,
-        kwargs=body.chat_template_kwargs,
-    )
-    stream = OutputStream(context, make_jobs([prompt_ids], params, name), name=name, received=received)
-    head = {
-        "id": name,
-        "object": "chat.completion.chunk" if body.stream else "chat.completion",
-        "created": int(received),
-        "model": model,
-        "system_fingerprint": context.system_fingerprint,
-    }
-    if body.stream:
-        settings = StreamSettings.of(body, head, context.config.stream_interval, params)
-        await until_disconnect(request.receive, stream.start())
-        return EventStream(stream, ChatChunks(settings, tokenizer))
-    choices, usage = await until_disconnect(request.receive, collect(stream))
+    limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    with client_names({"max_tokens": limit_name, "logprobs": "top_logprobs", "prompt": "messages"}):
+        params = _params(body, context, limit_name)
+        name = request_name(body, request.state.request_id)
+        prompt_ids = await context.chat_template.encode(
+            tokenizer,
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            add_special_tokens=body.add_special_tokens,
+            kwargs=body.chat_template_kwargs,
+        )
+        stream = OutputStream(context, [Job(prompt_ids, params, name)], name=name, received=received)
+        head = {
+            "id": name,
+            "object": "chat.completion.chunk" if body.stream else "chat.completion",
+            "created": int(received),
+            "model": model,
+            "system_fingerprint": context.system_fingerprint,
+        }
+        if body.stream:
+            settings = StreamSettings.of(body, head, context.config.stream_interval, params)
+            await until_disconnect(request.receive, stream.start())
+            return EventStream(stream, ChatChunks(settings, tokenizer))
+        choices, usage = await until_disconnect(request.receive, collect(stream))
     answer = head | {
         "choices": [_choice(choice, body, params, tokenizer) for choice in choices],
         "usage": usage.as_dict(),
@@ -70,22 +72,16 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
     return Response(orjson.dumps(answer), media_type="application/json")
 
 
-def _params(body: ChatRequest, context: Context) -> SamplingParams:
-    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+def _params(body: ChatRequest, context: Context, limit_name: str) -> SamplingParams:
     limits = {body.max_tokens, body.max_completion_tokens} - {None}
     if len(limits) > 1:
         raise InvalidRequestError("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    check_scoring_only(body, max_tokens, name)
-    return sampling_params(
-        body,
-        context.sampling_defaults,
-        max_tokens=max_tokens,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        client_names={"max_tokens": name, "logprobs": "top_logprobs"},
-    )
+    max_tokens = limits.pop() if limits else None
+    check_scoring_only(body, max_tokens, limit_name)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=logprobs)
 
 
 def _choice(choice: Choice, body: ChatRequest, params: SamplingParams, tokenizer: Tokenizer) -> dict[str, Any]:

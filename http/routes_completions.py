@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.choices import Choice, collect
 from palladio.http.context import Context
-from palladio.http.generation import OutputStream, make_jobs, until_disconnect
+from palladio.http.generation import Job, OutputStream, default_max_tokens, job_ids, until_disconnect
 from palladio.http.logprobs import LegacyLogprobs, prompt_logprobs
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_completions import CompletionRequest
@@ -43,7 +43,9 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     prompts = split_prompts(body.prompt, "prompt")
     prompt_ids = await encode_prompts(context, prompts, add_special_tokens=body.add_special_tokens is not False)
     echoes = _echoes(context, prompts, params) if body.echo else None
-    stream = OutputStream(context, make_jobs(prompt_ids, params, name), name=name, received=received)
+    fitted = _fit(context, body, params, prompt_ids)
+    jobs = [Job(*job) for job in zip(prompt_ids, fitted, job_ids(name, len(fitted)), strict=True)]
+    stream = OutputStream(context, jobs, name=name, received=received)
     head = {
         "id": name,
         "object": "text_completion",
@@ -56,22 +58,33 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
         await until_disconnect(request.receive, stream.start())
         return EventStream(stream, CompletionChunks(settings, context.engine.tokenizer, echoes))
     choices, usage = await until_disconnect(request.receive, collect(stream))
-    answers = [
-        _choice(context, body, choice, prompt_ids[choice.index // params.n], echoes and echoes[choice.index // params.n])
-        for choice in choices
-    ]
+    answers = []
+    for choice in choices:
+        position = choice.index // params.n
+        choice.prompt_logprobs = choices[position * params.n].prompt_logprobs  # the first sample has them
+        answers.append(_choice(context, body, choice, prompt_ids[position], echoes and echoes[position]))
     return Response(orjson.dumps(head | {"choices": answers, "usage": usage.as_dict()}), media_type="application/json")
 
 
 def _params(body: CompletionRequest, context: Context) -> SamplingParams:
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    check_scoring_only(body, max_tokens, "max_tokens", echo=bool(body.echo))
+    check_scoring_only(body, body.max_tokens, "max_tokens", echo=bool(body.echo))
     if body.logprobs is not None:
         _ = context.tokenizer  # the legacy arrays hold texts
-    params = sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=body.logprobs)
+    params = sampling_params(body, context.sampling_defaults, max_tokens=body.max_tokens, logprobs=body.logprobs)
     if body.echo and params.logprobs is not None:
+        if body.stream and params.n > 1:
+            raise InvalidRequestError("echo with logprobs takes n: 1 in a stream", param="n")
         return dataclasses.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
     return params
+
+
+def _fit(
+    context: Context, body: CompletionRequest, params: SamplingParams, prompts: list[list[int]]
+) -> list[SamplingParams]:
+    if body.max_tokens is not None:
+        return [params] * len(prompts)
+    info = context.engine.info
+    return [default_max_tokens(params, DEFAULT_MAX_TOKENS, len(ids), info) for ids in prompts]
 
 
 def _echoes(context: Context, prompts: list[str] | list[list[int]], params: SamplingParams) -> list[str]:

@@ -1,6 +1,7 @@
 """Wire fields → SamplingParams."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from palladio.http.protocol import SamplingFields
@@ -33,7 +34,6 @@ def sampling_params(
     *,
     max_tokens: int | None,
     logprobs: int | None,
-    client_names: Mapping[str, str] | None = None,
 ) -> SamplingParams:
     """Builds the parameters of a chat or text completion.
 
@@ -41,7 +41,6 @@ def sampling_params(
         body: the request.
         defaults: values of the fields that it does not give.
         max_tokens, logprobs: these two have route-specific meanings, so the route works them out.
-        client_names: our field → the client's, where they differ, so that errors name what the client sent.
 
     Raises:
         InvalidRequestError: a value is out of range.
@@ -49,13 +48,19 @@ def sampling_params(
     values = body.model_dump(include=_SAME_NAME)
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "no_stop_trim": _no_stop_trim(body)}
     values["stop"] = body.stop or None  # "" and [] are how some clients spell "no stop strings"
+    return SamplingParams.from_dict(values, defaults=defaults)
+
+
+@contextlib.contextmanager
+def client_names(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors name what the client sent, not our fields. `names` maps ours to the client's."""
     try:
-        return SamplingParams.from_dict(values, defaults=defaults)
+        yield
     except InvalidRequestError as exc:
-        sent = (client_names or {}).get(exc.param or "")
-        if sent is None:
-            raise
-        raise InvalidRequestError(str(exc).replace(str(exc.param), sent), param=sent, code=exc.code) from None
+        if exc.param in names:
+            exc.args = (str(exc).replace(exc.param, names[exc.param]),)
+            exc.param = names[exc.param]
+        raise
 
 
 def request_name(body: SamplingFields, generated: str) -> str:

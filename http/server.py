@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import logging.config
 import signal
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -14,7 +13,6 @@ import uvloop
 from palladio.http.app import create_app
 from palladio.http.config import HttpConfig
 from palladio.runtime.engine_client import EngineClient
-from palladio.runtime.errors import PalladioError
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +41,20 @@ class ServableEngine(EngineClient, Protocol):
 
 
 def serve(engine: ServableEngine, config: HttpConfig) -> int:
-    """Runs until SIGTERM or SIGINT; returns the process's exit status.
+    """Runs until SIGTERM or SIGINT; returns the process's exit status, 0.
 
     The first signal drains: new requests get a 503, running ones finish. A second one ends it at once.
+
+    Raises:
+        ConfigError: a flag or the checkpoint is wrong.
+        EngineDeadError: the engine could not start for another reason.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve_async(engine, config))
+        runner.run(serve_async(engine, config))
+    return 0
 
 
-async def serve_async(engine: ServableEngine, config: HttpConfig) -> int:
+async def serve_async(engine: ServableEngine, config: HttpConfig) -> None:
     """`serve`, inside a running loop."""
     app = create_app(engine, config)
     settings = uvicorn.Config(
@@ -72,43 +75,44 @@ async def serve_async(engine: ServableEngine, config: HttpConfig) -> int:
     with contextlib.closing(settings.bind_socket()) as socket, stop.on_signals():
         serving = asyncio.create_task(server.serve(sockets=[socket]))
         try:
-            status = await _run_engine(engine, config, stop)
+            await _run_engine(engine, config, stop)
         finally:
             server.should_exit = True
             server.force_exit = stop.count > 1
             await serving
-    return status
 
 
-async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop") -> int:
+async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop") -> None:
     """Starts the engine, waits for the signal to stop, drains."""
     await engine.start()
     ready = asyncio.create_task(engine.wait_ready())
     first = asyncio.create_task(stop.wait(1))
-    await asyncio.wait((ready, first), return_when=asyncio.FIRST_COMPLETED)
-    status = 0
-    if ready.done():
-        try:
+    drain_timeout = 0.0
+    try:
+        await asyncio.wait((ready, first), return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
             ready.result()
             logger.info("The server is fired up and ready to roll!")
             await first
-        except PalladioError as exc:
-            logger.error("the engine cannot start: %s", exc)
-            status = 1
-    ready.cancel()
-    first.cancel()
-    drain = asyncio.create_task(engine.shutdown(0.0 if status else config.drain_timeout))
+        drain_timeout = config.drain_timeout
+    finally:
+        ready.cancel()
+        first.cancel()
+        await _drain(engine, drain_timeout, stop)
+
+
+async def _drain(engine: ServableEngine, timeout: float, stop: "_Stop") -> None:
+    drain = asyncio.create_task(engine.shutdown(timeout))
     second = asyncio.create_task(stop.wait(2))
     await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
     second.cancel()
-    if not drain.done():
-        logger.warning("second signal: running requests are dropped")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(engine.shutdown(0.0), FLUSH_TIMEOUT)
-        drain.cancel()
-    else:
+    if drain.done():
         drain.result()
-    return status
+        return
+    logger.warning("second signal: running requests are dropped")
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(engine.shutdown(0.0), FLUSH_TIMEOUT)
+    drain.cancel()
 
 
 class _Stop:
@@ -150,14 +154,13 @@ class _Server(uvicorn.Server):
 
 
 def logging_config(config: HttpConfig) -> dict[str, Any]:
-    """logging.config.dictConfig for uvicorn and palladio, in SGLang's formats."""
+    """logging.config.dictConfig for uvicorn, in SGLang's formats."""
     date = "%Y-%m-%d %H:%M:%S"
-    level, http_level = config.log_level, config.log_level_http or config.log_level
+    level = uvicorn.config.LOG_LEVELS[(config.log_level_http or config.log_level).lower()]
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {
-            "plain": {"format": "[%(asctime)s] %(message)s", "datefmt": date},
             "http": {
                 "()": "uvicorn.logging.DefaultFormatter",
                 "fmt": "[%(asctime)s] %(levelprefix)s %(message)s",
@@ -170,18 +173,12 @@ def logging_config(config: HttpConfig) -> dict[str, Any]:
             },
         },
         "handlers": {
-            "plain": {"class": "logging.StreamHandler", "formatter": "plain"},
             "http": {"class": "logging.StreamHandler", "formatter": "http"},
             "access": {"class": "logging.StreamHandler", "formatter": "access", "stream": "ext://sys.stdout"},
         },
         "loggers": {
-            "palladio": {"handlers": ["plain"], "level": _level(level), "propagate": False},
-            "uvicorn": {"handlers": ["http"], "level": _level(http_level), "propagate": False},
-            "uvicorn.error": {"level": _level(http_level)},
-            "uvicorn.access": {"handlers": ["access"], "level": _level(http_level), "propagate": False},
+            "uvicorn": {"handlers": ["http"], "level": level, "propagate": False},
+            "uvicorn.error": {"level": level},
+            "uvicorn.access": {"handlers": ["access"], "level": level, "propagate": False},
         },
     }
-
-
-def _level(name: str) -> int:
-    return uvicorn.config.LOG_LEVELS[name.lower()]

@@ -21,9 +21,7 @@ class Attention(Module):
 
     def __init__(self, context: Context, config: ModelConfig, layer: int, backend: str) -> None:
         D, N, K, H = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_size
-        self.qkv = Linear(
-            context, (D, K, N // K + 2, H), (None, "kv_heads", None, None), bias=config.qkv_bias
-        )
+        self.qkv = Linear(context, (D, K, N // K + 2, H), (None, "kv_heads", None, None), bias=config.qkv_bias)
         self.output = Linear(context, (N * H, D), ("heads", None), bias=config.output_bias)
         self.query_norm = RMSNorm(context, H, config.rms_norm_eps, axis=None) if config.qk_norm else None
         self.key_norm = RMSNorm(context, H, config.rms_norm_eps, axis=None) if config.qk_norm else None

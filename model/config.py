@@ -32,6 +32,7 @@ class ModelConfig:
 
     Attributes:
         architecture: the class name that config.json gives.
+        model_type: the family name that config.json gives.
         vocab_size: rows of the embedding (V); may be more than the tokenizer knows.
         hidden_size: D.
         intermediate_size: F, of the MLP.
@@ -53,6 +54,7 @@ class ModelConfig:
     """
 
     architecture: str
+    model_type: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -110,6 +112,7 @@ class ModelConfig:
         attention_bias = keys.flag("attention_bias", default=False)
         return cls(
             architecture=architecture,
+            model_type=str(config.get("model_type", "")),
             vocab_size=keys.count("vocab_size"),
             hidden_size=hidden_size,
             intermediate_size=keys.count("intermediate_size"),
@@ -215,9 +218,7 @@ def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int |
     return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
-def _eos_token_ids(
-    config: Mapping[str, Any], generation_config: Mapping[str, Any], family: Family
-) -> tuple[int, ...]:
+def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, Any], family: Family) -> tuple[int, ...]:
     ids: list[int] = []
     for source in (generation_config, config):
         value = source.get("eos_token_id")

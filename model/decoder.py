@@ -49,9 +49,7 @@ class CausalLM(Module):
             None if config.tie_word_embeddings else TokenTable(context, config.vocab_size, config.hidden_size)
         )
 
-    def __call__(
-        self, batch: ForwardBatch, kv_cache: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    def __call__(self, batch: ForwardBatch, kv_cache: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """One forward step.
 
         Args:

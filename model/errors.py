@@ -6,7 +6,7 @@ class PalladioError(Exception):
 
 
 class ConfigError(PalladioError, ValueError):
-    """A flag, an engine setting or a config.json asks for something that cannot be done. Names the key and its value."""
+    """A flag, an engine setting or a config.json asks for something that cannot be done; names the key and value."""
 
 
 class CheckpointError(ConfigError):

@@ -3,7 +3,21 @@
 import dataclasses
 from typing import Literal
 
-Transform = Literal["vector", "matrix", "rows", "query", "key", "value", "query_bias", "key_bias", "value_bias", "gate", "up", "gate_bias", "up_bias"]
+Transform = Literal[
+    "vector",
+    "matrix",
+    "rows",
+    "query",
+    "key",
+    "value",
+    "query_bias",
+    "key_bias",
+    "value_bias",
+    "gate",
+    "up",
+    "gate_bias",
+    "up_bias",
+]
 """How a file's tensor becomes (a part of) a parameter; model/weight_transforms.py says what each does."""
 
 Condition = Literal["always", "qkv_bias", "output_bias", "mlp_bias", "qk_norm", "untied"]
@@ -104,7 +118,7 @@ DECODER_WEIGHTS: tuple[WeightRule, ...] = (
     WeightRule("model.norm.weight", "norm.scale", "vector"),
     WeightRule("lm_head.weight", "lm_head.table", "rows", "untied"),
 )
-"""The names that Llama gave and Qwen and Mistral kept. A rule whose condition does not hold is not expected to be there."""
+"""The names that Llama gave and Qwen and Mistral kept. A tensor whose condition does not hold must not be there."""
 
 ROTARY_BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 """Old checkpoints stored this table; it is computed from the config."""

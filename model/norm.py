@@ -19,4 +19,5 @@ class RMSNorm(Module):
         wide = x.astype(jnp.float32)
         wide *= lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
         # Rounded before the scale, as the published models were trained.
-        return wide.astype(x.dtype) * self.scale[...]
+        out: jax.Array = wide.astype(x.dtype) * self.scale[...]
+        return out

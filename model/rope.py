@@ -80,4 +80,5 @@ def _yarn(rope: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:
     if low == high:
         high += 0.001  # no division by zero; the ramp becomes a step
     stretched = np.clip((np.arange(plain.size, dtype=np.float32) - low) / (high - low), 0.0, 1.0)
-    return (plain / rope.factor * stretched + plain * (1 - stretched)).astype(np.float32)
+    blended: NDArray[np.float32] = (plain / rope.factor * stretched + plain * (1 - stretched)).astype(np.float32)
+    return blended

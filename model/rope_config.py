@@ -78,11 +78,9 @@ class RopeConfig:
                 factor=keys.number("factor", default=max_position / original),
                 original_max_position=original,
                 truncate=keys.flag("truncate", default=True),
-                **optional,  # type: ignore[arg-type]  # five floats by name, none of them `truncate`
+                **optional,
             )
-        raise ConfigError(
-            f"{where}rope_type: {kind!r} is not supported; supported: default, linear, llama3, yarn"
-        )
+        raise ConfigError(f"{where}rope_type: {kind!r} is not supported; supported: default, linear, llama3, yarn")
 
     def context_length(self, max_position: int) -> int:
         """Tokens of context: yarn is often switched on without raising max_position_embeddings."""

@@ -32,7 +32,7 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
         default_model: without --model-path, serve the embedded model instead of failing.
 
     Returns:
-        The process's exit code: 2 for a wrong flag or checkpoint, 1 when the engine ended by itself.
+        The process's exit code: 0 after a signal, 2 for a wrong flag, 1 when the engine could not start.
     """
     cache_dir = user_cache_dir(environment)
     try:
@@ -45,7 +45,7 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
         for warning in command.warnings:
             logger.warning(warning)
         engine = AsyncEngine.from_config(args.engine_config(), in_process=False)
-        serve(engine, args.http)
+        return serve(engine, args.http)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -54,7 +54,6 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 def user_cache_dir(environment: Mapping[str, str]) -> Path:

@@ -17,4 +17,5 @@ def configure_logging(level: str) -> None:
     """Sends everything from `level` on (debug, info, …) to standard error, replacing earlier settings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    known = logging.getLevelNamesMapping()
+    logging.basicConfig(level=known.get(level.upper(), logging.DEBUG), handlers=[handler], force=True)

@@ -6,9 +6,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-def dispatch(
-    op: str, backends: Mapping[str, Callable[[], Result]], order: tuple[str, ...], backend: str
-) -> Result:
+def dispatch(op: str, backends: Mapping[str, Callable[[], Result]], order: tuple[str, ...], backend: str) -> Result:
     """Calls one backend of an op.
 
     Args:

@@ -295,6 +295,7 @@ class AsyncEngine:
             except Exception as error:
                 logger.exception("the output of request %s could not be processed", engine_id)
                 stream.fail(RequestAbortedError(f"its output could not be processed: {error!r}"))
+                del self._samples[engine_id]
                 continue
             if result.finish is not None:
                 del self._samples[engine_id], stream.unfinished[engine_id]
@@ -307,8 +308,8 @@ class AsyncEngine:
     def _abort_samples(self, stream: "_Stream") -> None:
         """Ends the stream's samples, for its reader and for the engine."""
         for engine_id in stream.unfinished:
-            _, processor = self._samples[engine_id]
-            stream.put(processor.abort())
+            if engine_id in self._samples:
+                stream.put(self._samples[engine_id][1].abort())
         self._drop(stream)
 
     def _drop(self, stream: "_Stream") -> None:
@@ -334,7 +335,7 @@ class AsyncEngine:
 
 
 class _Stream:
-    """Outputs on their way to one caller of generate; unbounded: a slow reader delays nobody, its outputs are merged."""
+    """Outputs on their way to one caller of generate; unbounded: a slow reader delays nobody but itself."""
 
     def __init__(self) -> None:
         self.pending: list[RequestOutput] = []

@@ -1,5 +1,6 @@
 """EngineCore: the engine at token level, in one thread. `step` is schedule, execute, process."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Self
@@ -14,6 +15,8 @@ from palladio.runtime.request import Request
 from palladio.runtime.scheduler import ScheduledBatch, Scheduler
 from palladio.runtime.startup import build_engine_parts
 from palladio.runtime.step_logger import StepLogger
+
+logger = logging.getLogger("palladio.engine")
 
 
 class EngineCore:
@@ -35,7 +38,7 @@ class EngineCore:
         self._scheduler = scheduler
         self._runner = runner
         self._monitor = monitor
-        self._num_compiles_at_ready = monitor.num_compiles
+        self._num_compiles_in_steps = 0
         self._log = StepLogger(scheduler.cache, config.execution.decode_log_interval)
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
@@ -73,7 +76,7 @@ class EngineCore:
         batch = self._scheduler.schedule()
         if batch is not None:
             self._execute(batch)
-        return self._process(keep=self._max_in_flight if batch is not None else 0)
+        return self._process(keep=0 if batch is None else self._max_in_flight)
 
     def flush_cache(self) -> None:
         """Drops the prefix cache.
@@ -93,7 +96,7 @@ class EngineCore:
             num_used_tokens=cache.num_used_tokens,
             num_total_tokens=cache.num_total_tokens,
             last_gen_throughput=self._log.last_gen_throughput,
-            num_compiles_after_ready=self._monitor.num_compiles - self._num_compiles_at_ready,
+            num_compiles_after_ready=self._num_compiles_in_steps,
             integrity_error=self._integrity_error(),
         )
 
@@ -102,8 +105,12 @@ class EngineCore:
         self._scheduler.check_integrity()
 
     def _execute(self, batch: ScheduledBatch) -> None:
+        num_compiles = self._monitor.num_compiles
         step = self._runner.execute(batch)
         self._in_flight.append(step)
+        if self._monitor.num_compiles != num_compiles:
+            self._num_compiles_in_steps += self._monitor.num_compiles - num_compiles
+            logger.error("A %s step compiled something after start-up: a defect, please report it", batch.kind)
         self._log.log_batch(batch, len(self._scheduler.running), step.num_padding)
         if self._scheduler.retractions:
             self._log.log_retractions(self._scheduler.retractions)

@@ -162,7 +162,7 @@ class ProcessTransport:
             return
         for _ in range(_MAX_BURST):
             try:
-                frame = cast("bytes", self._incoming.recv(zmq.NOBLOCK))
+                frame = self._incoming.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
             self._deliver(self._decode(frame))
@@ -228,12 +228,12 @@ class _ZmqInbox:
         self._decode = to_engine_codec().decode
 
     def get_nowait(self) -> ToEngine | None:
-        if not self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # cheaper than the exception of an empty recv
+        if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # cheaper than the exception of an empty recv
             return None
-        return self._decode(cast("bytes", self._socket.recv()))
+        return self._decode(self._socket.recv())
 
     def wait(self) -> ToEngine:
-        return self._decode(cast("bytes", self._socket.recv()))
+        return self._decode(self._socket.recv())
 
 
 def _read_line(descriptor: int) -> bytes:

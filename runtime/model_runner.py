@@ -69,7 +69,7 @@ class ModelRunner:
         self._columns = SlotColumns(shape.num_slots)
         self._builder = BatchBuilder(buckets, self._columns, shape.page_size)
         self._tiers: list[SampleTier] = ["greedy"] * shape.num_slots
-        self._tenants: list[tuple[str, int] | None] = [None] * shape.num_slots
+        self._tenants: list[tuple[Request | None, int]] = [(None, 0)] * shape.num_slots
         self._programs = StepPrograms(
             StaticModel(structure, hidden, shape.num_valid_tokens), self._state, buckets, shape.page_size
         )
@@ -119,10 +119,10 @@ class ModelRunner:
     def _settle(self, request: Request) -> None:
         """Fills the host's and the device's columns of a slot when a request first runs in it."""
         slot, params = request.slot, request.params
-        tenant = (request.request_id, request.num_retractions)
-        if self._tenants[slot] == tenant:
+        tenant, num_retractions = self._tenants[slot]
+        if tenant is request and num_retractions == request.num_retractions:
             return
-        self._tenants[slot] = tenant
+        self._tenants[slot] = request, request.num_retractions
         assert params.seed is not None, "the front sets the seed"
         self._columns.assign(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
         has_history = _has_history(params)

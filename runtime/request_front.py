@@ -11,6 +11,11 @@ from palladio.runtime.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
 
+def output_room(info: EngineReady, num_prompt_tokens: int) -> int:
+    """How many tokens the context and the KV cache still hold after a prompt; negative if the prompt does not fit."""
+    return min(info.context_length, info.max_total_tokens) - num_prompt_tokens
+
+
 class RequestFront:
     """Host-only request logic, the same for every transport.
 
@@ -89,7 +94,7 @@ class RequestFront:
         limit, what = info.context_length, "the model's context length"
         if info.max_total_tokens < limit:
             limit, what = info.max_total_tokens, "the KV cache (see --max-total-tokens and --mem-fraction-static)"
-        room = limit - num_prompt_tokens
+        room = output_room(info, num_prompt_tokens)
         if room < 0 or (room == 0 and max_tokens != 0):
             relation = "longer than" if room < 0 else "as long as"
             raise ContextLengthError(

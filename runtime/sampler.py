@@ -187,14 +187,15 @@ def split_seed(seed: int) -> tuple[int, int]:
 def _argmax_of_computed(scores: jax.Array) -> jax.Array:
     """argmax of each row, the lowest id of equals. f32[B, V] → i32[B]
 
-    XLA:CPU fuses what computes the scores into an argmax and then takes one scalar logarithm after the other; its top-k is
-    a call that nothing is fused into, which makes the sampler twice as fast there.
+    XLA:CPU fuses what computes the scores into an argmax and then takes one scalar logarithm after the other; its
+    top-k is a call that nothing is fused into, which makes the sampler twice as fast there.
     """
-    return lax.platform_dependent(
+    token_ids: jax.Array = lax.platform_dependent(
         scores,
         cpu=lambda x: lax.top_k(x, 1)[1][:, 0].astype(jnp.int32),
         default=lambda x: jnp.argmax(x, axis=-1).astype(jnp.int32),
     )
+    return token_ids
 
 
 def _is_greedy(batch: SamplingBatch) -> jax.Array:
@@ -282,7 +283,8 @@ def _bisect(image: jax.Array, masses: jax.Array, enough: jax.Array, low: jax.Arr
         cuda=lambda _: jnp.int32(_BISECTIONS),
         default=lambda any_used: jnp.where(any_used, _BISECTIONS, 0),
     )
-    return lax.fori_loop(0, steps, halve, (low, high))[0]
+    largest: jax.Array = lax.fori_loop(0, steps, halve, (low, high))[0]
+    return largest
 
 
 def _ordered_image(values: jax.Array) -> jax.Array:

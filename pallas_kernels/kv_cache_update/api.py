@@ -33,7 +33,5 @@ def kv_cache_update(
     Returns:
         [P, K, S, 2·Hp] the cache with those rows replaced.
     """
-    bound = {
-        name: functools.partial(call, kv_pages, k, v, page_ids, page_offsets) for name, call in BACKENDS.items()
-    }
+    bound = {name: functools.partial(call, kv_pages, k, v, page_ids, page_offsets) for name, call in BACKENDS.items()}
     return dispatch("kv_cache_update", bound, AUTO_ORDER, backend)

@@ -17,8 +17,6 @@ def pack_rows(k: jax.Array, v: jax.Array, kv_pages: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.pad(k, padding), jnp.pad(v, padding)], axis=-1).astype(kv_pages.dtype)
 
 
-def update(
-    kv_pages: jax.Array, k: jax.Array, v: jax.Array, page_ids: jax.Array, page_offsets: jax.Array
-) -> jax.Array:
+def update(kv_pages: jax.Array, k: jax.Array, v: jax.Array, page_ids: jax.Array, page_offsets: jax.Array) -> jax.Array:
     """kv_pages [P, K, S, 2·Hp], k and v [T, K, H] → [P, K, S, 2·Hp]."""
     return kv_pages.at[page_ids, :, page_offsets].set(pack_rows(k, v, kv_pages), mode="promise_in_bounds")

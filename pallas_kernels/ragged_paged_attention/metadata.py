@@ -1,4 +1,4 @@
-"""Which token belongs to which request, and where each request's pages are: what attention needs beside q and the cache."""
+"""Which token belongs to which request, and where its pages are: what attention needs beside q and the cache."""
 
 import dataclasses
 from typing import Literal

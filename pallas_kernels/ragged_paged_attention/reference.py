@@ -1,4 +1,4 @@
-"""The plain definition, in float32: every token gathers every page of its request. Slow; the oracle of the other backends."""
+"""The plain definition, in float32: every token gathers all pages of its request. Slow; the others' oracle."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +7,7 @@ from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_si
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 
 
-def attention(
-    q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions
-) -> jax.Array:
+def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
     """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
     T, N, H = q.shape
     _, K, S, _ = kv_pages.shape

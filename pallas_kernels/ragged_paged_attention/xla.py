@@ -42,9 +42,7 @@ class _Softmax(NamedTuple):
         return self.output / jnp.maximum(self.total, jnp.finfo(jnp.float32).tiny)[..., None]
 
 
-def attention(
-    q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions
-) -> jax.Array:
+def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
     """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
     T, N, H = q.shape
     K = kv_pages.shape[1]
@@ -72,7 +70,7 @@ def _decode(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, opti
         visible = _visible(key_position, (kv_len - 1)[:, None], kv_len[:, None], options)  # [B, C]
         return _add_chunk(softmax, scaled, (keys, values), visible[:, None, None, :], options)
 
-    softmax = lax.fori_loop(0, jnp.max(last - first), add_chunk, _Softmax.start((B, K, G), H))
+    softmax: _Softmax = lax.fori_loop(0, jnp.max(last - first), add_chunk, _Softmax.start((B, K, G), H))
     return softmax.finish()
 
 
@@ -111,7 +109,8 @@ def _prefill(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, opt
         done = softmax.finish().reshape(K, block, G, H).transpose(1, 0, 2, 3)
         return lax.dynamic_update_slice_in_dim(out, done, start, axis=0)
 
-    return lax.fori_loop(0, block_end[-1], attend, jnp.zeros_like(padded))[:T]
+    out: jax.Array = lax.fori_loop(0, block_end[-1], attend, jnp.zeros_like(padded))
+    return out[:T]
 
 
 def _pages_per_chunk(kv_pages: jax.Array, metadata: AttentionMetadata) -> tuple[int, jax.Array]:
@@ -128,9 +127,7 @@ def _first_key(position: jax.Array, options: AttentionOptions) -> jax.Array:
     return jnp.maximum(position - options.sliding_window + 1, 0)
 
 
-def _visible(
-    key_position: jax.Array, position: jax.Array, kv_len: jax.Array, options: AttentionOptions
-) -> jax.Array:
+def _visible(key_position: jax.Array, position: jax.Array, kv_len: jax.Array, options: AttentionOptions) -> jax.Array:
     visible = (key_position <= position) & (key_position < kv_len)
     if options.sliding_window is not None:
         visible &= key_position > position - options.sliding_window

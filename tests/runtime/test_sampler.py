@@ -146,13 +146,17 @@ def test_distribution_matches_the_oracle(name):
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("plain", "top_k 0", "top_k over V")])
+WITHOUT_EFFECT = ("plain", "top_k 0", "top_k over V", "min_tokens reached")
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_every_parameter_has_an_effect(name):
-    logits = random_logits(1)[0]
-    if name == "min_tokens reached":
-        assert (oracle_probabilities(logits, **CASES[name]) == oracle_probabilities(logits)).all()
-    else:
-        assert abs(oracle_probabilities(logits, **CASES[name]) - oracle_probabilities(logits)).max() > 1e-4
+    fields, columns = split_case(CASES[name])
+    logits = random_logits(1, scale=1.0)
+    state = state_with(2, **fields)
+    plain = jax.nn.softmax(jit_processed(logits, state, make_batch(slot_ids=2), tier="full")[0])
+    changed = jax.nn.softmax(jit_processed(logits, state, make_batch(columns, slot_ids=2), tier="full")[0])
+    assert (abs(changed - plain).max() > 1e-4) == (name not in WITHOUT_EFFECT)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -201,14 +205,16 @@ def test_same_seed_and_position_give_the_same_token_anywhere():
     others = random_logits(16, seed=10)
     state = state_with(1, bias={0: 50.0}, output=[1, 2, 3])  # a former owner's; slot 1 was not reset
     tokens = set()
-    for num_rows, row in ((1, 0), (2, 1), (5, 2), (16, 15)):
+    for num_rows, row in ((2, 1), (1, 0), (5, 2), (16, 15)):
         mixed = others[:num_rows].copy()
         mixed[row] = logits[0]
         rows = [{"seed": i, "temperature": 0.0 if i % 2 else 1.7, "top_k": i} for i in range(num_rows)]
         rows[row] = params | {"slot_ids": 1}
+        batch = make_batch(*rows)
         for tier in ("random", "full"):
-            for run in (jit_sample, sample):
-                tokens.add(int(run(jnp.asarray(mixed), state, make_batch(*rows), tier=tier)[0].token_ids[row]))
+            tokens.add(int(jit_sample(mixed, state, batch, tier=tier)[0].token_ids[row]))
+        if num_rows == 2:  # without jit, once: it takes seconds
+            tokens.add(int(sample(jnp.array(mixed), state, batch, tier="full")[0].token_ids[row]))
     assert len(tokens) == 1
 
 
@@ -429,10 +435,7 @@ jit_image = jax.jit(sampler._ordered_image)
 @hypothesis.given(float_rows)
 def test_image_keeps_order_and_ties(values):
     image = np.asarray(jit_image(values)).astype(np.int64)
-    differences = values[:, :, None] - np.nan_to_num(values[:, None, :], neginf=0)  # only signs of finite pairs matter
-    with np.errstate(over="ignore"):
-        sign = (values[:, :, None] > values[:, None, :]).astype(int) - (values[:, :, None] < values[:, None, :])
-    assert differences.shape == sign.shape
+    sign = (values[:, :, None] > values[:, None, :]).astype(int) - (values[:, :, None] < values[:, None, :])
     np.testing.assert_array_equal(np.sign(image[:, :, None] - image[:, None, :]), sign)
 
 
@@ -458,7 +461,7 @@ def test_bisection_finds_the_largest_threshold(values, masses, shares, used):
 @hypothesis.given(
     float_rows,
     st.integers(-1, 30),
-    st.floats(0.01, 1.0, width=32),
+    st.floats(1 / 64, 1.0, width=32),
     st.floats(0.0, 1.0, width=32),
     st.floats(0.05, 100.0),
 )
@@ -466,7 +469,7 @@ def test_filters_keep_a_prefix_of_the_sorted_tokens(values, top_k, top_p, min_p,
     values[:, 0] = 0.5  # at least one finite
     params = {"top_k": max(top_k, 0) if top_k != 1 else 2, "top_p": top_p, "min_p": min_p, "temperature": temperature}
     batch = make_batch(params, params, params)
-    scores = np.asarray(jit_processed(values, _SMALL_STATE, batch, tier="random"))
+    scores = np.asarray(jit_processed(values, SamplerState.allocate(2, 24), batch, tier="random"))
     for row, score in zip(values, scores, strict=True):
         kept = np.isfinite(score)
         assert kept[row == row.max()].all()
@@ -484,6 +487,3 @@ def test_filters_keep_a_prefix_of_the_sorted_tokens(values, top_k, top_p, min_p,
         next_lowest = row > row[kept].min()
         if next_lowest.any() and top_p < 1:
             assert within_k[next_lowest].sum() < top_p * within_k.sum() * (1 + 1e-6) + 1e-6
-
-
-_SMALL_STATE = SamplerState.allocate(2, 24)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
+from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotTokens, reset_slot, slot_rules
 from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
 
 V, L = 50, 8
@@ -15,13 +15,7 @@ jit_reset = jax.jit(reset_slot, donate_argnames="state")
 
 
 def rules(bias=(), stop_ids=()):
-    ids = np.full(MAX_LOGIT_BIAS, V, np.int32)
-    values = np.zeros(MAX_LOGIT_BIAS, np.float32)
-    for i, (token_id, value) in enumerate(dict(bias).items()):
-        ids[i], values[i] = token_id, value
-    stops = np.full(MAX_SUPPRESSED_IDS, V, np.int32)
-    stops[: len(stop_ids)] = stop_ids
-    return SlotRules(jnp.array(ids), jnp.array(values), jnp.array(stops))
+    return slot_rules(dict(bias), stop_ids, V)
 
 
 def fill(state, slot, prompt, output, slot_rules):
@@ -80,3 +74,13 @@ def test_empty_rows_bias_and_suppress_nothing():
     assert (state.bias_ids == V).all()
     assert (state.stop_ids == V).all()
     assert state.bias_ids.shape == (3, MAX_LOGIT_BIAS)
+
+
+def test_rules_that_fill_their_rows_fit_and_more_are_refused():
+    full = slot_rules(dict.fromkeys(range(MAX_LOGIT_BIAS), 1.0), range(MAX_SUPPRESSED_IDS), 1000)
+    assert full.bias_ids[-1] == MAX_LOGIT_BIAS - 1
+    assert full.stop_ids[-1] == MAX_SUPPRESSED_IDS - 1
+    with pytest.raises(ValueError, match="at most"):
+        slot_rules(dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0), [], 1000)
+    with pytest.raises(ValueError, match="at most"):
+        slot_rules({}, range(MAX_SUPPRESSED_IDS + 1), 1000)

@@ -1,0 +1,90 @@
+"""Random checkpoints of real models' shapes, written with NumPy alone, for measuring without a download."""
+
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+from palladio.default_model import ensure_default_model
+
+HALF_BILLION: dict[str, Any] = {  # Qwen2.5-0.5B's shape
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "vocab_size": 151936,
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 4087,
+    "eos_token_id": 4089,
+}
+
+
+def make_checkpoint(name: str, folder: Path) -> Path:
+    """The checkpoint called "tiny" (the embedded default model) or "0.5b", under `folder`, made if not there."""
+    if name == "tiny":
+        return ensure_default_model(folder)
+    path = folder / "models" / f"random-{name}"
+    if (path / "model.safetensors").exists():
+        return path
+    path.mkdir(parents=True, exist_ok=True)
+    _write_tokenizer(path, HALF_BILLION["vocab_size"], ensure_default_model(folder))
+    (path / "config.json").write_text(json.dumps(HALF_BILLION, indent=2) + "\n")
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [4089], "pad_token_id": 4087}) + "\n")
+    draft = path / "model.safetensors.part"
+    save_file(_weights(HALF_BILLION), draft, metadata={"format": "pt"})
+    draft.rename(path / "model.safetensors")
+    return path
+
+
+def _write_tokenizer(path: Path, vocab_size: int, default: Path) -> None:
+    """The default tokenizer, with made-up words for the other ids so that each of them has a text."""
+    text = importlib.resources.files("palladio").joinpath("default_tokenizer.json").read_text(encoding="utf-8")
+    tokenizer = json.loads(text)
+    vocab = tokenizer["model"]["vocab"]
+    used = set(vocab.values()) | {token["id"] for token in tokenizer["added_tokens"]}
+    vocab.update({f"Ġw{number}": number for number in range(vocab_size) if number not in used})
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+    (path / "tokenizer_config.json").write_text((default / "tokenizer_config.json").read_text(encoding="utf-8"))
+
+
+def _weights(config: dict[str, Any]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    width, ffw = config["hidden_size"], config["intermediate_size"]
+    keys = width // config["num_attention_heads"] * config["num_key_value_heads"]
+
+    def matrix(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape, dtype=np.float32) * 0.02).astype(ml_dtypes.bfloat16)
+
+    def ones() -> np.ndarray:
+        return np.ones(width, ml_dtypes.bfloat16)
+
+    tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], width), "model.norm.weight": ones()}
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        for name, rows, columns in (
+            ("self_attn.q_proj", width, width),
+            ("self_attn.k_proj", keys, width),
+            ("self_attn.v_proj", keys, width),
+            ("self_attn.o_proj", width, width),
+            ("mlp.gate_proj", ffw, width),
+            ("mlp.up_proj", ffw, width),
+            ("mlp.down_proj", width, ffw),
+        ):
+            tensors[f"{prefix}{name}.weight"] = matrix(rows, columns)
+            if name[:11] in ("self_attn.q", "self_attn.k", "self_attn.v"):
+                tensors[f"{prefix}{name}.bias"] = matrix(rows)
+        tensors |= {f"{prefix}input_layernorm.weight": ones(), f"{prefix}post_attention_layernorm.weight": ones()}
+    return tensors

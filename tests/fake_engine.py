@@ -1,0 +1,242 @@
+"""FakeEngine: an EngineClient without a model. It says what it is told to, with the tiny tokenizer."""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from palladio.runtime.config import EngineConfig, ModelSource
+from palladio.runtime.detokenizer import StopStringMatcher
+from palladio.runtime.engine_client import EngineState
+from palladio.runtime.errors import (
+    ContextLengthError,
+    EngineDeadError,
+    EngineNotReadyError,
+    InvalidRequestError,
+    OverloadedError,
+)
+from palladio.runtime.messages import EngineReady, EngineStats, LoadProgress
+from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
+from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.tokenizer import Tokenizer
+
+MODEL = "qwen/qwen2.5-0.5b-instruct"
+EOS_ID = 2
+CACHED_TOKENS = 3
+
+
+@dataclasses.dataclass
+class Call:
+    """One request as the engine got it."""
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    finished: bool = False
+    aborted: bool = False
+
+
+class FakeEngine:
+    """Says `reply` (a text, or a function of prompt ids and sample index), then ends with EOS.
+
+    Attributes to script it:
+        delay: seconds before each token; first_delay: before the first one.
+        fail: raised after `fail_after` tokens.
+        refuse: raised before any token.
+        abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
+        state, progress, failure, sampling_defaults: as EngineClient has them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
+        self.config = EngineConfig(source=ModelSource(model_path=MODEL))
+        self.tokenizer = tokenizer
+        self.sampling_defaults: Mapping[str, Any] = {}
+        self.state: EngineState = "ready"
+        self.progress: LoadProgress | None = None
+        self.failure: str | None = None
+        self.reply = reply
+        self.delay = 0.0
+        self.first_delay = 0.0
+        self.fail: Exception | None = None
+        self.fail_after = 0
+        self.refuse: Exception | None = None
+        self.abort_status = 0
+        self.calls: list[Call] = []
+        self.start_error: Exception | None = None
+        self.load_seconds = 0.0
+        self.num_flushes = 0
+        self._running: dict[str, Call] = {}
+
+    @classmethod
+    def create(cls, directory: Path, **kwargs: Any) -> "FakeEngine":
+        return cls(Tokenizer.load(directory), **kwargs)
+
+    @property
+    def info(self) -> EngineReady:
+        if self.state == "starting":
+            raise EngineNotReadyError("still starting")
+        return EngineReady(
+            context_length=2048,
+            max_total_tokens=20480,
+            max_running_requests=64,
+            chunked_prefill_size=8192,
+            page_size=16,
+            model_type="qwen2",
+            architecture="Qwen2ForCausalLM",
+            vocab_size=384,
+            eos_token_ids=[EOS_ID],
+            device="cpu fake",
+            dtype="float32",
+            num_programs=0,
+            compile_seconds=0.0,
+            cache_hits=0,
+            random_seed=0,
+        )
+
+    async def start(self) -> None:
+        self.state = "starting"
+
+    async def wait_ready(self) -> None:
+        await asyncio.sleep(self.load_seconds)
+        if self.start_error is not None:
+            self.state = "dead"
+            self.failure = str(self.start_error)
+            raise self.start_error
+        self.state = "ready"
+
+    async def shutdown(self, drain_seconds: float) -> None:
+        if self.state != "dead":
+            self.state = "draining"
+        deadline = time.monotonic() + drain_seconds
+        while self._running and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        await self.abort(None)
+        self.state = "dead"
+        self.failure = self.failure or "shut down"
+
+    async def generate(
+        self, prompt: str | list[int], params: SamplingParams, *, request_id: str, received: float | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        if self.state == "dead":
+            raise EngineDeadError(self.failure or "dead")
+        if self.state != "ready":
+            raise EngineNotReadyError(f"the engine is {self.state}")
+        if self.refuse is not None:
+            raise self.refuse
+        if request_id in self._running:
+            raise InvalidRequestError(f"a request with id {request_id!r} is already running", param="request_id")
+        prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) and self.tokenizer else list(prompt)
+        self._check(prompt_ids, params)
+        call = self._running[request_id] = Call(request_id, prompt_ids, params)
+        self.calls.append(call)
+        try:
+            await asyncio.sleep(self.first_delay)
+            samples = [_Sample(self, call, index, received or time.time()) for index in range(params.n)]
+            while samples:
+                for sample in list(samples):
+                    if self.delay:
+                        await asyncio.sleep(self.delay)
+                    output = sample.step()
+                    if output.finish is not None:
+                        samples.remove(sample)
+                        call.finished = not samples
+                    yield output
+        finally:
+            call.aborted = call.aborted or not call.finished
+            del self._running[request_id]
+
+    def _check(self, prompt_ids: list[int], params: SamplingParams) -> None:
+        if not all(0 <= i < self.info.vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
+            raise InvalidRequestError("token id out of the vocabulary", param="prompt")
+        room = self.info.context_length - len(prompt_ids)
+        if room <= 0:
+            raise ContextLengthError(f"The input ({len(prompt_ids)} tokens) is too long (2048)", param="prompt")
+        if (params.max_tokens or 0) > room:
+            raise ContextLengthError(f"max_tokens ({params.max_tokens}) over {room}", param="max_tokens")
+
+    async def abort(self, request_id: str | None) -> int:
+        calls = [c for c in self._running.values() if request_id is None or c.request_id == request_id]
+        for call in calls:
+            call.aborted = True
+        return len(calls)
+
+    async def flush_cache(self) -> None:
+        if self._running:
+            raise OverloadedError("requests are running")
+        self.num_flushes += 1
+
+    async def stats(self, timeout: float = 20.0) -> EngineStats:
+        return EngineStats(len(self._running), 0, 0, 20480, 0.0, 0, None)
+
+
+class _Sample:
+    """One sample of a call, token by token."""
+
+    def __init__(self, engine: FakeEngine, call: Call, index: int, received: float) -> None:
+        self._engine, self._call, self._index, self._received = engine, call, index, received
+        reply = engine.reply if isinstance(engine.reply, str) else engine.reply(call.prompt_ids, index)
+        tokenizer, params = engine.tokenizer, call.params
+        self._ids = tokenizer.encode(reply, False) if tokenizer else [ord(c) % 384 for c in reply]
+        limit = engine.info.context_length - len(call.prompt_ids)
+        self._max_tokens = limit if params.max_tokens is None else params.max_tokens
+        self._stream = tokenizer.new_stream(skip_special_tokens=params.skip_special_tokens) if tokenizer else None
+        self._stop = StopStringMatcher(params.stop, keep_match=params.no_stop_trim)
+        self._count = 0
+
+    def step(self) -> RequestOutput:
+        engine, params = self._engine, self._call.params
+        if engine.fail is not None and self._count >= engine.fail_after:
+            raise engine.fail
+        first = self._count == 0
+        if self._call.aborted:
+            return self._output("", [], FinishReason("abort"), first)
+        if engine.abort_status and self._count >= engine.fail_after:
+            finish = FinishReason("abort", message="the engine gave up", status=engine.abort_status)
+            return self._output("", [], finish, first)
+        if self._max_tokens == 0:
+            return self._output("", [], FinishReason("length"), first)
+        token_id = self._ids[self._count] if self._count < len(self._ids) else EOS_ID
+        self._count += 1
+        ends = () if params.ignore_eos else (EOS_ID,)
+        finish = None
+        if token_id in (*ends, *params.stop_token_ids):
+            finish, text = FinishReason("stop", token_id), ""
+        else:
+            text = self._stop.feed(self._stream.push(token_id) if self._stream else "")
+            if self._stop.matched is not None:
+                finish = FinishReason("stop", self._stop.matched)
+            elif self._count >= self._max_tokens:
+                finish = FinishReason("length")
+        if finish is not None and self._stop.matched is None:
+            text += self._stop.feed(self._stream.flush() if self._stream else "") + self._stop.flush()
+        return self._output(text, [token_id], finish, first)
+
+    def _output(self, text: str, ids: list[int], finish: FinishReason | None, first: bool) -> RequestOutput:
+        params, prompt_ids = self._call.params, self._call.prompt_ids
+        prompt_logprobs = None
+        if first and params.prompt_logprobs is not None and self._index == 0:
+            prompt_logprobs = [_logprob(i, params.prompt_logprobs) for i in prompt_ids]
+            prompt_logprobs[0] = TokenLogprob(prompt_ids[0], None)
+        return RequestOutput(
+            request_id=self._call.request_id,
+            index=self._index,
+            text=text,
+            token_ids=ids,
+            logprobs=None if params.logprobs is None else [_logprob(i, params.logprobs) for i in ids],
+            prompt_logprobs=prompt_logprobs,
+            finish=finish,
+            prompt_tokens=len(prompt_ids),
+            completion_tokens=self._count,
+            cached_tokens=CACHED_TOKENS,
+            times=RequestTimes(self._received, finished=time.time()) if finish else None,
+        )
+
+
+def _logprob(token_id: int, num_top: int) -> TokenLogprob:
+    """The chosen token is the likeliest, at -0.5; the next ids follow; the last of three or more is impossible."""
+    top = [(token_id if k == 0 else (token_id + k) % 384, -0.5 - k) for k in range(num_top)]
+    if num_top > 2:
+        top[-1] = (top[-1][0], float("-inf"))
+    return TokenLogprob(token_id, -0.5, tuple(top))

@@ -1,0 +1,100 @@
+"""Every backend of ragged paged attention against the numpy oracle, on the one suite of cases."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.pallas_kernels.dispatch import dispatch
+from palladio.pallas_kernels.ragged_paged_attention import (
+    AttentionMetadata,
+    kv_page_shape,
+    padded_head_size,
+    ragged_paged_attention,
+)
+from palladio.pallas_kernels.ragged_paged_attention.api import BACKENDS
+from tests.pallas_kernels.attention_cases import CASES, Case, make
+
+
+def _metadata(data, kind):
+    return AttentionMetadata(
+        jnp.asarray(data.query_start),
+        jnp.asarray(data.kv_len),
+        jnp.asarray(data.block_table),
+        jnp.int32(data.num_requests),
+        kind,
+    )
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_matches_the_oracle(case, backend):
+    if backend == "auto" and case not in CASES[:2]:
+        pytest.skip("auto is one of the others; two cases show that it picks one")
+    data = make(case)
+    attend = jax.jit(ragged_paged_attention, static_argnames=("scale", "sliding_window", "soft_cap", "backend"))
+    out = attend(
+        data.q,
+        data.kv_pages,
+        _metadata(data, case.kind),
+        scale=case.head_size**-0.5,
+        sliding_window=case.window,
+        soft_cap=case.soft_cap,
+        backend=backend,
+    )
+    assert out.shape == data.q.shape
+    assert np.isfinite(out).all(), "padding or stale rows leaked"
+    np.testing.assert_allclose(out[: len(data.expected)], data.expected, atol=3e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["prefill", "decode"])
+def test_short_dtypes_accumulate_in_float32(dtype, kind):
+    data = make(Case("dtype", ((36, 1), (0, 1)), kind=kind, num_heads=4))
+    q, kv_pages = jnp.asarray(data.q, dtype), jnp.asarray(data.kv_pages, dtype)
+    out, exact = (
+        ragged_paged_attention(q, kv_pages, _metadata(data, kind), scale=0.125, backend=name)
+        for name in ("xla", "reference")
+    )
+    assert out.dtype == dtype
+    np.testing.assert_allclose(np.asarray(out, np.float32), np.asarray(exact, np.float32), atol=1e-2)
+
+
+def test_work_does_not_grow_with_the_block_table():
+    """Loops run by the real lengths: no array of the compiled program is as wide as the table."""
+    data = make(Case("narrow", ((299, 1),), kind="decode"))
+    table = jnp.zeros((1, 8192), jnp.int32).at[0, :24].set(data.block_table[0])
+    metadata = AttentionMetadata(jnp.asarray(data.query_start), jnp.asarray(data.kv_len), table, jnp.int32(1), "decode")
+    call = jax.jit(lambda q, pages, metadata: ragged_paged_attention(q, pages, metadata, scale=1.0, backend="xla"))
+    text = call.lower(data.q, data.kv_pages, metadata).compile().as_text()
+    assert not re.search(r"f32\[[^\]]*(8192|131072)", text)
+
+
+def test_layout_rule():
+    assert [padded_head_size(h) for h in (16, 64, 65, 96, 128, 129, 256)] == [64, 64, 128, 128, 128, 256, 256]
+    assert kv_page_shape(3, 2, 16, 96) == (3, 2, 16, 256)
+
+
+def test_misuse_is_an_error():
+    data = make(CASES[0])
+    metadata = _metadata(data, "prefill")
+    with pytest.raises(ValueError, match="no backend 'fast'; known: auto, reference, xla"):
+        ragged_paged_attention(data.q, data.kv_pages, metadata, scale=1.0, backend="fast")
+    with pytest.raises(ValueError, match="does not fit"):
+        ragged_paged_attention(data.q[:, :3], data.kv_pages, metadata, scale=1.0)
+    with pytest.raises(ValueError, match="one token a request"):
+        ragged_paged_attention(data.q.repeat(2, 0), data.kv_pages, _metadata(data, "decode"), scale=1.0)
+
+
+def test_a_refusing_backend_is_passed_over():
+    def refuse():
+        raise NotImplementedError("not on this chip")
+
+    backends = {"gpu": refuse, "xla": lambda: "xla"}
+    assert dispatch("op", backends, ("gpu", "xla"), "auto") == "xla"
+    with pytest.raises(NotImplementedError, match="gpu: not on this chip"):
+        dispatch("op", backends, ("gpu", "xla"), "gpu")
+    with pytest.raises(NotImplementedError, match="no backend of op"):
+        dispatch("op", backends, ("gpu",), "auto")
