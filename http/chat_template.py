@@ -127,9 +127,8 @@ def load_template(name: str) -> str:
     except (OSError, ValueError, AttributeError) as exc:
         raise ConfigError(f"--chat-template {name}: cannot be read: {exc}") from exc
     if isinstance(template, list):  # Hugging Face's form of several templates
-        template = next(
-            (t.get("template") for t in template if isinstance(t, dict) and t.get("name") == "default"), None
-        )
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
     if not isinstance(template, str):
         raise ConfigError(f'--chat-template {name}: has no "chat_template" text')
     return template

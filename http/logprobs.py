@@ -1,4 +1,4 @@
-"""Log-probabilities in the three shapes that clients know: OpenAI chat, OpenAI's legacy arrays, vLLM's prompt_logprobs."""
+"""Log-probabilities in the shapes that clients know: OpenAI chat's, OpenAI's legacy arrays, vLLM's prompt_logprobs."""
 
 import codecs
 from collections.abc import Sequence

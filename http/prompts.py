@@ -36,3 +36,8 @@ async def encode_prompts(
     if not texts:
         return [prompt for prompt in prompts if isinstance(prompt, list)]
     return await asyncio.to_thread(encode, texts) if sum(map(len, texts)) > LONG_TEXT else encode(texts)
+
+
+def token_lists(tokens: list[int] | list[list[int]]) -> list[list[int]]:
+    """One list of token ids, or several, as several."""
+    return [tokens] if is_token_ids(tokens) else [ids for ids in tokens if isinstance(ids, list)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import pydantic
-from pydantic import ConfigDict, FailFast, Field
+from pydantic import ConfigDict, Field
 
 from palladio.http.field_rules import screen
 from palladio.runtime.errors import InvalidRequestError
@@ -61,8 +61,8 @@ class SamplingFields(WireModel):
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    stop: str | Annotated[list[str], FailFast()] | None = None
-    stop_token_ids: Annotated[list[int], FailFast()] | None = None
+    stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     seed: int | None = None
     prompt_logprobs: int | None = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import FailFast, Field
+from pydantic import Field
 
 from palladio.http.protocol import SamplingFields
 
@@ -10,7 +10,7 @@ from palladio.http.protocol import SamplingFields
 class ChatRequest(SamplingFields):
     """Messages stay plain objects: keys that this server does not know reach the chat template, which may read them."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()]
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

@@ -1,6 +1,6 @@
 """POST /v1/completions: the request."""
 
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 from pydantic import PlainValidator, WithJsonSchema
 
@@ -17,7 +17,7 @@ _FORMS = (
 )
 
 
-def is_token_ids(value: object) -> bool:
+def is_token_ids(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(item) is int for item in value)
 
 

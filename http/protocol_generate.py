@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import FailFast, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from palladio.http.protocol import RequestId, WireModel
 from palladio.http.protocol_completions import is_token_ids
@@ -26,13 +26,13 @@ TokenIds = Annotated[
 class GenerateRequest(WireModel):
     """A list in `text` or `input_ids` makes a batch; the per-prompt fields then take a list or one value for all."""
 
-    text: str | Annotated[list[str], FailFast()] | None = None
+    text: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     input_ids: TokenIds | None = None
-    sampling_params: dict[str, Any] | Annotated[list[dict[str, Any]], FailFast()] | None = None
-    rid: RequestId | Annotated[list[RequestId], FailFast()] | None = None
+    sampling_params: dict[str, Any] | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    rid: RequestId | Annotated[list[RequestId], Field(fail_fast=True)] | None = None
     model: str | None = None
     stream: bool | None = None
-    return_logprob: bool | Annotated[list[bool], FailFast()] | None = None
-    logprob_start_len: int | Annotated[list[int], FailFast()] | None = None
-    top_logprobs_num: int | Annotated[list[int], FailFast()] | None = None
+    return_logprob: bool | Annotated[list[bool], Field(fail_fast=True)] | None = None
+    logprob_start_len: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    top_logprobs_num: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     return_text_in_logprobs: bool | None = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import FailFast, Field
+from pydantic import Field
 
 from palladio.http.protocol import WireModel
 from palladio.http.protocol_generate import TokenIds
@@ -12,8 +12,8 @@ class TokenizeRequest(WireModel):
     """One of `prompt` and `messages`."""
 
     model: str | None = None
-    prompt: str | Annotated[list[str], FailFast()] | None = None
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()] | None = None
+    prompt: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

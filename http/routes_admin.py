@@ -120,7 +120,8 @@ def _add_information(router: APIRouter, context: Context) -> None:
 def _add_control(router: APIRouter, context: Context) -> None:
     engine = context.engine
 
-    @router.api_route("/flush_cache", methods=["GET", "POST"], response_model=None)
+    @router.get("/flush_cache", response_model=None)
+    @router.post("/flush_cache", response_model=None)
     async def flush_cache(timeout: Annotated[float, Query(ge=0, le=3600)] = 0.0) -> Response:
         """Drops the prefix cache; while requests run, waits up to `timeout` seconds, then answers 400."""
         context.require_ready()

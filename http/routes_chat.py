@@ -61,7 +61,7 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
             await until_disconnect(request.receive, stream.start())
             return EventStream(stream, ChatChunks(settings, tokenizer))
         choices, usage = await until_disconnect(request.receive, collect(stream))
-    answer = head | {
+    answer: dict[str, Any] = head | {
         "choices": [_choice(choice, body, params, tokenizer) for choice in choices],
         "usage": usage.as_dict(),
     }

@@ -62,7 +62,7 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     for choice in choices:
         position = choice.index // params.n
         choice.prompt_logprobs = choices[position * params.n].prompt_logprobs  # the first sample has them
-        answers.append(_choice(context, body, choice, prompt_ids[position], echoes and echoes[position]))
+        answers.append(_choice(context, body, choice, prompt_ids[position], echoes[position] if echoes else None))
     return Response(orjson.dumps(head | {"choices": answers, "usage": usage.as_dict()}), media_type="application/json")
 
 

@@ -8,7 +8,7 @@ from palladio.http.body import JsonBody, describe_body
 from palladio.http.context import Context
 from palladio.http.generation import check_num_prompts
 from palladio.http.logprobs import token_name
-from palladio.http.prompts import encode_prompts
+from palladio.http.prompts import encode_prompts, token_lists
 from palladio.http.protocol_completions import is_token_ids
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.errors import InvalidRequestError
@@ -42,15 +42,12 @@ def tokenize_router(context: Context) -> APIRouter:
         context.require_ready()
         context.model_name(body.model)
         tokenizer, vocab_size = context.tokenizer, context.engine.info.vocab_size
-        single = is_token_ids(body.tokens)
-        batch = [body.tokens] if single else body.tokens
         texts: list[str] = []
-        for ids in batch:
-            assert isinstance(ids, list)
+        for ids in token_lists(body.tokens):
             if not all(0 <= token_id < vocab_size for token_id in ids):
                 raise InvalidRequestError(f"tokens must be ids in 0 … {vocab_size - 1}", param="tokens")
             texts.append(tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens is not False))
-        text = texts[0] if single else texts
+        text = texts[0] if is_token_ids(body.tokens) else texts
         return {"text": text, "prompt": text}
 
     return router

@@ -57,7 +57,7 @@ def client_names(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as exc:
-        if exc.param in names:
+        if exc.param is not None and exc.param in names:
             exc.args = (str(exc).replace(exc.param, names[exc.param]),)
             exc.param = names[exc.param]
         raise

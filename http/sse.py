@@ -1,4 +1,4 @@
-"""Streaming: outputs → server-sent events, built from prepared bytes (a pydantic model per chunk costs 30 times more)."""
+"""Streaming: outputs → server-sent events, built from prepared bytes: pydantic models cost 30 times more."""
 
 import dataclasses
 import logging

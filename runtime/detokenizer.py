@@ -100,7 +100,8 @@ class StopStringMatcher:
         self.matched: str | None = None
         self._stop = tuple(stop)
         self._keep_match = keep_match
-        self._max_held = max((len(s) for s in stop), default=1) - 1
+        self._first_chars = frozenset(string[0] for string in stop)
+        self._max_held = max((len(string) for string in stop), default=1) - 1
         self._held = ""
 
     def feed(self, text: str, *, armed: bool = True) -> str:
@@ -139,6 +140,8 @@ class StopStringMatcher:
 
     def _hold_from(self, buffer: str) -> int:
         for start in range(max(0, len(buffer) - self._max_held), len(buffer)):
+            if buffer[start] not in self._first_chars:
+                continue
             tail = buffer[start:]
             if any(len(string) > len(tail) and string.startswith(tail) for string in self._stop):
                 return start

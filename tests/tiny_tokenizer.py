@@ -69,6 +69,7 @@ def build_tiny_sentencepiece(directory: Path, *, vocab_size: int = 384) -> Path:
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Replace(" ", "▁")
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # no token spans two words
     trained.train_from_iterator(
         [" " + text for text in CORPUS],
         trainers.BpeTrainer(vocab_size=vocab_size - 256, special_tokens=specials, show_progress=False),

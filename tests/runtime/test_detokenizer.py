@@ -34,7 +34,9 @@ def test_unfinished_tail_comes_out_at_flush():
 
 def test_leading_space_is_stripped_once():
     words = [b"", b" Hello", b" world"]
-    assert "".join(run(ByteDetokenizer(words.__getitem__, strip_leading_space=True), [0, 1, 2, 1])) == "Hello world Hello"
+    assert (
+        "".join(run(ByteDetokenizer(words.__getitem__, strip_leading_space=True), [0, 1, 2, 1])) == "Hello world Hello"
+    )
 
 
 @given(st.lists(st.integers(0, len(CHUNKS) - 1), max_size=25), st.lists(st.integers(0, 1), max_size=3))

@@ -106,6 +106,7 @@ CASES = {
     "top_p": {"top_p": 0.9},
     "top_p tiny": {"top_p": 1e-6},
     "top_p near 1": {"top_p": 0.999},
+    "top_p 0 in float32": {"top_p": 1e-50},
     "min_p": {"min_p": 0.1},
     "min_p 1": {"min_p": 1.0},
     "k and p": {"top_k": 20, "top_p": 0.7},

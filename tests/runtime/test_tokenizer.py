@@ -44,7 +44,7 @@ def test_round_trip(tokenizer, text):
 def test_token_bytes_join_to_the_text(tokenizer, text):
     ids = [i for i in tokenizer.encode(text) if not tokenizer.is_special(i)]
     joined = b"".join(map(tokenizer.token_bytes, ids)).decode()
-    assert joined.removeprefix(" ") == text.removeprefix(" ")
+    assert joined in (text, " " + text)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)

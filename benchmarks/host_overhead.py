@@ -1,0 +1,124 @@
+"""Host time of a decode step, part by part: what the engine does besides waiting for the device.
+
+    python benchmarks/host_overhead.py --requests 1 16 64 --steps 300
+
+Runs a random tiny model (no download). `wait` is the time spent until the previous step's tokens are there: on an
+accelerator it is the device's time that the host did not hide. The host's own time is the sum of the others.
+"""
+
+import argparse
+import collections
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palladio.default_model import ensure_default_model
+from palladio.runtime import model_runner
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.engine_core import EngineCore
+from palladio.runtime.messages import AddRequest
+from palladio.runtime.sampling_params import SamplingParams
+
+
+class Stopwatch:
+    """Adds up the time spent in wrapped methods, per step."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = collections.defaultdict(list)
+
+    def wrap(self, owner: Any, method: str, label: str) -> None:
+        function: Callable[..., Any] = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.times[label].append(time.perf_counter() - start)
+
+        setattr(owner, method, timed)
+
+
+def measure(core: EngineCore, num_requests: int, num_steps: int, sampled: bool) -> dict[str, float]:
+    """Median µs of each part over the decode steps of `num_requests` streams."""
+    rng = np.random.default_rng(0)
+    for i in range(num_requests):
+        params = SamplingParams(
+            max_tokens=num_steps + 2, temperature=0.8 if sampled else 0.0, top_p=0.9 if sampled else 1.0, seed=i
+        )
+        core.add(AddRequest(f"r{i}", rng.integers(3, 300, 16).tolist(), params, [], time.time()))
+    while core.stats().num_waiting:
+        core.step()
+    for _ in range(10):
+        core.step()
+    watch = Stopwatch()
+    scheduler, runner = core._scheduler, core._runner
+    wrapped = [
+        (scheduler, "schedule", "schedule"),
+        (runner._builder, "build", "build"),
+        (runner, "execute", "execute"),
+        (scheduler, "process", "process"),
+        (core, "step", "step"),
+    ]
+    for owner, method, label in wrapped:
+        watch.wrap(owner, method, label)
+    asarray = np.asarray
+    watch.wrap(model_runner.np, "asarray", "wait")
+    for _ in range(num_steps - 30):
+        core.step()
+    for owner, method, _ in wrapped:
+        delattr(owner, method)
+    model_runner.np.asarray = asarray
+    while core.has_work:
+        core.step()
+    steps = len(watch.times["step"])
+    result = {label: 1e6 * sum(values) / steps for label, values in watch.times.items()}
+    median_step = 1e6 * statistics.median(watch.times["step"])
+    host = result["step"] - result["wait"]
+    return {
+        "requests": num_requests,
+        "step": median_step,
+        "wait": result["wait"],
+        "host": host,
+        "schedule": result["schedule"],
+        "build": result["build"],
+        "dispatch": result["execute"] - result["build"],
+        "process": result["process"],
+        "other": host - result["schedule"] - result["execute"] - result["process"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--sampled", action="store_true", help="temperature and top_p instead of greedy")
+    parser.add_argument("--json", help="write the figures here too")
+    args = parser.parse_args()
+    config = EngineConfig.from_flags(
+        {
+            "model_path": str(ensure_default_model(Path.home() / ".cache" / "palladio")),
+            "max_running_requests": max(args.requests),
+            "max_total_tokens": max(args.requests) * (args.steps + 64),
+            "chunked_prefill_size": 256,
+        }
+    )
+    core = EngineCore.create(config, lambda progress: None)
+    rows = [measure(core, count, args.steps, args.sampled) for count in args.requests]
+    columns = list(rows[0])
+    print("µs per decode step (step: median; the rest: mean)")
+    print(" ".join(f"{name:>9}" for name in columns))
+    for row in rows:
+        print(" ".join(f"{row[name]:9.0f}" for name in columns))
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

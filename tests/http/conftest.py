@@ -1,0 +1,73 @@
+"""A fake engine, and a real uvicorn in a thread in front of it."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from palladio.http.app import create_app
+from palladio.http.config import HttpConfig
+from palladio.runtime.engine_client import EngineClient
+from palladio.runtime.tokenizer import Tokenizer
+from tests.fake_engine import FakeEngine
+from tests.tiny_tokenizer import build_tiny_tokenizer
+
+Serve = Callable[..., str]
+
+
+@contextlib.contextmanager
+def running_server(engine: EngineClient, config: HttpConfig) -> Iterator[str]:
+    """The server's address."""
+    server = uvicorn.Server(uvicorn.Config(create_app(engine, config), port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+@pytest.fixture
+def engine(tokenizer: Tokenizer) -> FakeEngine:
+    return FakeEngine(tokenizer, reply="Hello, wörld 🎉!")
+
+
+@pytest.fixture
+def serve(engine: FakeEngine) -> Iterator[Serve]:
+    """Starts a server on the engine; the arguments are HttpConfig's."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **config: stack.enter_context(running_server(engine, HttpConfig(**config)))
+
+
+@pytest.fixture
+def http(serve: Serve) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=serve(), timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+def client(serve: Serve) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=serve() + "/v1", api_key="None", max_retries=0, timeout=20) as client:
+        yield client
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.01)
+
+

@@ -1,0 +1,271 @@
+"""Every wrong request gets an OpenAI error body that names the field; never a 422, never a 500."""
+
+import json
+
+import httpx
+import openai
+import pytest
+
+from palladio.http.field_rules import METADATA, NOT_YET
+from tests.fake_engine import MODEL, FakeEngine
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def error_of(response: httpx.Response, status: int = 400) -> dict:
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": None}, "messages", "required"),
+        ({"messages": "hi"}, "messages", "list"),
+        ({"messages": ["hi"]}, "messages.0", "dictionary"),
+        ({"messages": [{"content": "hi"}]}, "messages.0.role", "role"),
+        ({"messages": [{"role": 3, "content": "hi"}]}, "messages.0.role", "string"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content", "missing"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "string"),
+        ({"messages": [{"role": "user", "content": [5]}]}, "messages.0.content.0", "object"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text", "string"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages.0.content.0.type",
+            "not supported yet",
+        ),
+        ({"messages": [{"role": "martian", "content": "hi"}]}, "messages", "unknown role martian"),
+        ({"temperature": "hot"}, "temperature", "number"),
+        ({"temperature": "0.5"}, "temperature", "number"),
+        ({"temperature": -1}, "temperature", "≥ 0"),
+        ({"temperature": True}, "temperature", "number"),
+        ({"top_p": 0}, "top_p", "> 0"),
+        ({"top_p": 1.5}, "top_p", "1"),
+        ({"top_k": 1.5}, "top_k", "integer"),
+        ({"min_p": 2}, "min_p", "1"),
+        ({"max_tokens": -1}, "max_tokens", "≥ 0"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_completion_tokens": -5}, "max_completion_tokens", "max_completion_tokens must be"),
+        ({"max_completion_tokens": 10**15}, "max_completion_tokens", "max_completion_tokens (10000"),
+        ({"max_tokens": 10**30}, "max_tokens", "integer"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens", "differ"),
+        ({"max_tokens": "5"}, "max_tokens", "integer"),
+        ({"n": 0}, "n", "[1, 128]"),
+        ({"n": 100000}, "n", "[1, 128]"),
+        ({"seed": 2**64}, "seed", ""),
+        ({"seed": 1.5}, "seed", "integer"),
+        ({"stop": 5}, "stop", "string or should be a valid list"),
+        ({"stop": [1]}, "stop.0", "string"),
+        ({"stop": [""]}, "stop", "non-empty"),
+        ({"stop": ["x"] * 100}, "stop", "at most"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids", "≥ 0"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids.0", "integer"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "token id"),
+        ({"logit_bias": {"1": 101}}, "logit_bias", "100"),
+        ({"logit_bias": [1]}, "logit_bias", "dictionary"),
+        ({"frequency_penalty": 3}, "frequency_penalty", "2"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "> 0"),
+        ({"top_logprobs": 3}, "top_logprobs", "logprobs: true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs must be"),
+        ({"logprobs": 3}, "logprobs", "boolean"),
+        ({"stream": "yes"}, "stream", "boolean"),
+        ({"stream_options": {"include_usage": 3}}, "stream_options.include_usage", "boolean"),
+        ({"stream_options": {"foo": 3}}, "stream_options.foo", "not permitted"),
+        ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "stream"),
+        ({"min_tokens": 9, "max_tokens": 3}, "min_tokens", "max_tokens"),
+        ({"rid": "a", "request_id": "b"}, "rid", "same"),
+        ({"rid": ""}, "rid", "at least 1"),
+        ({"no_stop_trim": True, "include_stop_str_in_output": False}, "no_stop_trim", "same"),
+        ({"continue_final_message": True}, "continue_final_message", "role assistant"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "set by the server"),
+        ({"chat_template_kwargs": "x"}, "chat_template_kwargs", "dictionary"),
+        ({"temprature": 1}, "temprature", "did you mean temperature?"),
+        ({"xyzzy": 1}, "xyzzy", "unknown field"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not supported yet"),
+        ({"tool_choice": "required"}, "tool_choice", "not supported yet"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
+        ({"regex": "a+"}, "regex", "not supported yet"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", "chat_template_kwargs"),
+        ({"lora_path": "x"}, "lora_path", "not supported yet"),
+        ({"best_of": 2}, "best_of", "use n"),
+        ({"modalities": ["text", "audio"]}, "modalities", "not supported yet"),
+    ],
+)
+def test_chat_field(http: httpx.Client, engine: FakeEngine, fields: dict, param: str, words: str) -> None:
+    for stream in (False, True):
+        error = error_of(http.post("/v1/chat/completions", json={"stream": stream} | CHAT | fields))
+        assert error["param"] == param
+        assert words in error["message"]
+        assert error["type"] == "invalid_request_error"
+    assert not engine.calls
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"prompt": None}, "prompt", "required"),
+        ({"prompt": ""}, "prompt", "empty"),
+        ({"prompt": []}, "prompt", "empty"),
+        ({"prompt": [[]]}, "prompt", "empty"),
+        ({"prompt": ["a", ""]}, "prompt", "empty"),
+        ({"prompt": [1, "a"]}, "prompt", "list of token ids"),
+        ({"prompt": {"a": 1}}, "prompt", "list of token ids"),
+        ({"prompt": [True]}, "prompt", "list of token ids"),
+        ({"prompt": [[1]] * 5000}, "prompt", "at most 4096"),
+        ({"prompt": [100000]}, "prompt", "vocabulary"),
+        ({"prompt": "x " * 5000}, "prompt", "tokens"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"logprobs": 21}, "logprobs", "[0, 20]"),
+        ({"logprobs": True}, "logprobs", "integer"),
+        ({"suffix": "x"}, "suffix", "not supported yet"),
+        ({"echo": True, "logprobs": 1, "n": 2, "stream": True}, "n", "stream"),
+        ({"messages": []}, "messages", "unknown field"),
+    ],
+)
+def test_completion_field(http: httpx.Client, fields: dict, param: str, words: str) -> None:
+    error = error_of(http.post("/v1/completions", json={"prompt": "hi"} | fields))
+    assert error["param"] == param
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"text": None}, "text", "one of"),
+        ({"input_ids": [1]}, "text", "one of"),
+        ({"text": []}, "text", "empty"),
+        ({"text": None, "input_ids": ["a"]}, "input_ids", "token ids"),
+        ({"sampling_params": {"temperature": -1}}, "sampling_params.temperature", "≥ 0"),
+        ({"sampling_params": {"temprature": 1}}, "sampling_params.temprature", "did you mean temperature?"),
+        ({"sampling_params": {"regex": "a"}}, "sampling_params.regex", "not supported yet"),
+        ({"sampling_params": {"logprobs": 1}}, "sampling_params.logprobs", "unknown"),
+        ({"sampling_params": [{}, {}]}, "sampling_params", "2 entries for 1"),
+        ({"sampling_params": 5}, "sampling_params", "dictionary"),
+        ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params.n", "same n"),
+        ({"text": ["a", "b"], "rid": ["x", "x"]}, "rid", "different"),
+        ({"top_logprobs_num": 3}, "top_logprobs_num", "return_logprob"),
+        ({"return_logprob": True, "top_logprobs_num": 30}, "top_logprobs_num", "20"),
+        ({"image_data": "x"}, "image_data", "not supported yet"),
+    ],
+)
+def test_generate_field(http: httpx.Client, fields: dict, param: str, words: str) -> None:
+    error = error_of(http.post("/generate", json={"text": "hi"} | fields))
+    assert error["param"] == param
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b'"x"', b"null", b'{"messages": "\xff\xfe"}', b'{"temperature": NaN}', b'{"seed": Infinity}'],
+)
+def test_body_that_is_not_a_json_object(http: httpx.Client, body: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    assert "JSON" in error_of(http.post("/v1/chat/completions", content=body, headers=headers))["message"]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
+def test_numbers_that_are_not_finite(http: httpx.Client, number: str) -> None:
+    body = json.dumps(CHAT)[:-1] + f', "temperature": {number}}}'
+    error_of(http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"}))
+
+
+def test_lone_surrogate(http: httpx.Client) -> None:
+    body = b'{"prompt": "\\ud800"}'
+    error_of(http.post("/v1/completions", content=body, headers={"content-type": "application/json"}))
+
+
+def test_content_type(http: httpx.Client) -> None:
+    error = error_of(http.post("/v1/completions", content=b"prompt=x", headers={"content-type": "text/plain"}), 415)
+    assert "application/json" in error["message"]
+    for good in ("application/json; charset=utf-8", "application/vnd.api+json"):
+        response = http.post("/v1/completions", content=b'{"prompt": "x"}', headers={"content-type": good})
+        assert response.status_code == 200
+
+
+def test_model_names(http: httpx.Client, serve) -> None:
+    error = error_of(http.post("/v1/chat/completions", json=CHAT | {"model": "gpt-4"}), 404)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert MODEL in error["message"]
+    error_of(http.get("/v1/models/other/model"), 404)
+    other = httpx.Client(base_url=serve(served_model_name=("a", "b", "*")))
+    assert other.post("/v1/chat/completions", json=CHAT | {"model": "gpt-4"}).json()["model"] == "gpt-4"
+    assert [model["id"] for model in other.get("/v1/models").json()["data"]] == ["a", "b"]
+
+
+def test_routes_and_methods(http: httpx.Client) -> None:
+    assert error_of(http.get("/v1/nothing"), 404)["code"] == "unknown_url"
+    response = http.delete("/v1/chat/completions")
+    assert "POST" in error_of(response, 405)["message"]
+    assert response.headers["allow"] == "POST"
+
+
+def test_prompt_over_the_context(http: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "x " * 5000}]
+    error = error_of(http.post("/v1/chat/completions", json=CHAT | {"messages": messages}))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+
+
+def test_prompt_of_ten_megabytes(http: httpx.Client) -> None:
+    """Refused for its length, and health answers meanwhile."""
+    content = "word " * 2_000_000
+    response = http.post("/v1/chat/completions", json=CHAT | {"messages": [{"role": "user", "content": content}]})
+    assert error_of(response)["code"] == "context_length_exceeded"
+
+
+def test_body_over_the_limit(serve) -> None:
+    with httpx.Client(base_url=serve(max_request_bytes=1000)) as client:
+        assert "--max-request-bytes" in error_of(client.post("/v1/completions", content=b"x" * 1001), 413)["message"]
+
+        def chunks():
+            for _ in range(10):
+                yield b"x" * 200
+
+        error_of(client.post("/v1/completions", content=chunks()), 413)
+        assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+
+
+def test_every_field_of_the_tables_is_judged(http: httpx.Client) -> None:
+    for name in METADATA:
+        assert http.post("/v1/chat/completions", json=CHAT | {name: "x"}).status_code == 200, name
+    for name in NOT_YET:
+        error = error_of(http.post("/v1/chat/completions", json=CHAT | {name: {"some": "thing"}}))
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+        for empty in (None, False, [], {}, ""):
+            assert http.post("/v1/chat/completions", json=CHAT | {name: empty}).status_code == 200, (name, empty)
+
+
+def test_sdk_maps_the_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**CHAT, temperature=-1)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(**CHAT | {"model": "other"})
+    assert caught.value.code == "model_not_found"
+
+
+def test_defect_is_a_500_with_an_id_in_the_log(
+    http: httpx.Client, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.refuse = ZeroDivisionError("boom")
+    for stream in (False, True):
+        response = http.post("/v1/chat/completions", json=CHAT | {"stream": stream})
+        error = error_of(response, 500)
+        assert response.headers["x-request-id"] in error["message"]
+        assert "boom" not in error["message"]
+        assert response.headers["x-request-id"] in caplog.text
+    engine.refuse, engine.fail, engine.fail_after = None, ZeroDivisionError("boom"), 1
+    text = http.post("/v1/chat/completions", json=CHAT | {"stream": True}).text
+    assert '"code":"internal_error"' in text
+    assert text.endswith("data: [DONE]\n\n")
+
+
+def test_request_id_already_running(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.delay = 0.02
+    with http.stream("POST", "/v1/completions", json={"prompt": "x", "rid": "a", "stream": True}):
+        error = error_of(http.post("/v1/completions", json={"prompt": "x", "rid": "a"}))
+    assert error["param"] == "rid"

@@ -1,0 +1,83 @@
+"""Runs a CausalLM over whole sequences: builds each step's ForwardBatch as the runtime would, without the runtime."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.forward_batch import ForwardBatch
+from palladio.model.functional import flatten_model, unflatten_model
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import make_mesh
+from palladio.model.weights import load_model
+
+PAGE_SIZE = 16
+
+
+def load(path, **options):
+    """(config, float32 model) of a directory."""
+    config = ModelConfig.from_hf(*read_model_dir(path))
+    options = {"dtype": jnp.float32, "mesh": make_mesh(1), **options}
+    return config, load_model(path, config, **options)
+
+
+class Driver:
+    """Sequences in slots 0 … B-1 with pages of their own, scattered over the pool."""
+
+    def __init__(self, config, model, num_sequences, max_len=160, page_size=PAGE_SIZE):
+        self.page_size, self.width = page_size, -(-max_len // page_size)
+        structure, self.leaves = flatten_model(model)
+        num_pages = num_sequences * self.width
+        self.table = 1 + np.random.RandomState(0).permutation(num_pages).reshape(num_sequences, self.width)
+        spec = KVCacheSpec.of(config, page_size=page_size, dtype=jnp.float32)
+        self.cache = spec.allocate(num_pages + 1, make_mesh(1))
+        self.lengths = [0] * num_sequences
+
+        def step(leaves, cache, batch):
+            model = unflatten_model(structure, leaves)
+            hidden, cache = model(batch, cache)
+            return model.logits(hidden), cache
+
+        self._step = jax.jit(step, donate_argnums=1)
+
+    def step(self, new_tokens, kind="prefill"):
+        """Feeds new_tokens[b] (maybe none) to sequence b; returns the logits of each one's new tokens."""
+        rows = [b for b, tokens in enumerate(new_tokens) if len(tokens)]
+        counts = [len(new_tokens[b]) for b in rows]
+        num_tokens = sum(counts)
+        B = len(self.lengths) + 2
+        T = B if kind == "decode" else -(-(num_tokens + 1) // 32) * 32
+        ids, positions, pages, offsets = np.zeros((4, T), np.int32)
+        query_start = np.full(B + 1, num_tokens, np.int32)
+        kv_len, last_rows, table = np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros((B, self.width), np.int32)
+        start = 0
+        for row, (b, count) in enumerate(zip(rows, counts, strict=True)):
+            where = slice(start, start + count)
+            ids[where] = new_tokens[b]
+            positions[where] = np.arange(self.lengths[b], self.lengths[b] + count)
+            pages[where] = self.table[b][positions[where] // self.page_size]
+            offsets[where] = positions[where] % self.page_size
+            self.lengths[b] += count
+            query_start[row], kv_len[row], last_rows[row] = start, self.lengths[b], start + count - 1
+            table[row] = self.table[b]
+            start += count
+        fields = (ids, positions, query_start, kv_len, table, pages, offsets, last_rows, np.int32(len(rows)))
+        batch = ForwardBatch(*map(jnp.asarray, fields), kind=kind)
+        logits, self.cache = self._step(self.leaves, self.cache, batch)
+        logits = np.asarray(logits)
+        return {
+            b: logits[query_start[row] : query_start[row] + count]
+            for row, (b, count) in enumerate(zip(rows, counts, strict=True))
+        }
+
+
+def greedy(driver, prompts, num_tokens):
+    """Prefills all prompts together, then decodes. Returns (last logits of each prompt, tokens of each)."""
+    first = driver.step(prompts)
+    logits = [first[b][-1] for b in range(len(prompts))]
+    tokens = [[int(row.argmax())] for row in logits]
+    for _ in range(num_tokens - 1):
+        out = driver.step([row[-1:] for row in tokens], kind="decode")
+        for b, row in enumerate(tokens):
+            row.append(int(out[b][-1].argmax()))
+    return logits, tokens

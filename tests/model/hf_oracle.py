@@ -1,0 +1,25 @@
+"""What transformers (with torch) computes for a checkpoint. Only imported where torch is."""
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+
+@torch.inference_mode()
+def run(path, prompts, num_tokens):
+    """Logits [len, V] of every prompt, and the greedy tokens after it."""
+    model, info = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    assert not info["missing_keys"], info
+    assert not info["unexpected_keys"], info
+    logits, tokens = [], []
+    for prompt in prompts:
+        out = model(torch.tensor([prompt]), use_cache=True)
+        logits.append(out.logits[0].numpy())
+        row = [int(out.logits[0, -1].argmax())]
+        while len(row) < num_tokens:
+            out = model(torch.tensor([row[-1:]]), past_key_values=out.past_key_values, use_cache=True)
+            row.append(int(out.logits[0, -1].argmax()))
+        tokens.append(row)
+    return logits, np.array(tokens)

@@ -1,0 +1,79 @@
+"""The models give what transformers gives: float32 logits and greedy tokens, ragged, across page edges, in chunks."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from tests.model.driver import Driver, greedy, load
+from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
+from tests.tiny_model import FAMILIES, make_checkpoint
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_golden(family, tmp_path):
+    """Without torch: what transformers computed once (tests/model/make_goldens.py)."""
+    golden = np.load(GOLDENS / f"{family}.npz")
+    config, model = load(make_checkpoint(tmp_path, family))
+    logits, tokens = greedy(Driver(config, model, len(prompts())), prompts(), NUM_TOKENS)
+    np.testing.assert_allclose(logits, golden["logits"], atol=1e-4, rtol=0)
+    np.testing.assert_array_equal(tokens, golden["tokens"])
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_logit_of_the_prompts(family, tmp_path):
+    """With torch: all positions, not only the last one."""
+    from tests.model import hf_oracle
+
+    path = make_checkpoint(tmp_path, family)
+    config, model = load(path)
+    ours = Driver(config, model, len(prompts())).step(prompts())
+    theirs, _ = hf_oracle.run(path, prompts(), 1)
+    for b, expected in enumerate(theirs):
+        np.testing.assert_allclose(ours[b], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "mistral"])
+@pytest.mark.parametrize("cut", [1, 15, 16, 17, 40])
+def test_two_chunks_equal_one(family, cut, tmp_path):
+    config, model = load(make_checkpoint(tmp_path, family))
+    whole = Driver(config, model, len(prompts())).step(prompts())
+    driver = Driver(config, model, len(prompts()))
+    parts = (driver.step([p[:cut] for p in prompts()]), driver.step([p[cut:] for p in prompts()]))
+    for b in range(len(prompts())):
+        chunked = np.concatenate([part[b] for part in parts if b in part])
+        np.testing.assert_allclose(chunked, whole[b], atol=2e-5, rtol=0)
+
+
+def test_neighbours_and_padding_change_nothing(tmp_path):
+    """A request alone, and among others in another order: the same logits."""
+    config, model = load(make_checkpoint(tmp_path, "qwen3"))
+    together = Driver(config, model, len(prompts())).step(prompts()[::-1])
+    for b, prompt in enumerate(prompts()[::-1]):
+        alone = Driver(config, model, 1).step([prompt])[0]
+        np.testing.assert_allclose(together[b], alone, atol=2e-5, rtol=0)
+
+
+def test_prefill_and_decode_in_one_step(tmp_path):
+    config, model = load(make_checkpoint(tmp_path, "qwen2"))
+    first, second = prompts()[5], prompts()[7]
+    expected = Driver(config, model, 2).step([first, second])
+    driver = Driver(config, model, 2)
+    driver.step([first[:-1], []])
+    mixed = driver.step([first[-1:], second])
+    np.testing.assert_allclose(mixed[0][-1], expected[0][-1], atol=2e-5, rtol=0)
+    np.testing.assert_allclose(mixed[1], expected[1], atol=2e-5, rtol=0)
+
+
+def test_reference_backend_agrees(tmp_path):
+    path = make_checkpoint(tmp_path, "mistral")
+    outputs = [
+        Driver(*load(path, attention_backend=backend), len(prompts())).step(prompts())
+        for backend in ("xla", "reference")
+    ]
+    for b in range(len(prompts())):
+        np.testing.assert_allclose(outputs[0][b], outputs[1][b], atol=2e-5, rtol=0)

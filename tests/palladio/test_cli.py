@@ -1,0 +1,159 @@
+"""The commands, with the engine and the server replaced; and one real start of the process for what it prints."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palladio import __main__ as cli
+from palladio import __version__, launch_server
+from palladio.default_model import DEFAULT_MODEL_NAME
+from palladio.runtime.errors import ConfigError, EngineDeadError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclasses.dataclass
+class Launched:
+    """What the launcher handed on."""
+
+    config: object = None
+    http: object = None
+    status: int = 0
+    error: Exception | None = None
+
+
+@pytest.fixture
+def launched(monkeypatch, tmp_path):
+    seen = Launched()
+
+    class Engine:
+        @classmethod
+        def from_config(cls, config, *, in_process):
+            assert in_process is False
+            seen.config = config
+            return cls()
+
+    def serve(engine, http):
+        assert isinstance(engine, Engine)
+        seen.http = http
+        if seen.error is not None:
+            raise seen.error
+        return seen.status
+
+    monkeypatch.setattr(launch_server, "AsyncEngine", Engine)
+    monkeypatch.setattr(launch_server, "serve", serve)
+    monkeypatch.setattr(launch_server, "configure_logging", lambda level: None)
+    monkeypatch.setenv("PALLADIO_CACHE_DIR", str(tmp_path))
+    return seen
+
+
+def test_flags_reach_the_engine_and_the_server(launched, tmp_path):
+    status = launch_server.main(
+        ["--model-path", "m", "--port", "31000", "--page_size", "8", "--random-seed", "5", "--log-level", "warning"]
+    )
+    assert status == 0
+    assert (launched.config.source.model_path, launched.config.cache.page_size) == ("m", 8)
+    assert launched.config.execution.random_seed == 5
+    assert launched.config.execution.compilation_cache_dir == str(tmp_path / "xla")
+    assert (launched.http.port, launched.http.log_level) == (31000, "warning")
+
+
+def test_an_unset_seed_is_drawn_and_told(launched, caplog):
+    with caplog.at_level("INFO", logger="palladio"):
+        launch_server.main(["--model-path", "m", "--enable-torch-compile"])
+    seed = launched.config.execution.random_seed
+    assert 0 <= seed < 2**30
+    boot, warning = caplog.messages
+    assert boot.startswith("server_args=ServerArgs(model_path='m', tokenizer_path='m', ")
+    assert f"random_seed={seed}" in boot
+    assert warning.startswith("--enable-torch-compile has no effect on XLA: ")
+    assert caplog.records[1].levelname == "WARNING"
+
+
+def test_serve_without_a_model_takes_the_embedded_one_and_says_so(launched, tmp_path, capsys):
+    assert cli.main(["serve", "--port", "31001"]) == 0
+    assert launched.config.source.model_path == str(tmp_path / "models" / DEFAULT_MODEL_NAME)
+    assert launched.http.served_model_name == (DEFAULT_MODEL_NAME,)
+    assert "talks nonsense" in capsys.readouterr().err
+    assert cli.main(["serve", "--model", "m"]) == 0
+    assert launched.config.source.model_path == "m"
+
+
+def test_launch_server_without_a_model_is_an_error(launched, capsys):
+    assert launch_server.main([]) == 2
+    assert capsys.readouterr().err.startswith("error: --model-path is required")
+    assert launched.config is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--quantization", "awq"], "--quantization is not supported yet"),
+        (["--tp", "2"], "--tp-size 2 is not supported yet"),
+        (["--page-size", "0"], "--page-size must be at least 1"),
+        (["--what"], "unknown flag --what"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_exit_code_2(launched, capsys, words, message):
+    assert launch_server.main(["--model-path", "m", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+
+
+def test_what_ends_the_server_becomes_the_exit_code(launched, capsys):
+    launched.status = 1
+    assert launch_server.main(["--model-path", "m"]) == 1
+    for error, status in ((EngineDeadError("gone"), 1), (ConfigError("bad"), 2), (KeyboardInterrupt(), 130)):
+        launched.error = error
+        assert launch_server.main(["--model-path", "m"]) == status
+    assert capsys.readouterr().err.endswith("error: gone\nerror: bad\n")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PALLADIO_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b"}, "/b/palladio"),
+        ({"XDG_CACHE_HOME": ""}, os.path.expanduser("~/.cache/palladio")),
+    ],
+)
+def test_cache_directory(environment, expected):
+    assert str(launch_server.user_cache_dir(environment)) == expected
+
+
+def test_version_help_and_unknown_commands(capsys):
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+    for words in ([], ["help"], ["--help"]):
+        assert cli.main(words) == 0
+        assert "serve " in capsys.readouterr().out
+    assert cli.main(["dance"]) == 2
+    assert "unknown command 'dance'" in capsys.readouterr().err
+
+
+def test_the_processes_lines_look_like_sglangs(tmp_path):
+    """A checkpoint that is not there: the boot line and the warning come out stamped, then one line, no traceback."""
+    missing = tmp_path / "missing"
+    command = [sys.executable, "-m", "palladio.launch_server", "--model-path", str(missing), "--port", "0"]
+    result = subprocess.run(
+        [*command, "--enable-p2p-check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "PALLADIO_CACHE_DIR": str(tmp_path)},
+        check=False,
+    )
+    lines = result.stderr.splitlines()
+    stamp = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
+    assert re.match(stamp + r"server_args=ServerArgs\(model_path='", lines[0])
+    assert re.match(stamp + "WARNING: --enable-p2p-check has no effect on XLA: ", lines[1])
+    assert result.returncode != 0
+    assert str(missing) in "\n".join(lines[2:])
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,151 @@
+"""Tiny checkpoints in Hugging Face's format, made by numpy alone: the same bytes on every machine, with or without torch.
+
+`make_checkpoint(directory, "qwen2")` writes config.json, generation_config.json and model.safetensors. transformers
+itself loads them (tests/model/hf_oracle.py), so they are what a real checkpoint of the family is.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+VOCAB_SIZE = 384
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "torch_dtype": "float32",
+}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen2_tied": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen2_yarn": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    },
+    "qwen2_windowed": {  # the upper layer only
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 12,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32, "attention_bias": False},
+    "llama3": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "llama_biased": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "rope_scaling": {"type": "linear", "factor": 2.0},
+    },
+    "mistral": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "num_key_value_heads": 1,
+        "sliding_window": 12,  # less than most test prompts
+    },
+}
+
+
+def make_checkpoint(directory: Path, family: str, **overrides: Any) -> Path:
+    """Writes a tiny float32 checkpoint; `overrides` replace keys of config.json. Returns the directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = tiny_config(family, **overrides)
+    write_json(directory / "config.json", config)
+    write_json(directory / "generation_config.json", {"eos_token_id": [2, 1], "temperature": 0.7})
+    save_file(tiny_weights(config), directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
+    """What config.json holds."""
+    return {**_COMMON, **FAMILIES[family], **overrides}
+
+
+def tiny_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Random float32 weights under the names of Hugging Face, each a function of its name and shape."""
+    return {name: _random(name, shape) for name, shape in weight_shapes(config).items()}
+
+
+def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Every tensor's name and shape."""
+    D, F, V = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    N, K = config["num_attention_heads"], config["num_key_value_heads"]
+    H = config.get("head_dim") or D // N
+    kind = config["model_type"]
+    qkv_bias = kind == "qwen2" or config.get("attention_bias", False)
+    layer: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (D,), "post_attention_layernorm.weight": (D,)}
+    for name, (rows, columns), bias in (
+        ("self_attn.q_proj", (N * H, D), qkv_bias),
+        ("self_attn.k_proj", (K * H, D), qkv_bias),
+        ("self_attn.v_proj", (K * H, D), qkv_bias),
+        ("self_attn.o_proj", (D, N * H), config.get("attention_bias", False)),
+        ("mlp.gate_proj", (F, D), config.get("mlp_bias", False)),
+        ("mlp.up_proj", (F, D), config.get("mlp_bias", False)),
+        ("mlp.down_proj", (D, F), config.get("mlp_bias", False)),
+    ):
+        layer[f"{name}.weight"] = (rows, columns)
+        if bias:
+            layer[f"{name}.bias"] = (rows,)
+    if kind == "qwen3":
+        layer |= {"self_attn.q_norm.weight": (H,), "self_attn.k_norm.weight": (H,)}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (V, D)}
+    for number in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
+    shapes["model.norm.weight"] = (D,)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (V, D)
+    return shapes
+
+
+def to_bfloat16(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: value.astype(ml_dtypes.bfloat16) for name, value in weights.items()}
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+
+
+def _random(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    # RandomState, not default_rng: its stream is frozen, and the goldens depend on it.
+    rng = np.random.RandomState(zlib.crc32(name.encode()))
+    values = rng.standard_normal(shape)
+    if name.endswith("norm.weight"):
+        values = 1.0 + 0.2 * values
+    elif name.endswith(".bias"):
+        values *= 0.2
+    else:
+        values *= 1.5 * shape[-1] ** -0.5  # lively: every layer moves the logits
+    return values.astype(np.float32)
