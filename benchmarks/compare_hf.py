@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 from checkpoints import make_checkpoint
 from serving import Target, Workload, run_workload
 
-from palladio.utils import terminate_process, wait_for_server
+from palladio.utils import terminate_process
 
 PROMPT_TOKENS = 32
 NEW_TOKENS = {"tiny": 128, "0.5b": 32}
@@ -92,6 +93,18 @@ def measure(generate: Any, batches: Sequence[int]) -> dict[int, float]:
     return speeds
 
 
+def wait_until_healthy(port: int, process: subprocess.Popen[str], limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with exit code {process.returncode}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not ready after {limit:g} s")
+        time.sleep(0.2)
+
+
 @contextlib.contextmanager
 def server(command: list[str], log: Path, port: int) -> Iterator[None]:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -100,7 +113,7 @@ def server(command: list[str], log: Path, port: int) -> Iterator[None]:
             command, stdout=output, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
         )
     try:
-        wait_for_server(f"http://127.0.0.1:{port}", timeout=400, process=process)
+        wait_until_healthy(port, process, 400)
         yield
     finally:
         terminate_process(process)
@@ -117,7 +130,7 @@ def run_server(side: str, checkpoint: str, batches: Sequence[int], tokens: int) 
     else:
         program = Path(sys.executable).with_name("transformers")
         command = [str(program), "serve", checkpoint, "--continuous-batching", "--dtype", "float32", "--device", "cpu"]
-        extra = {}
+        extra = {"ignore_eos": None}  # unknown there; random weights hardly ever end by themselves
     command += ["--host", "127.0.0.1", "--port", str(port)]
     target = Target(f"http://127.0.0.1:{port}/v1", checkpoint, "chat", extra)
     speeds: dict[int, float] = {}

@@ -107,7 +107,8 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A server under load. `endpoint` is "completions" or "chat"; `extra` is merged into every request body."""
+    """A server under load. `endpoint` is "completions" or "chat"; `extra` is merged into every request body, and its
+    nulls remove fields that the server does not know."""
 
     base_url: str
     model: str
@@ -135,7 +136,7 @@ class Target:
             "ignore_eos": True,
         }
         content = {"messages": [{"role": "user", "content": prompt}]} if self.endpoint == "chat" else {"prompt": prompt}
-        return body | content | self.extra
+        return {name: value for name, value in (body | content | self.extra).items() if value is not None}
 
 
 async def ask(target: Target, client: httpx.AsyncClient, prompt: str, max_tokens: int) -> Answer:
@@ -309,7 +310,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workloads", nargs="+", choices=tuple(WORKLOADS), default=tuple(WORKLOADS))
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that one workload may take")
     parser.add_argument("--seed", type=int, default=0, help="another seed makes other prompts (none of them cached)")
-    parser.add_argument("--extra", type=json.loads, default={}, help="JSON object merged into each request")
+    parser.add_argument(
+        "--extra", type=json.loads, default={}, help="JSON object merged into each request; null removes a field"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     args = parser.parse_args(argv)
     target = Target(args.base_url, args.model, args.endpoint, args.extra, args.api_key)

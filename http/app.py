@@ -16,6 +16,7 @@ from palladio.http.routes_completions import completions_router
 from palladio.http.routes_generate import generate_router
 from palladio.http.routes_models import models_router
 from palladio.http.routes_tokenize import tokenize_router
+from palladio.http.text_encoder import TextEncoder
 from palladio.runtime.engine_client import EngineClient
 
 
@@ -25,7 +26,7 @@ def create_app(engine: EngineClient, config: HttpConfig) -> FastAPI:
     Raises:
         ConfigError: --chat-template cannot be read.
     """
-    context = Context(engine, config, ChatTemplate(config))
+    context = Context(engine, config, ChatTemplate(config), TextEncoder(engine))
     middleware = [
         Middleware(RequestBorder),
         Middleware(

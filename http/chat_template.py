@@ -10,6 +10,7 @@ from typing import Any
 from palladio.http.chat_messages import ContentFormat, continues_final_message, template_messages
 from palladio.http.config import HttpConfig
 from palladio.http.template_format import detect_content_format
+from palladio.http.text_encoder import LONG_TEXT, TextEncoder
 from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -17,7 +18,6 @@ logger = logging.getLogger(__name__)
 
 _BUILT_IN = Path(__file__).parent / "templates"
 _OURS = ("messages", "template", "tools", "add_generation_prompt", "continue_final_message")
-LONG_TEXT = 50_000  # characters; longer texts are rendered and tokenized in a thread, so that streams keep flowing
 
 
 class ChatTemplate:
@@ -34,7 +34,7 @@ class ChatTemplate:
 
     async def encode(
         self,
-        tokenizer: Tokenizer,
+        encoder: TextEncoder,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool | None,
@@ -53,8 +53,8 @@ class ChatTemplate:
         """
 
         def run() -> list[int]:
-            text = self.render(tokenizer, messages, add_generation_prompt, continue_final_message, kwargs)
-            return tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
+            text = self.render(encoder.tokenizer, messages, add_generation_prompt, continue_final_message, kwargs)
+            return encoder.encode(text, add_special_tokens=bool(add_special_tokens))
 
         size = sum(len(content) for m in messages if isinstance(content := m.get("content"), str | list))
         parts = (part for m in messages if isinstance(content := m.get("content"), list) for part in content)

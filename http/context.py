@@ -10,6 +10,7 @@ from typing import Any
 
 from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
+from palladio.http.text_encoder import TextEncoder
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import (
     EngineDeadError,
@@ -38,6 +39,7 @@ class Context:
     engine: EngineClient
     config: HttpConfig
     chat_template: ChatTemplate
+    encoder: TextEncoder
     started: float = dataclasses.field(default_factory=time.time)
     running: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
@@ -63,12 +65,7 @@ class Context:
         Raises:
             InvalidRequestError: the server runs without one.
         """
-        tokenizer = self.engine.tokenizer
-        if tokenizer is None:
-            raise InvalidRequestError(
-                "the server runs with --skip-tokenizer-init: send token ids to /v1/completions or /generate"
-            )
-        return tokenizer
+        return self.encoder.tokenizer
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -25,11 +25,16 @@ MAX_PROMPTS = 4096  # prompts in one request; more would hold one connection for
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One prompt for the engine; `params.n` is the same for all jobs of a request."""
+    """One prompt for the engine.
+
+    Attributes:
+        first_index: of its samples among the request's choices.
+    """
 
     prompt_ids: list[int]
     params: SamplingParams
     request_id: str
+    first_index: int = 0
 
 
 def job_ids(name: str, count: int) -> list[str]:
@@ -52,7 +57,7 @@ def check_num_prompts(count: int, param: str) -> None:
 
 
 class OutputStream:
-    """The outputs of all samples of all jobs; an output's index is prompt * n + sample.
+    """The outputs of all samples of all jobs; an output's index is that of its choice.
 
     `start` opens it; leaving it as a context manager aborts what still runs.
 
@@ -73,11 +78,12 @@ class OutputStream:
 
     @property
     def n(self) -> int:
+        """Of each prompt, where all have the same: everywhere but /generate."""
         return self._jobs[0].params.n
 
     @property
     def num_choices(self) -> int:
-        return len(self._jobs) * self.n
+        return sum(job.params.n for job in self._jobs)
 
     async def start(self) -> Self:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
@@ -144,13 +150,13 @@ async def _merge(engine: EngineClient, jobs: list[Job], received: float) -> Outp
     """The outputs of several jobs as they come; the first error ends them all."""
     queue: asyncio.Queue[RequestOutput | asyncio.Task[None]] = asyncio.Queue()
 
-    async def pump(position: int, job: Job) -> None:
+    async def pump(job: Job) -> None:
         async with contextlib.aclosing(_generate(engine, job, received)) as outputs:
             async for output in outputs:
-                output.index += position * job.params.n
+                output.index += job.first_index
                 queue.put_nowait(output)
 
-    tasks = [asyncio.create_task(pump(position, job)) for position, job in enumerate(jobs)]
+    tasks = [asyncio.create_task(pump(job)) for job in jobs]
     try:
         for task in tasks:
             task.add_done_callback(queue.put_nowait)

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from palladio.http.chat_template import LONG_TEXT
 from palladio.http.context import Context
 from palladio.http.generation import check_num_prompts
 from palladio.http.protocol_completions import Prompt, is_token_ids
+from palladio.http.text_encoder import LONG_TEXT
 from palladio.runtime.errors import InvalidRequestError
 
 
@@ -29,8 +29,7 @@ async def encode_prompts(
     """Tokenizes the texts; token ids pass. Long texts are tokenized in a thread, so that streams keep flowing."""
 
     def encode(texts: list[str]) -> list[list[int]]:
-        tokenizer = context.tokenizer
-        return [tokenizer.encode(text, add_special_tokens) for text in texts]
+        return [context.encoder.encode(text, add_special_tokens) for text in texts]
 
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if not texts:

@@ -79,12 +79,18 @@ class SamplingFields(WireModel):
 
 
 def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> InvalidRequestError:
-    """The errors of the first wrong field, as one sentence. A union reports one error per branch: they are joined."""
+    """The errors of the first wrong field, as one sentence.
+
+    A union reports the errors of all its branches: the branch that got deepest is the one that was meant, and errors
+    at the same place are joined.
+    """
     paths: dict[str, list[str]] = {}
     for error in exc.errors(include_url=False):
         reason = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
         paths.setdefault(_path(error["loc"], data), []).append(reason)
-    path, reasons = next(iter(paths.items()))
+    field = next(iter(paths)).partition(".")[0]
+    path = max((path for path in paths if path.partition(".")[0] == field), key=lambda path: path.count("."))
+    reasons = paths[path]
     return InvalidRequestError(f"{path}: {' or '.join(dict.fromkeys(reasons))}", param=path)
 
 

@@ -37,11 +37,13 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
     model = context.model_name(body.model)
     tokenizer = context.tokenizer
     limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
+        raise InvalidRequestError("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
     with client_names({"max_tokens": limit_name, "logprobs": "top_logprobs", "prompt": "messages"}):
         params = _params(body, context, limit_name)
         name = request_name(body, request.state.request_id)
         prompt_ids = await context.chat_template.encode(
-            tokenizer,
+            context.encoder,
             body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -73,12 +75,9 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
 
 
 def _params(body: ChatRequest, context: Context, limit_name: str) -> SamplingParams:
-    limits = {body.max_tokens, body.max_completion_tokens} - {None}
-    if len(limits) > 1:
-        raise InvalidRequestError("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
-    max_tokens = limits.pop() if limits else None
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     check_scoring_only(body, max_tokens, limit_name)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=logprobs)

@@ -44,7 +44,8 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     prompt_ids = await encode_prompts(context, prompts, add_special_tokens=body.add_special_tokens is not False)
     echoes = _echoes(context, prompts, params) if body.echo else None
     fitted = _fit(context, body, params, prompt_ids)
-    jobs = [Job(*job) for job in zip(prompt_ids, fitted, job_ids(name, len(fitted)), strict=True)]
+    indices = range(0, len(fitted) * params.n, params.n)
+    jobs = [Job(*job) for job in zip(prompt_ids, fitted, job_ids(name, len(fitted)), indices, strict=True)]
     stream = OutputStream(context, jobs, name=name, received=received)
     head = {
         "id": name,

@@ -1,7 +1,8 @@
 """POST /generate: SGLang's native route."""
 
 import time
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
@@ -9,28 +10,20 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.context import Context
 from palladio.http.field_rules import screen
-from palladio.http.generation import (
-    Job,
-    OutputStream,
-    check_abort,
-    default_max_tokens,
-    job_ids,
-    until_disconnect,
-)
+from palladio.http.generation import Job, OutputStream, check_abort, default_max_tokens, job_ids, until_disconnect
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_generate import GenerateRequest
 from palladio.http.sse import EventStream
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.sglang_format import DEFAULT_MAX_TOKENS, LogprobOptions, SampleResult, sample_result
+from palladio.runtime.sglang_format import DEFAULT_MAX_TOKENS, GenerateJob, JobResult, SampleResult, expand_jobs
+from palladio.runtime.tokenizer import Tokenizer
 
-T = TypeVar("T")
-
-_LIMITS = ("max_new_tokens", "max_tokens")
-_SAMPLING_NAMES = (
-    *SamplingParams.__dataclass_fields__.keys() - {"logprobs", "prompt_logprobs"},  # the request's own fields say these
-    *("max_new_tokens", "min_new_tokens", "sampling_seed"),
+_SAMPLING_NAMES = frozenset(
+    # log-probabilities are asked for by the request's own fields
+    SamplingParams.__dataclass_fields__.keys() - {"logprobs", "prompt_logprobs"}
+    | {"max_new_tokens", "min_new_tokens", "sampling_seed"}
 )
 
 
@@ -56,59 +49,59 @@ async def _generate(context: Context, request: Request, body: GenerateRequest) -
     given, param = (body.text, "text") if body.text is not None else (body.input_ids, "input_ids")
     assert given is not None
     prompts = split_prompts(given, param)
-    is_batch = prompts is given
-    options = _options(body, len(prompts))
-    prompt_ids = await encode_prompts(context, prompts)
-    params = _params(context, body, prompt_ids, options)
-    n = params[0].n
-    if any(other.n != n for other in params):
-        raise InvalidRequestError("sampling_params must have the same n for all prompts", param="sampling_params.n")
     name, ids = _names(body.rid, request.state.request_id, len(prompts))
-    jobs = [Job(*job) for job in zip(prompt_ids, params, ids, strict=True)]
+    described = _expand(context, body, await encode_prompts(context, prompts), ids)
+    jobs = [_job(context, job) for job in described]
     stream = OutputStream(context, jobs, name=name, received=received)
-    is_list = is_batch or n > 1
+    results = _Results(described, context.engine.tokenizer)
+    is_list = prompts is given or stream.num_choices > 1
     if body.stream:
         await until_disconnect(request.receive, stream.start())
-        return EventStream(stream, _CumulativeEvents(context, options, n, is_list=is_list))
-    outputs = await until_disconnect(request.receive, _collect(stream))
-    answers = []
-    for index, sample in enumerate(outputs):
-        if sample:
-            sample[0].prompt_logprobs = outputs[index - index % n][0].prompt_logprobs  # the first sample has them
-        answers.append(sample_result(sample, options[index // n], context.engine.tokenizer))
+        interval = context.config.stream_interval
+        return EventStream(stream, _CumulativeEvents(results, interval, is_list=is_list))
+    await until_disconnect(request.receive, _collect(stream, results))
+    answers = [sample.to_dict() for sample in results.samples]
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
 
 
-async def _collect(stream: OutputStream) -> list[list[RequestOutput]]:
+class _Results:
+    """The results of all samples, by their index in the request."""
+
+    def __init__(self, jobs: Sequence[GenerateJob], tokenizer: Tokenizer | None) -> None:
+        results = [JobResult(job, tokenizer) for job in jobs]
+        self.samples = [sample for result in results for sample in result.samples]
+        self._siblings = [result.samples for result in results for _ in result.samples]
+
+    def add(self, output: RequestOutput) -> SampleResult:
+        if output.prompt_logprobs is not None:  # they come once, and hold for all samples of the prompt
+            for sample in self._siblings[output.index]:
+                sample.prompt_logprobs = output.prompt_logprobs
+        self.samples[output.index].add(output)
+        return self.samples[output.index]
+
+
+async def _collect(stream: OutputStream, results: _Results) -> None:
     async with await stream.start():
-        outputs: list[list[RequestOutput]] = [[] for _ in range(stream.num_choices)]
         if stream.first is not None:
-            outputs[stream.first.index].append(stream.first)
+            results.add(stream.first)
         async for output in stream.rest:
             check_abort(output)
-            outputs[output.index].append(output)
-    return outputs
+            results.add(output)
 
 
 class _CumulativeEvents:
     """Each event holds all of its sample's text so far, as SGLang sends it; `index` says which sample of several."""
 
-    def __init__(self, context: Context, options: list[LogprobOptions], n: int, *, is_list: bool) -> None:
-        self._options = options
-        self._tokenizer = context.engine.tokenizer
-        self._interval = context.config.stream_interval
-        self._n = n
+    def __init__(self, results: _Results, interval: int, *, is_list: bool) -> None:
+        self._results = results
+        self._interval = interval
         self._is_list = is_list
-        self._results: dict[int, SampleResult] = {}
         self._waiting: dict[int, int] = {}
 
     def write(self, output: RequestOutput) -> bytes:
         index = output.index
-        result = self._results.get(index)
+        result = self._results.add(output)
         waiting = self._waiting.get(index, self._interval) + len(output.token_ids)
-        if result is None:
-            result = self._results[index] = SampleResult(self._options[index // self._n], self._tokenizer)
-        result.add(output)
         if output.finish is None and waiting < self._interval:
             self._waiting[index] = waiting
             return b""
@@ -120,47 +113,41 @@ class _CumulativeEvents:
         return b""
 
 
-def _per_prompt(value: T | list[T] | None, count: int, param: str) -> list[T | None]:
-    """A list has one entry a prompt; anything else is for all prompts."""
-    if not isinstance(value, list):
-        return [value] * count
-    if len(value) != count:
-        raise InvalidRequestError(f"{param} has {len(value)} entries for {count} prompts", param=param)
-    return [*value]
-
-
-def _options(body: GenerateRequest, count: int) -> list[LogprobOptions]:
-    columns = (
-        _per_prompt(body.return_logprob, count, "return_logprob"),
-        _per_prompt(body.logprob_start_len, count, "logprob_start_len"),
-        _per_prompt(body.top_logprobs_num, count, "top_logprobs_num"),
-    )
-    return [
-        LogprobOptions(
-            return_logprob=bool(wanted),
-            logprob_start_len=start,
-            top_logprobs_num=top,
-            return_text_in_logprobs=bool(body.return_text_in_logprobs),
+def _expand(context: Context, body: GenerateRequest, prompts: list[list[int]], ids: list[str]) -> list[GenerateJob]:
+    given = body.sampling_params or {}
+    sampling = [_screen(entry) for entry in given] if isinstance(given, list) else _screen(given)
+    logprobs = {
+        "return_logprob": False if body.return_logprob is None else body.return_logprob,
+        "logprob_start_len": body.logprob_start_len,
+        "top_logprobs_num": body.top_logprobs_num,
+        "return_text_in_logprobs": bool(body.return_text_in_logprobs),
+    }
+    try:
+        jobs, _ = expand_jobs(
+            prompt=None,
+            input_ids=prompts,
+            sampling_params=sampling,
+            rid=ids,
+            logprobs=logprobs,
+            defaults=context.sampling_defaults,
         )
-        for wanted, start, top in zip(*columns, strict=True)
-    ]
+    except InvalidRequestError as exc:
+        if exc.param in _SAMPLING_NAMES:
+            exc.param = f"sampling_params.{exc.param}"
+        raise
+    return jobs
 
 
-def _params(
-    context: Context, body: GenerateRequest, prompts: list[list[int]], options: list[LogprobOptions]
-) -> list[SamplingParams]:
-    given: list[dict[str, Any] | None] = _per_prompt(body.sampling_params, len(prompts), "sampling_params")
-    result: list[SamplingParams] = []
-    for values, ids, logprobs in zip(given, prompts, options, strict=True):
-        kept = screen(values or {}, _SAMPLING_NAMES, where="sampling_params.")
-        try:
-            params = SamplingParams.from_dict(kept, defaults=context.sampling_defaults)
-        except InvalidRequestError as exc:
-            raise InvalidRequestError(str(exc), param=f"sampling_params.{exc.param}", code=exc.code) from None
-        if not any(name in kept for name in _LIMITS):
-            params = default_max_tokens(params, DEFAULT_MAX_TOKENS, len(ids), context.engine.info)
-        result.append(logprobs.apply(params))
-    return result
+def _screen(values: dict[str, Any]) -> dict[str, Any]:
+    return screen(values, _SAMPLING_NAMES, where="sampling_params.")
+
+
+def _job(context: Context, job: GenerateJob) -> Job:
+    assert isinstance(job.prompt, list)  # tokenized by encode_prompts
+    params = job.params
+    if job.uses_default_length:
+        params = default_max_tokens(params, DEFAULT_MAX_TOKENS, len(job.prompt), context.engine.info)
+    return Job(job.prompt, params, job.request_id, job.first_index)
 
 
 def _names(rid: str | list[str] | None, generated: str, count: int) -> tuple[str, list[str]]:

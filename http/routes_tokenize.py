@@ -58,7 +58,7 @@ async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
         raise InvalidRequestError("give one of prompt and messages", param="prompt")
     if body.messages is not None:
         ids = await context.chat_template.encode(
-            context.tokenizer,
+            context.encoder,
             body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,

@@ -41,5 +41,5 @@ class ShardingRules:
     def sharding(self, mesh: Mesh, logical_axes: tuple[str | None, ...]) -> NamedSharding:
         """The sharding of an array whose dimensions have these logical axes (None: never split)."""
         table: dict[str, str | None] = dataclasses.asdict(self)
-        spec = PartitionSpec(*(axis and table[axis] for axis in logical_axes))  # type: ignore[no-untyped-call]
+        spec = PartitionSpec(*(axis and table[axis] for axis in logical_axes))
         return NamedSharding(mesh, spec)

@@ -5,6 +5,7 @@ Host memory holds one parameter at a time beside what the devices hold (on CPU t
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from palladio.model.weight_transforms import Part, part_of
 Progress = Callable[[int, int], None]
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
+BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,13 +128,21 @@ def _assemble(
     index: tuple[slice, ...],
 ) -> Array:
     """The slice `index` of a parameter, put together from its parts."""
-    out = np.empty([len(range(size)[where]) for size, where in zip(shape, index, strict=True)], dtype)
+    out = _aligned_empty([len(range(size)[where]) for size, where in zip(shape, index, strict=True)], dtype)
     for source in sources:
         stored = checkpoint.read(source.tensor)
         if source.scale is not None:
             stored = _dequantized(stored, checkpoint.read(source.scale), quantization, dtype)
         source.part.copy(stored, index, out)
     return out
+
+
+def _aligned_empty(shape: list[int], dtype: np.dtype) -> Array:
+    """Memory that jax on CPU takes over as it is; elsewhere aligned it would copy, and the load would peak higher."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + BUFFER_ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % BUFFER_ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def _dequantized(stored: Array, scale: Array, quantization: QuantizationConfig | None, dtype: np.dtype) -> Array:

@@ -43,6 +43,7 @@ from palladio.runtime.transport import EngineTransport, ThreadTransport
 
 _LONG_TEXT = 8192  # characters from which on a prompt is tokenized off the event loop
 _STOP_TIMEOUT = 10.0
+_STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class AsyncEngine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._launch_task
         await self.abort(None)
-        await self._transport.stop(_STOP_TIMEOUT if self._info is not None else 0.0)
+        await self._transport.stop(_STOP_TIMEOUT_STARTING if self._info is None else _STOP_TIMEOUT)
         self._die(EngineFailed("the engine was shut down", config=False))
 
     async def generate(
@@ -199,7 +200,7 @@ class AsyncEngine:
             self._die(EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False))
         self._become_ready()
         if self._state == "dead":
-            await self._transport.stop(0.0)
+            await self._transport.stop(_STOP_TIMEOUT_STARTING)
 
     def _load_tokenizer(self, model_dir: Path) -> Tokenizer:
         source = self.config.source

@@ -34,7 +34,7 @@ class CompileMonitor:
         if event == _CACHE_HIT_EVENT:
             self.num_cache_hits += 1
 
-    def _on_duration(self, event: str, _seconds: float, **_: Any) -> None:
+    def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
         if event == _COMPILE_EVENT:
             self.num_compiles += 1
 

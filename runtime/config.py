@@ -47,7 +47,7 @@ class CacheConfig:
     Attributes:
         page_size: tokens per page.
         max_total_tokens: tokens that the pool holds; default: what `mem_fraction_static` leaves after the weights.
-        mem_fraction_static: share of the device's memory for weights and KV cache together; default: 0.85, and 0.25
+        mem_fraction_static: share of the device's memory for weights and KV cache together; default: 0.85, and 0.5
             of the host's memory on CPU.
         kv_cache_dtype: of the cache; auto: the model's.
     """

@@ -1,14 +1,12 @@
 """Engine: offline generation from Python, with SGLang's interface. The same core as the server, in this process."""
 
 import asyncio
+import atexit
 import concurrent.futures
-import contextlib
 import dataclasses
-import operator
 import sys
 import threading
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,32 +15,11 @@ from tqdm import tqdm
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import EngineDeadError, InvalidRequestError
-from palladio.runtime.outputs import RequestOutput
-from palladio.runtime.request_front import output_room
-from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.sglang_format import DEFAULT_MAX_TOKENS, LogprobOptions, SampleResult
+from palladio.runtime.sglang_format import GenerateJob, JobResult, Sampling, expand_jobs, generate_job
 from palladio.runtime.tokenizer import Tokenizer
 
 T = TypeVar("T")
-Sampling = SamplingParams | Mapping[str, Any]
 Result = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Job:
-    """One prompt of a call.
-
-    Attributes:
-        uses_default_length: max_tokens was not given.
-        first_index: of its samples among the call's results.
-    """
-
-    request_id: str
-    prompt: str | list[int]
-    params: SamplingParams
-    uses_default_length: bool
-    options: LogprobOptions
-    first_index: int
 
 
 class Engine:
@@ -75,7 +52,9 @@ class Engine:
     def _start(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._closed = False
+        self._executor = concurrent.futures.ThreadPoolExecutor(max_workers=4, thread_name_prefix="palladio-worker")
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(self._executor)
         self._thread = threading.Thread(target=self._loop.run_forever, name="palladio-front", daemon=True)
         self._thread.start()
         try:
@@ -84,6 +63,7 @@ class Engine:
         except BaseException:
             self.shutdown()
             raise
+        atexit.register(self.shutdown)  # after jax was loaded, so that it runs before jax's own
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -125,8 +105,19 @@ class Engine:
             InvalidRequestError: a parameter or a prompt is wrong; nothing is generated then.
             EngineDeadError: the engine failed or was shut down.
         """
-        logprob_fields = (return_logprob, logprob_start_len, top_logprobs_num, return_text_in_logprobs)
-        jobs, is_list = self._jobs(_prompts(prompt, input_ids), sampling_params, rid, logprob_fields)
+        jobs, is_list = expand_jobs(
+            prompt=prompt,
+            input_ids=input_ids,
+            sampling_params=sampling_params,
+            rid=rid,
+            logprobs={
+                "return_logprob": return_logprob,
+                "logprob_start_len": logprob_start_len,
+                "top_logprobs_num": top_logprobs_num,
+                "return_text_in_logprobs": return_text_in_logprobs,
+            },
+            defaults=self._engine.sampling_defaults,
+        )
         if stream:
             return self._iterate(self._stream(jobs, is_list))
         if show_progress is None:
@@ -147,8 +138,19 @@ class Engine:
         stream: bool = False,
     ) -> Result | list[Result] | AsyncIterator[Result]:
         """As `generate`, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
-        logprob_fields = (return_logprob, logprob_start_len, top_logprobs_num, return_text_in_logprobs)
-        jobs, is_list = self._jobs(_prompts(prompt, input_ids), sampling_params, rid, logprob_fields)
+        jobs, is_list = expand_jobs(
+            prompt=prompt,
+            input_ids=input_ids,
+            sampling_params=sampling_params,
+            rid=rid,
+            logprobs={
+                "return_logprob": return_logprob,
+                "logprob_start_len": logprob_start_len,
+                "top_logprobs_num": top_logprobs_num,
+                "return_text_in_logprobs": return_text_in_logprobs,
+            },
+            defaults=self._engine.sampling_defaults,
+        )
         if stream:
             return self._iterate_async(self._stream(jobs, is_list))
         return await asyncio.wrap_future(self._submit(self._collect(jobs, is_list, show_progress=False)))
@@ -187,10 +189,13 @@ class Engine:
         if self._closed:
             return
         self._run(self._engine.shutdown())
+        self._run(self._loop.shutdown_asyncgens())
         self._closed = True
+        atexit.unregister(self.shutdown)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._executor.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -200,61 +205,13 @@ class Engine:
     ) -> None:
         self.shutdown()
 
-    def _jobs(
-        self,
-        prompts: tuple[list[str | list[int]], bool],
-        sampling_params: Sampling | Sequence[Sampling] | None,
-        rid: str | Sequence[str] | None,
-        logprob_fields: tuple[Any, Any, Any, bool],
-    ) -> tuple[list[_Job], bool]:
-        inputs, is_list = prompts
-        count = len(inputs)
-        samplings = _spread("sampling_params", {} if sampling_params is None else sampling_params, count)
-        rids = _spread("rid", rid, count) if rid is not None else [uuid.uuid4().hex for _ in inputs]
-        if len(set(rids)) != count:
-            raise InvalidRequestError("rid must be different for each prompt", param="rid")
-        *fields, return_text = logprob_fields
-        names = ("return_logprob", "logprob_start_len", "top_logprobs_num")
-        columns = [_spread(name, value, count) for name, value in zip(names, fields, strict=True)]
-        jobs: list[_Job] = []
-        first_index = 0
-        for i, prompt in enumerate(inputs):
-            params, uses_default_length = self._params(samplings[i])
-            options = LogprobOptions(
-                **{name: column[i] for name, column in zip(names, columns, strict=True)},
-                return_text_in_logprobs=return_text,
-            )
-            params = options.apply(params)
-            jobs.append(_Job(rids[i], prompt, params, uses_default_length, options, first_index))
-            first_index += params.n
-        return jobs, is_list or first_index > count
+    async def _collect_job(self, job: GenerateJob) -> list[Result]:
+        result = JobResult(job, self.tokenizer)
+        async for output in generate_job(self._engine, job):
+            result.add(output)
+        return [sample.to_dict() for sample in result.samples]
 
-    def _params(self, sampling: Sampling) -> tuple[SamplingParams, bool]:
-        if isinstance(sampling, SamplingParams):
-            return sampling, False
-        given = any(sampling.get(name) is not None for name in ("max_tokens", "max_new_tokens"))
-        defaults = {"max_tokens": DEFAULT_MAX_TOKENS, **self._engine.sampling_defaults}
-        return SamplingParams.from_dict(sampling, defaults=defaults), not given
-
-    async def _outputs(self, job: _Job) -> AsyncGenerator[RequestOutput, None]:
-        prompt, params = job.prompt, job.params
-        if job.uses_default_length:  # the default makes way for a long prompt
-            if isinstance(prompt, str) and self._engine.tokenizer is not None:
-                prompt = await asyncio.to_thread(self._engine.tokenizer.encode, prompt)
-            room = output_room(self._engine.info, len(prompt))
-            params = dataclasses.replace(params, max_tokens=max(params.min_tokens, 1, min(DEFAULT_MAX_TOKENS, room)))
-        source = self._engine.generate(prompt, params, request_id=job.request_id)
-        async with contextlib.aclosing(source):
-            async for output in source:
-                yield output
-
-    async def _collect_job(self, job: _Job) -> list[Result]:
-        results = [SampleResult(job.options, self.tokenizer) for _ in range(job.params.n)]
-        async for output in self._outputs(job):
-            results[output.index].add(output)
-        return [result.to_dict() for result in results]
-
-    async def _collect(self, jobs: list[_Job], is_list: bool, show_progress: bool) -> Result | list[Result]:
+    async def _collect(self, jobs: list[GenerateJob], is_list: bool, show_progress: bool) -> Result | list[Result]:
         with tqdm(total=len(jobs), disable=not show_progress, unit="prompt") as progress:
             tasks = [asyncio.create_task(self._collect_job(job)) for job in jobs]
             for task in tasks:
@@ -263,15 +220,15 @@ class Engine:
         results = [result for task in tasks for result in task.result()]
         return results if is_list else results[0]
 
-    async def _stream(self, jobs: list[_Job], is_list: bool) -> AsyncGenerator[Result, None]:
+    async def _stream(self, jobs: list[GenerateJob], is_list: bool) -> AsyncGenerator[Result, None]:
         queue: asyncio.Queue[Result | None] = asyncio.Queue()
 
-        async def pump(job: _Job) -> None:
-            results = [SampleResult(job.options, self.tokenizer) for _ in range(job.params.n)]
-            async for output in self._outputs(job):
-                result = results[output.index]
-                result.add(output)
-                queue.put_nowait(result.to_dict() | ({"index": job.first_index + output.index} if is_list else {}))
+        async def pump(job: GenerateJob) -> None:
+            result = JobResult(job, self.tokenizer)
+            async for output in generate_job(self._engine, job):
+                queue.put_nowait(
+                    result.add(output).to_dict() | ({"index": job.first_index + output.index} if is_list else {})
+                )
 
         async def pump_all() -> None:
             try:
@@ -335,32 +292,3 @@ async def _all_or_none(tasks: Sequence[asyncio.Task[Any]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _prompts(prompt: str | Sequence[str] | None, input_ids: Any) -> tuple[list[str | list[int]], bool]:
-    """The prompts of a call, and whether they came as a list."""
-    if (prompt is None) == (input_ids is None):
-        raise InvalidRequestError("give either prompt or input_ids", param="prompt")
-    if isinstance(prompt, str):
-        return [prompt], False
-    if prompt is not None:
-        if not all(isinstance(text, str) for text in prompt):
-            raise InvalidRequestError("prompt must be a text or a list of texts; ids go to input_ids", param="prompt")
-        return list(prompt), True
-    try:
-        if len(input_ids) > 0 and all(hasattr(row, "__len__") for row in input_ids):
-            return [[operator.index(token_id) for token_id in row] for row in input_ids], True
-        return [[operator.index(token_id) for token_id in input_ids]], False
-    except TypeError:
-        raise InvalidRequestError(
-            "input_ids must be a list of token ids, or a list of those", param="input_ids"
-        ) from None
-
-
-def _spread(name: str, value: Any, count: int) -> list[Any]:
-    """One value for each prompt: a list is one already."""
-    if not isinstance(value, list | tuple):
-        return [value] * count
-    if len(value) != count:
-        raise InvalidRequestError(f"{name} has {len(value)} entries for {count} prompts", param=name)
-    return list(value)

@@ -45,6 +45,7 @@ _MAX_SOCKET_PATH = 90  # the kernel takes 107 bytes; the socket's name needs som
 _MAX_BURST = 64  # messages handled before the event loop may do something else
 _EXIT_GRACE = 0.1  # seconds in which a dead child's last words may still arrive
 _LINGER_MS = 2000
+_RECONNECT_MS = 20  # until the child listens
 
 M = TypeVar("M")
 logger = logging.getLogger(__name__)
@@ -110,9 +111,10 @@ class ProcessTransport:
         self._directory = _make_socket_dir()
         self._context = zmq.Context()
         self._outgoing = _socket(self._context, zmq.PUSH, linger=0)
-        self._outgoing.bind(_address(self._directory, "to-engine"))
+        self._outgoing.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self._outgoing.connect(_address(self._directory, "to-engine"))  # each side connects what it sends on:
         self._incoming = _socket(self._context, zmq.PULL, linger=0)
-        self._incoming.bind(_address(self._directory, "from-engine"))
+        self._incoming.bind(_address(self._directory, "from-engine"))  # then nothing is lost before the other is there
         self._loop.add_reader(self._incoming.getsockopt(zmq.FD), self._on_readable)
         bootstrap = Bootstrap(str(self._directory), self._core_factory, logging.getLogger().getEffectiveLevel(), config)
         self._process = subprocess.Popen(
@@ -132,8 +134,7 @@ class ProcessTransport:
     def send(self, message: ToEngine) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(zmq.Again):  # no engine at the other end
-            self._outgoing.send(self._encode(message), zmq.NOBLOCK)
+        self._outgoing.send(self._encode(message), zmq.NOBLOCK)
 
     async def stop(self, timeout: float) -> None:
         process = self._process
@@ -207,7 +208,7 @@ def main() -> None:
     outgoing = _socket(context, zmq.PUSH, linger=_LINGER_MS)
     outgoing.connect(_address(directory, "from-engine"))
     incoming = _socket(context, zmq.PULL, linger=0)
-    incoming.connect(_address(directory, "to-engine"))
+    incoming.bind(_address(directory, "to-engine"))
     encode = from_engine_codec().encode
     lock = threading.Lock()  # progress may come from compile threads
 

@@ -7,8 +7,7 @@ import jax
 
 from palladio.runtime.errors import ConfigError
 
-# On CPU the "device memory" is the host's, which others use too: take a quarter unless told otherwise.
-DEFAULT_FRACTION = {"cpu": 0.25}
+DEFAULT_FRACTION = {"cpu": 0.5}  # there the "device memory" is the host's, which others use too
 DEFAULT_FRACTION_ACCELERATOR = 0.85
 
 
@@ -42,7 +41,7 @@ class PoolRequest:
         bytes_per_page: of all layers together.
         page_size: tokens per page.
         wanted_tokens: --max-total-tokens; None: as many as fit.
-        useful_tokens: more than this can never be used at once.
+        useful_tokens: more than this is never, or hardly ever, used at once.
         weight_bytes: already on the device.
         fraction: --mem-fraction-static.
     """

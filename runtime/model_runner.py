@@ -16,8 +16,8 @@ from palladio.runtime.compilation import CompileMonitor, CompileReport
 from palladio.runtime.outputs import TokenLogprob
 from palladio.runtime.request import Request
 from palladio.runtime.sampler import SampleOutput, SampleTier
-from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens
-from palladio.runtime.sampling_params import MAX_LOGIT_BIAS, SamplingParams
+from palladio.runtime.sampler_state import SamplerState, SlotTokens, slot_rules
+from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduler import ScheduledBatch, StepTokens
 from palladio.runtime.step_programs import RESET_TOKENS, DeviceState, StaticModel, StepPrograms
 
@@ -135,7 +135,7 @@ class ModelRunner:
 
     def _load_history(self, request: Request) -> None:
         """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
-        rules = _slot_rules(request, self._shape.vocab_size)
+        rules = slot_rules(request.params.logit_bias, sorted(request.stop_token_ids), self._shape.vocab_size)
         sampler, reset = self._state.sampler, self._programs.reset()
         for begin in range(0, len(request.token_ids), RESET_TOKENS):
             ids = request.token_ids[begin : begin + RESET_TOKENS]
@@ -150,16 +150,6 @@ class ModelRunner:
 def _has_history(params: SamplingParams) -> bool:
     """Whether the sampler needs the request's row of device state, beyond its last token."""
     return params.uses_penalties or bool(params.logit_bias) or params.min_tokens > 0
-
-
-def _slot_rules(request: Request, vocab_size: int) -> SlotRules:
-    bias = request.params.logit_bias
-    bias_ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)
-    bias_values = np.zeros(MAX_LOGIT_BIAS, np.float32)
-    bias_ids[: len(bias)], bias_values[: len(bias)] = list(bias.keys()), list(bias.values())
-    stop_ids = np.full(MAX_SUPPRESSED_IDS, vocab_size, np.int32)
-    stop_ids[: len(request.stop_token_ids)] = sorted(request.stop_token_ids)
-    return SlotRules(bias_ids, bias_values, stop_ids)  # type: ignore[arg-type]  # numpy in, arrays inside jit
 
 
 def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:

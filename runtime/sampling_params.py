@@ -90,8 +90,7 @@ class SamplingParams:
         _check_int("n", self.n, 1, MAX_N)
         if self.seed is not None:
             _check_int("seed", self.seed, -(2**63), 2**64 - 1)
-        for name in ("logprobs", "prompt_logprobs"):
-            value = self.logprobs if name == "logprobs" else self.prompt_logprobs
+        for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if value is not None:
                 _check_int(name, value, 0, MAX_LOGPROBS)
         for name in ("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"):
@@ -101,13 +100,14 @@ class SamplingParams:
         self._check_logit_bias()
 
     def _check_stop(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        given: object = self.stop
+        stop = [given] if isinstance(given, str) else given
         if not isinstance(stop, list | tuple) or not all(isinstance(s, str) and s for s in stop):
             raise InvalidRequestError("stop must be a non-empty string or a list of them", param="stop")
         if len(stop) > MAX_STOP_STRINGS:
             raise InvalidRequestError(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(stop)}", param="stop")
         object.__setattr__(self, "stop", tuple(stop))
-        ids = self.stop_token_ids
+        ids: object = self.stop_token_ids
         if not isinstance(ids, list | tuple) or not all(_is_int(i) and i >= 0 for i in ids):
             raise InvalidRequestError("stop_token_ids must be a list of token ids ≥ 0", param="stop_token_ids")
         if len(ids) > MAX_STOP_TOKEN_IDS:

@@ -1,16 +1,23 @@
-"""SGLang's shape of results: what `Engine.generate` returns and the HTTP /generate route sends."""
+"""SGLang's native interface: the arguments and results of `Engine.generate` and of the HTTP /generate route."""
 
+import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any
+import operator
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, cast
 
+from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
+from palladio.runtime.request_front import output_room
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's
 
+Sampling = SamplingParams | Mapping[str, Any]
 LogprobTuple = tuple[float | None, int, str | None]
 
 
@@ -55,8 +62,84 @@ class LogprobOptions:
             ) from None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenerateJob:
+    """One prompt of a call.
+
+    Attributes:
+        uses_default_length: max_tokens was not given.
+        first_index: of its samples among the call's results.
+    """
+
+    request_id: str
+    prompt: str | list[int]
+    params: SamplingParams
+    uses_default_length: bool
+    options: LogprobOptions
+    first_index: int
+
+
+def expand_jobs(
+    *,
+    prompt: str | Sequence[str] | None,
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+    sampling_params: Sampling | Sequence[Sampling] | None,
+    rid: str | Sequence[str] | None,
+    logprobs: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+) -> tuple[list[GenerateJob], bool]:
+    """The prompts of a call, each with its own parameters, and whether the result is a list (prompts were, or n > 1).
+
+    Args:
+        prompt: a text or a list of them; or else `input_ids`.
+        input_ids: one prompt's ids, or a list of those.
+        sampling_params: for all prompts, or one a prompt.
+        rid: the request's id, or one a prompt; None: random.
+        logprobs: fields of LogprobOptions by name, each for all prompts or a list.
+        defaults: the checkpoint's sampling defaults.
+
+    Raises:
+        InvalidRequestError: a value is wrong, or a list has not one entry a prompt.
+    """
+    prompts, is_list = _prompts(prompt, input_ids)
+    count = len(prompts)
+    samplings = _spread("sampling_params", {} if sampling_params is None else sampling_params, count)
+    rids = [uuid.uuid4().hex for _ in prompts] if rid is None else _spread("rid", rid, count)
+    if len(set(rids)) != count:
+        raise InvalidRequestError("rid must be different for each prompt", param="rid")
+    columns = {name: _spread(name, value, count) for name, value in logprobs.items()}
+    jobs: list[GenerateJob] = []
+    first_index = 0
+    for i in range(count):
+        params, uses_default_length = _sampling_params(samplings[i], defaults)
+        options = LogprobOptions(**{name: column[i] for name, column in columns.items()})
+        params = options.apply(params)
+        jobs.append(GenerateJob(rids[i], prompts[i], params, uses_default_length, options, first_index))
+        first_index += params.n
+    return jobs, is_list or first_index > count
+
+
+async def generate_job(engine: EngineClient, job: GenerateJob) -> AsyncGenerator[RequestOutput, None]:
+    """`engine.generate` for a job; where max_tokens was not given, the default makes way for a long prompt."""
+    prompt, params = job.prompt, job.params
+    if job.uses_default_length:
+        if isinstance(prompt, str) and engine.tokenizer is not None:
+            prompt = await asyncio.to_thread(engine.tokenizer.encode, prompt)
+        room = output_room(engine.info, len(prompt))
+        params = dataclasses.replace(params, max_tokens=max(params.min_tokens, 1, min(DEFAULT_MAX_TOKENS, room)))
+    source = cast(
+        "AsyncGenerator[RequestOutput, None]", engine.generate(prompt, params, request_id=job.request_id)
+    )  # EngineClient promises that it can be closed
+    async with contextlib.aclosing(source):
+        async for output in source:
+            yield output
+
+
 class SampleResult:
     """Gathers one sample's outputs into SGLang's result.
+
+    Attributes:
+        prompt_logprobs: of the prompt's tokens, once they are known.
 
     Args:
         options: which log-probabilities to show.
@@ -69,14 +152,15 @@ class SampleResult:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
-        self._prompt_logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: Sequence[TokenLogprob] = ()
         self._last: RequestOutput | None = None
 
     def add(self, output: RequestOutput) -> None:
         self._texts.append(output.text)
         self._token_ids.extend(output.token_ids)
         self._logprobs.extend(output.logprobs or ())
-        self._prompt_logprobs.extend(output.prompt_logprobs or ())
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
         self._last = output
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +184,7 @@ class SampleResult:
 
     def _logprob_info(self) -> dict[str, Any]:
         start = max(self._options.logprob_start_len or 0, 0)
-        prompt = self._prompt_logprobs[start:] if self._options.wants_prompt else []
+        prompt = self.prompt_logprobs[start:] if self._options.wants_prompt else []
         info: dict[str, Any] = {
             "input_token_logprobs": self._chosen(prompt),
             "output_token_logprobs": self._chosen(self._logprobs),
@@ -126,14 +210,19 @@ class SampleResult:
         return self._tokenizer.token_text(token_id)
 
 
-def sample_result(
-    outputs: Iterable[RequestOutput], options: LogprobOptions, tokenizer: Tokenizer | None
-) -> dict[str, Any]:
-    """SGLang's result of one finished sample."""
-    result = SampleResult(options, tokenizer)
-    for output in outputs:
-        result.add(output)
-    return result.to_dict()
+class JobResult:
+    """Gathers a job's outputs: one SampleResult for each of its n samples."""
+
+    def __init__(self, job: GenerateJob, tokenizer: Tokenizer | None) -> None:
+        self.samples = [SampleResult(job.options, tokenizer) for _ in range(job.params.n)]
+
+    def add(self, output: RequestOutput) -> SampleResult:
+        """Takes the next output; returns the sample that it belongs to."""
+        if output.prompt_logprobs is not None:  # they come once, and hold for all samples
+            for sample in self.samples:
+                sample.prompt_logprobs = output.prompt_logprobs
+        self.samples[output.index].add(output)
+        return self.samples[output.index]
 
 
 def finish_reason(finish: FinishReason, completion_tokens: int) -> dict[str, Any]:
@@ -160,3 +249,41 @@ def time_info(times: RequestTimes, completion_tokens: int) -> dict[str, float]:
         if times.first_token is not None and times.finished > times.first_token and completion_tokens > 1:
             info["decode_throughput"] = (completion_tokens - 1) / (times.finished - times.first_token)
     return info
+
+
+def _prompts(prompt: str | Sequence[str] | None, input_ids: Any) -> tuple[list[str | list[int]], bool]:
+    if (prompt is None) == (input_ids is None):
+        raise InvalidRequestError("give either the text of the prompt or its input_ids", param="prompt")
+    if isinstance(prompt, str):
+        return [prompt], False
+    if prompt is not None:
+        if not all(isinstance(text, str) for text in prompt):
+            raise InvalidRequestError("prompt must be a text or a list of texts; ids go to input_ids", param="prompt")
+        return list(prompt), True
+    try:
+        if len(input_ids) > 0 and all(isinstance(row, Sequence) or hasattr(row, "tolist") for row in input_ids):
+            return [[operator.index(token_id) for token_id in row] for row in input_ids], True
+        return [[operator.index(token_id) for token_id in input_ids]], False
+    except TypeError:
+        raise InvalidRequestError(
+            "input_ids must be a list of token ids, or a list of those", param="input_ids"
+        ) from None
+
+
+def _spread(name: str, value: Any, count: int) -> list[Any]:
+    """One value for each prompt: a list is one already."""
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise InvalidRequestError(f"{name} has {len(value)} entries for {count} prompts", param=name)
+    return list(value)
+
+
+def _sampling_params(sampling: Sampling, defaults: Mapping[str, Any]) -> tuple[SamplingParams, bool]:
+    """The parameters, and whether max_tokens is SGLang's default. A SamplingParams is taken as it stands."""
+    if isinstance(sampling, SamplingParams):
+        return sampling, False
+    if not isinstance(sampling, Mapping):
+        raise InvalidRequestError("sampling_params must be an object", param="sampling_params")
+    given = any(sampling.get(name) is not None for name in ("max_tokens", "max_new_tokens"))
+    return SamplingParams.from_dict(sampling, defaults={"max_tokens": DEFAULT_MAX_TOKENS, **defaults}), not given

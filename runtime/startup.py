@@ -52,16 +52,19 @@ class PlatformDefaults:
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
         bucket_growth: ratio of bucket sizes: compiling is what costs on a CPU.
+        pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
+            each. A CPU's memory is the host's, so only take what is likely to be used.
     """
 
     dtype: str
     max_running: int
     chunk: int
     bucket_growth: int
+    pool_per_request: int | None
 
 
-_CPU = PlatformDefaults(dtype="float32", max_running=64, chunk=1024, bucket_growth=4)
-_ACCELERATOR = PlatformDefaults(dtype="bfloat16", max_running=256, chunk=8192, bucket_growth=2)
+_CPU = PlatformDefaults(dtype="float32", max_running=64, chunk=1024, bucket_growth=4, pool_per_request=1024)
+_ACCELERATOR = PlatformDefaults(dtype="bfloat16", max_running=256, chunk=8192, bucket_growth=2, pool_per_request=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class EngineLimits:
     max_running: int
     chunk: int
     max_step_tokens: int
+    useful_pool_tokens: int
 
 
 def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> EngineParts:
@@ -183,7 +187,10 @@ def _limits(config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults
     else:
         max_step_tokens = min(chunk, scheduler.max_prefill_tokens)
     max_running = scheduler.max_running_requests or defaults.max_running
-    return EngineLimits(context_length, max_running, chunk, min(max_step_tokens, max_running * context_length))
+    useful = max_running * context_length
+    if defaults.pool_per_request is not None:
+        useful = min(useful, max_running * defaults.pool_per_request + context_length)
+    return EngineLimits(context_length, max_running, chunk, min(max_step_tokens, max_running * context_length), useful)
 
 
 def _load(
@@ -227,7 +234,7 @@ def _plan(config: EngineConfig, model: CausalLM, spec: KVCacheSpec, limits: Engi
             bytes_per_page=spec.bytes_per_page,
             page_size=spec.page_size,
             wanted_tokens=config.cache.max_total_tokens,
-            useful_tokens=limits.max_running * limits.context_length,
+            useful_tokens=limits.useful_pool_tokens,
             weight_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(model))),
             fraction=default_fraction(platform) if fraction is None else fraction,
         ),
@@ -236,9 +243,7 @@ def _plan(config: EngineConfig, model: CausalLM, spec: KVCacheSpec, limits: Engi
 
 def _kv_spec(config: EngineConfig, model: ModelConfig, dtype: DTypeLike) -> KVCacheSpec:
     name = config.cache.kv_cache_dtype
-    return KVCacheSpec.of(
-        model, page_size=config.cache.page_size, dtype=dtype if name == "auto" else _DTYPES[name]
-    )
+    return KVCacheSpec.of(model, page_size=config.cache.page_size, dtype=dtype if name == "auto" else _DTYPES[name])
 
 
 def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:

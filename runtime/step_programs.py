@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from palladio.model.functional import ModelStructure, unflatten_model
 from palladio.runtime.batch_builder import NUM_COLUMNS, ForwardLayout
@@ -167,15 +168,13 @@ class StepPrograms:
             self._state.sampler,
             _ints(),
             SlotTokens(
-                token_ids=_ints(RESET_TOKENS),
-                is_prompt=jax.ShapeDtypeStruct((RESET_TOKENS,), jnp.bool_),
-                length=_ints(),
-                first=jax.ShapeDtypeStruct((), jnp.bool_),
+                _ints(RESET_TOKENS),
+                _abstract_array((RESET_TOKENS,), jnp.bool_),
+                _ints(),
+                _abstract_array((), jnp.bool_),
             ),
             SlotRules(
-                bias_ids=_ints(MAX_LOGIT_BIAS),
-                bias_values=jax.ShapeDtypeStruct((MAX_LOGIT_BIAS,), jnp.float32),
-                stop_ids=_ints(MAX_SUPPRESSED_IDS),
+                _ints(MAX_LOGIT_BIAS), _abstract_array((MAX_LOGIT_BIAS,), jnp.float32), _ints(MAX_SUPPRESSED_IDS)
             ),
         )
 
@@ -184,7 +183,12 @@ class StepPrograms:
 
 
 def _ints(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
+    return _abstract_array(shape, jnp.int32)
+
+
+def _abstract_array(shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+    """Any: it stands where a jax.Array will."""
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def _abstract(tree: Any) -> Any:

@@ -6,6 +6,7 @@ import logging
 import pkgutil
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -105,9 +106,11 @@ class ThreadTransport:
         if thread is None:
             return
         self._inbox.put(Shutdown())
-        await asyncio.to_thread(thread.join, timeout)
+        deadline = time.monotonic() + timeout
+        while thread.is_alive() and time.monotonic() < deadline:  # no join in a thread: at exit none can be started
+            await asyncio.sleep(0.005)
         if thread.is_alive():
-            logger.warning("the engine thread is still busy after %.0f s; it ends with the process", timeout)
+            logger.warning("the engine thread is still busy after %g s; it ends with the process", timeout)
 
     def _run(self, config: EngineConfig, emit: Receive) -> None:
         run_engine(resolve_factory(self._core_factory), config, self._inbox, emit)

@@ -1,4 +1,4 @@
-"""Tiny checkpoints in Hugging Face's format, made by numpy alone: the same bytes on every machine, with or without torch.
+"""Tiny checkpoints in Hugging Face's format, made by numpy alone: the same bytes anywhere, with or without torch.
 
 `make_checkpoint(directory, "qwen2")` writes config.json, generation_config.json and model.safetensors. transformers
 itself loads them (tests/model/hf_oracle.py), so they are what a real checkpoint of the family is.

@@ -69,5 +69,3 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "did not happen"
         time.sleep(0.01)
-
-

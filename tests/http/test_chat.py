@@ -68,7 +68,12 @@ def test_every_sampling_field_reaches_the_engine(client: openai.OpenAI, engine: 
     )
     params = engine.calls[0].params
     assert answer.id == engine.calls[0].request_id == "mine"
-    assert (params.temperature, params.top_p, params.presence_penalty, params.frequency_penalty) == (0.3, 0.95, 0.2, -0.2)
+    assert (params.temperature, params.top_p, params.presence_penalty, params.frequency_penalty) == (
+        0.3,
+        0.95,
+        0.2,
+        -0.2,
+    )
     assert (params.n, params.seed, params.stop, params.logit_bias) == (2, -(2**63), ("\n",), {5: -100.0})
     assert (params.logprobs, params.max_tokens, params.top_k, params.min_p) == (4, 8, 5, 0.1)
     assert (params.repetition_penalty, params.min_tokens, params.stop_token_ids) == (1.1, 2, (7,))

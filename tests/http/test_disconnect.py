@@ -17,7 +17,9 @@ def send_and_hang_up(url: str, path: str, body: dict, wait: object) -> None:
     parts = urlsplit(url)
     raw = json.dumps(body).encode()
     with socket.create_connection((parts.hostname, parts.port)) as connection:
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+        )
         connection.sendall(head.encode() + raw)
         wait()
 
@@ -37,9 +39,7 @@ def test_disconnect_aborts(serve, engine: FakeEngine, path: str, stream: bool, w
         "/generate": {"text": "x", "sampling_params": {"max_new_tokens": 500}},
     }[path]
     prompts = 2 if path == "/v1/completions" else 1
-    send_and_hang_up(
-        serve(), path, body | {"stream": stream}, lambda: wait_until(lambda: len(engine.calls) == prompts)
-    )
+    send_and_hang_up(serve(), path, body | {"stream": stream}, lambda: wait_until(lambda: len(engine.calls) == prompts))
     wait_until(lambda: all(call.aborted for call in engine.calls) and not engine._running)
 
 

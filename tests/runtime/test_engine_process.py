@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.runtime.fake_core import EOS, FACTORY, make_ready, next_token
 
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
@@ -31,6 +30,7 @@ from palladio.runtime.messages import (
 )
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
 from palladio.runtime.sampling_params import SamplingParams
+from tests.runtime.fake_core import EOS, FACTORY, make_ready, next_token
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -232,3 +232,9 @@ def test_child_does_not_survive_its_parent(tmp_path, how):
             parent.kill()
         parent.wait()
     wait_gone(pid, 2.0)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+async def test_a_message_sent_the_moment_it_is_ready_arrives(tmp_path, attempt):
+    async with running(tmp_path) as engine:
+        assert (await engine.stats(timeout=5)).num_running == 0

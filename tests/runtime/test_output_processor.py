@@ -1,8 +1,6 @@
 import dataclasses
 
 import pytest
-from tests.runtime.fake_core import make_ready
-from tests.tiny_tokenizer import build_tiny_tokenizer
 
 from palladio.runtime.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.messages import AddRequest
@@ -11,6 +9,8 @@ from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, T
 from palladio.runtime.request_front import RequestFront
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
+from tests.runtime.fake_core import make_ready
+from tests.tiny_tokenizer import build_tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.tiny_tokenizer import build_tiny_sentencepiece, build_tiny_tokenizer
 
 from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.tokenizer import Tokenizer
+from tests.tiny_tokenizer import build_tiny_sentencepiece, build_tiny_tokenizer
 
 TEXTS = ["Hello, my name is", "日本語 é 👨‍👩‍👧 \n\t x", " leading", "trailing ", "a  b", "{'k': [1, 2]}"]
 

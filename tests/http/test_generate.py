@@ -1,0 +1,92 @@
+"""SGLang's native /generate."""
+
+import itertools
+import json
+
+import httpx
+
+from tests.fake_engine import CACHED_TOKENS, EOS_ID, FakeEngine
+
+
+def events(text: str) -> list[dict]:
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_one_text(http: httpx.Client, engine: FakeEngine) -> None:
+    params = {"max_new_tokens": 32, "temperature": 0, "min_new_tokens": 1, "sampling_seed": 7, "stop": "\n", "n": None}
+    answer = http.post("/generate", json={"text": "The capital of France is", "sampling_params": params}).json()
+    meta = answer["meta_info"]
+    assert answer["text"] == "Hello, wörld 🎉!"
+    assert answer["output_ids"][-1] == EOS_ID
+    assert meta["finish_reason"] == {"type": "stop", "matched": EOS_ID}
+    assert (meta["completion_tokens"], meta["cached_tokens"]) == (15, CACHED_TOKENS)
+    assert meta["e2e_latency"] >= 0
+    got = engine.calls[0].params
+    assert (got.max_tokens, got.min_tokens, got.seed, got.stop) == (32, 1, 7, ("\n",))
+
+
+def test_128_tokens_by_default(http: httpx.Client, engine: FakeEngine) -> None:
+    http.post("/generate", json={"text": "x"})
+    http.post("/generate", json={"input_ids": [5] * 2000})
+    assert [call.params.max_tokens for call in engine.calls] == [128, 48]
+
+
+def test_lists_in_lists_out(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.reply = lambda ids, index: f"{ids[0]}:{index}"
+    body = {
+        "input_ids": [[9], [8]],
+        "sampling_params": [{"n": 2, "temperature": 0}, {"n": 2, "temperature": 1}],
+        "rid": ["a", "b"],
+    }
+    answer = http.post("/generate", json=body).json()
+    assert [item["text"] for item in answer] == ["9:0", "9:1", "8:0", "8:1"]
+    assert {call.request_id: call.params.temperature for call in engine.calls} == {"a": 0, "b": 1}
+    body = {"input_ids": [[9], [8]], "sampling_params": [{"n": 1}, {"n": 2}]}
+    assert [item["text"] for item in http.post("/generate", json=body).json()] == ["9:0", "8:0", "8:1"]
+    assert len(http.post("/generate", json={"text": ["x"]}).json()) == 1
+    assert len(http.post("/generate", json={"text": "x", "sampling_params": {"n": 2}}).json()) == 2
+    assert isinstance(http.post("/generate", json={"input_ids": [1, 2]}).json(), dict)
+
+
+def test_stream_is_cumulative(http: httpx.Client) -> None:
+    answer = http.post("/generate", json={"text": "x", "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    parts = events(answer.text)
+    texts = [part["text"] for part in parts]
+    assert texts[-1] == "Hello, wörld 🎉!"
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+    assert parts[0]["meta_info"]["finish_reason"] is None
+    assert "index" not in parts[0]
+
+
+def test_stream_of_a_batch_has_indices(serve, engine: FakeEngine) -> None:
+    with httpx.Client(base_url=serve(stream_interval=3)) as client:
+        parts = events(client.post("/generate", json={"text": ["x", "y"], "stream": True}).text)
+    for index in (0, 1):
+        mine = [part for part in parts if part["index"] == index]
+        assert mine[-1]["text"] == "Hello, wörld 🎉!"
+        assert len(mine) == 6  # tokens 1, 4, 7, 10, 13 and the last
+
+
+def test_logprobs(http: httpx.Client, engine: FakeEngine) -> None:
+    body = {
+        "text": "Hello",
+        "sampling_params": {"max_new_tokens": 2, "n": 2},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+        "top_logprobs_num": 1,
+        "return_text_in_logprobs": True,
+    }
+    for answer in http.post("/generate", json=body).json():
+        meta = answer["meta_info"]
+        assert meta["output_token_logprobs"][0] == [-0.5, engine.tokenizer.encode("Hello")[0], "Hello"]
+        assert meta["input_token_logprobs"][0][0] is None
+        assert len(meta["output_top_logprobs"]) == 2
+
+
+def test_without_a_tokenizer(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.tokenizer = None
+    assert http.post("/generate", json={"input_ids": [1]}).json()["output_ids"]
+    assert http.post("/generate", json={"text": "x"}).status_code == 400

@@ -1,0 +1,123 @@
+"""serve(): a real process with real signals."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.tiny_tokenizer import build_tiny_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import sys
+from pathlib import Path
+from palladio.http.config import HttpConfig
+from palladio.http.server import serve
+from palladio.runtime.errors import ConfigError
+from tests.fake_engine import FakeEngine
+
+engine = FakeEngine.create(Path(sys.argv[1]), reply="x" * 40)
+engine.delay = float(sys.argv[2])
+engine.load_seconds = float(sys.argv[3])
+engine.start_error = ConfigError("no such model") if sys.argv[4] == "fail" else None
+sys.exit(serve(engine, HttpConfig(port=0, drain_timeout=20)))
+"""
+
+
+class Process:
+    """A serving process, and what it printed."""
+
+    def __init__(self, tokenizer: Path, log: Path, delay: float, load_seconds: float, mode: str) -> None:
+        command = [sys.executable, "-c", SCRIPT, str(tokenizer), str(delay), str(load_seconds), mode]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        self._log = log
+        with log.open("w") as file:
+            self.popen = subprocess.Popen(command, cwd=log.parent, env=environment, stdout=file, stderr=file)
+        self.url = "http://127.0.0.1:" + self.wait_for(r"running on http://127.0.0.1:(\d+)")
+
+    def wait_for(self, pattern: str, seconds: float = 40) -> str:
+        deadline = time.monotonic() + seconds
+        while (found := re.search(pattern, self.text())) is None:
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.02)
+        return found.group(found.re.groups)
+
+    def text(self) -> str:
+        return self._log.read_text()
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + 20
+        while httpx.get(self.url + "/v1/models").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[object]:
+    started: list[Process] = []
+    tokenizer = build_tiny_tokenizer(tmp_path / "tokenizer")
+
+    def run(delay: float = 0.0, load_seconds: float = 0.0, mode: str = "") -> Process:
+        started.append(Process(tokenizer, tmp_path / f"{len(started)}.log", delay, load_seconds, mode))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.popen.kill()
+        process.popen.wait()
+
+
+def test_answers_while_loading_then_serves_and_logs_as_sglang(launch) -> None:
+    process = launch(load_seconds=0.5)
+    assert httpx.get(process.url + "/health").status_code == 503
+    process.wait_ready()
+    line = r'\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO:     127\.0\.0\.1:\d+ - "GET /v1/models HTTP/1\.1" 200 OK'
+    process.wait_for(f"({line})")
+    process.popen.send_signal(signal.SIGINT)
+    assert process.popen.wait(20) == 0
+
+
+def test_sigterm_lets_streams_finish_and_refuses_new_work(launch) -> None:
+    process = launch(delay=0.05)
+    process.wait_ready()
+    body = {"prompt": "a", "max_tokens": 30, "stream": True}
+    with httpx.stream("POST", process.url + "/v1/completions", json=body, timeout=20) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        process.popen.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        refused = httpx.post(process.url + "/v1/completions", json={"prompt": "b"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_not_ready")
+        assert httpx.get(process.url + "/ready").json()["state"] == "draining"
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"length"' in rest[-2]
+    assert process.popen.wait(20) == 0
+
+
+def test_a_second_signal_ends_it_at_once(launch) -> None:
+    process = launch(delay=1.0)
+    process.wait_ready()
+    body = {"prompt": "a", "max_tokens": 30, "stream": True}
+    with httpx.stream("POST", process.url + "/v1/completions", json=body, timeout=20) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        process.popen.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        begun = time.monotonic()
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.popen.wait(20) == 0, process.text()
+        assert time.monotonic() - begun < 4
+
+
+def test_an_engine_that_cannot_start_ends_the_process(launch) -> None:
+    process = launch(load_seconds=0.3, mode="fail")
+    assert process.popen.wait(20) != 0
+    assert "no such model" in process.text()
