@@ -28,7 +28,7 @@ def create_app(engine: EngineClient, config: HttpConfig) -> FastAPI:
     """
     context = Context(engine, config, ChatTemplate(config), TextEncoder(engine))
     middleware = [
-        Middleware(RequestBorder),
+        Middleware(RequestBorder, root_path=config.root_path),
         Middleware(
             CORSMiddleware,
             allow_origins=config.allowed_origins,
@@ -40,7 +40,7 @@ def create_app(engine: EngineClient, config: HttpConfig) -> FastAPI:
     if config.api_keys:
         middleware.append(Middleware(BearerAuth, keys=config.api_keys))
     middleware.append(Middleware(BodyLimit, max_bytes=config.max_request_bytes))
-    app = FastAPI(title="Palladio", version=version(), root_path=config.root_path, middleware=middleware)
+    app = FastAPI(title="Palladio", version=version(), middleware=middleware)
     install_error_handlers(app)
     for router in (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router):
         app.include_router(router(context))

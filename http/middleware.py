@@ -18,18 +18,22 @@ _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,256}")
 class RequestBorder:
     """The outermost layer.
 
+    - `root_path`: the prefix that a reverse proxy strips off; paths work with and without it.
     - `X-Request-Id` goes back as it came, or newly made; `request.state.request_id` is always a new one, because
       proxies send the same id with several requests, and an engine request needs its own.
     - An exception that nothing else caught becomes a 500 with an id, under which the log has the traceback.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, root_path: str = "") -> None:
         self._app = app
+        self._root_path = root_path.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._root_path:
+            scope["root_path"] = self._root_path
         generated = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = generated
         given = Headers(scope=scope).get("x-request-id", "")
