@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from starlette.types import Receive
 
@@ -73,7 +73,7 @@ class OutputStream:
         self._stack = contextlib.AsyncExitStack()
         self.first: RequestOutput | None = None
         self.rest = (
-            _generate(context.engine, jobs[0], received) if len(jobs) == 1 else _merge(context.engine, jobs, received)
+            _start(context.engine, jobs[0], received) if len(jobs) == 1 else _merge(context.engine, jobs, received)
         )
 
     @property
@@ -141,9 +141,8 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _generate(engine: EngineClient, job: Job, received: float) -> Outputs:
-    outputs = engine.generate(job.prompt_ids, job.params, request_id=job.request_id, received=received)
-    return cast(Outputs, outputs)  # EngineClient: closing the iterator aborts the request, so it can be closed
+def _start(engine: EngineClient, job: Job, received: float) -> Outputs:
+    return engine.generate(job.prompt_ids, job.params, request_id=job.request_id, received=received)
 
 
 async def _merge(engine: EngineClient, jobs: list[Job], received: float) -> Outputs:
@@ -151,7 +150,7 @@ async def _merge(engine: EngineClient, jobs: list[Job], received: float) -> Outp
     queue: asyncio.Queue[RequestOutput | asyncio.Task[None]] = asyncio.Queue()
 
     async def pump(job: Job) -> None:
-        async with contextlib.aclosing(_generate(engine, job, received)) as outputs:
+        async with contextlib.aclosing(_start(engine, job, received)) as outputs:
             async for output in outputs:
                 output.index += job.first_index
                 queue.put_nowait(output)

@@ -99,7 +99,7 @@ class HostBatch:
     Attributes:
         forward: i32[layout.size]
         sampling: i32[B, NUM_COLUMNS]; slot 0 in rows that do not sample.
-        score_targets: i32[T]: the prompt token that each position predicts (0 where none is asked for); None: score none.
+        score_targets: i32[T], the prompt token that each position predicts; None: no logprobs of prompts are asked for.
         num_padding: tokens of the bucket that no request uses.
     """
 

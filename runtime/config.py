@@ -87,6 +87,7 @@ class ExecutionConfig:
     """How steps are computed and reported.
 
     Attributes:
+        device: auto takes what jax finds first; cuda and gpu mean the same.
         tp_size: chips that share each layer (1 for now).
         attention_backend: auto picks by platform; xla is the portable path.
         compilation_cache_dir: persistent cache of compiled programs; default: palladio/xla in the user's cache
@@ -95,6 +96,7 @@ class ExecutionConfig:
         decode_log_interval: decode steps between two "Decode batch." log lines.
     """
 
+    device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
     tp_size: int = 1
     attention_backend: Literal["auto", "xla", "reference"] = "auto"
     compilation_cache_dir: str | None = None

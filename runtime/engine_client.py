@@ -1,6 +1,6 @@
 """EngineClient: the whole of what a front (HTTP routes, offline callers) may ask of an engine."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal, Protocol
 
 from palladio.runtime.config import EngineConfig
@@ -46,7 +46,7 @@ class EngineClient(Protocol):
 
     def generate(
         self, prompt: str | list[int], params: SamplingParams, *, request_id: str, received: float | None = None
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the outputs of all n samples, interleaved, until each has finished.
 
         Closing the iterator early (a client that disconnects) aborts what still runs and frees its pages.

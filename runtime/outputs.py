@@ -51,7 +51,7 @@ class TokenOutput:
     """New tokens of one request from one engine step (engine → front; crosses the process border).
 
     Attributes:
-        request_id: the engine-side id (one per sample: `RID` or `RID-i` of n).
+        request_id: the engine-side id, unique over the engine's life (`RID~SERIAL`, or `RID-i~SERIAL` of n samples).
         token_ids: new tokens.
         logprobs: one per new token, if asked for.
         prompt_logprobs: one per prompt token, once, with the first output, if asked for.

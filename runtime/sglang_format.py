@@ -6,7 +6,7 @@ import dataclasses
 import operator
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError
@@ -127,11 +127,8 @@ async def generate_job(engine: EngineClient, job: GenerateJob) -> AsyncGenerator
             prompt = await asyncio.to_thread(engine.tokenizer.encode, prompt)
         room = output_room(engine.info, len(prompt))
         params = dataclasses.replace(params, max_tokens=max(params.min_tokens, 1, min(DEFAULT_MAX_TOKENS, room)))
-    source = cast(
-        "AsyncGenerator[RequestOutput, None]", engine.generate(prompt, params, request_id=job.request_id)
-    )  # EngineClient promises that it can be closed
-    async with contextlib.aclosing(source):
-        async for output in source:
+    async with contextlib.aclosing(engine.generate(prompt, params, request_id=job.request_id)) as outputs:
+        async for output in outputs:
             yield output
 
 

@@ -76,6 +76,12 @@ class EngineParts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Dtypes:
+    model: DTypeLike
+    kv_cache: DTypeLike
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class EngineLimits:
     """The sizes that flags, model and platform settle on."""
 
@@ -92,54 +98,39 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong.
     """
-    platform = jax.default_backend()
-    defaults = _CPU if platform == "cpu" else _ACCELERATOR
+    device = _choose_device(config.execution.device)
+    defaults = _CPU if device.platform == "cpu" else _ACCELERATOR
     use_persistent_cache(_cache_dir(config))
     monitor = CompileMonitor()
-    source = config.source
-    path = resolve_model_path(source.model_path, source.revision, source.download_dir)
-    model_config = ModelConfig.from_hf(*read_model_dir(path, _overrides(source.json_model_override_args)))
+    path = resolve_model_path(config.source.model_path, config.source.revision, config.source.download_dir)
+    model_config = ModelConfig.from_hf(*read_model_dir(path, _overrides(config.source.json_model_override_args)))
     limits = _limits(config, model_config, defaults)
+    dtypes = _dtypes(config, defaults, device.platform)
+    mesh = make_mesh(config.execution.tp_size)
     seed = config.execution.random_seed
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
 
-    dtype = _DTYPES[defaults.dtype if source.dtype == "auto" else source.dtype]
-    mesh = make_mesh(config.execution.tp_size)
-    model = _load(config, path, model_config, dtype, mesh, seed, on_progress)
-    spec = _kv_spec(config, model_config, dtype)
-    num_pages = _plan(config, model, spec, limits, platform)
+    model = _load(config, path, model_config, dtypes.model, mesh, seed, on_progress)
+    spec = KVCacheSpec.of(model_config, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
+    num_pages = _plan(config, model, spec, limits, device)
     kv_cache = spec.allocate(num_pages, mesh)
-    num_tokens = (num_pages - 1) * spec.page_size
-    half = num_pages * spec.bytes_per_page / 2 / 2**30
-    logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
-    logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
+    _log_pool(spec, num_pages)
 
     buckets = Buckets.create(
         max_running=limits.max_running, max_step_tokens=limits.max_step_tokens, growth=defaults.bucket_growth
     )
-    num_valid_tokens = _num_valid_tokens(config, path, model_config.vocab_size)
     shape = DeviceShape(
         num_slots=limits.max_running + 1,
         pages_per_request=-(-limits.context_length // spec.page_size),
         page_size=spec.page_size,
         vocab_size=model_config.vocab_size,
-        num_valid_tokens=num_valid_tokens,
-        dtype=dtype,
+        num_valid_tokens=_num_valid_tokens(config, path, model_config.vocab_size),
+        dtype=dtypes.model,
     )
     runner = ModelRunner(model, kv_cache, shape, buckets)
     report = runner.warm_up(monitor, lambda done, total: on_progress(LoadProgress("compile", done, total)))
     logger.info(
         "Compiled %d programs in %.1f s (%d from the cache)", report.num_programs, report.seconds, report.cache_hits
-    )
-    logger.info(
-        "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
-        "context_len=%d, available_gpu_mem=%.2f GB",
-        num_tokens,
-        limits.chunk,
-        config.scheduler.max_prefill_tokens,
-        limits.max_running,
-        limits.context_length,
-        _available_gb(),
     )
     scheduler = Scheduler(
         SchedulerLimits(
@@ -151,7 +142,8 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
         buckets,
         CacheManager(num_pages, spec.page_size),
     )
-    device = jax.devices()[0]
+    num_tokens = (num_pages - 1) * spec.page_size
+    _log_limits(config, limits, num_tokens)
     ready = EngineReady(
         context_length=min(limits.context_length, num_tokens),
         max_total_tokens=num_tokens,
@@ -160,16 +152,64 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
         page_size=spec.page_size,
         model_type=model_config.model_type,
         architecture=model_config.architecture,
-        vocab_size=num_valid_tokens,
+        vocab_size=shape.num_valid_tokens,
         eos_token_ids=list(model_config.eos_token_ids),
         device=f"{device.platform}: {device.device_kind}",
-        dtype=jnp.dtype(dtype).name,
+        dtype=jnp.dtype(dtypes.model).name,
         num_programs=report.num_programs,
         compile_seconds=report.seconds,
         cache_hits=report.cache_hits,
         random_seed=seed,
     )
     return EngineParts(ready, scheduler, runner, monitor)
+
+
+def _choose_device(name: str) -> jax.Device:
+    """The first device of the platform that --device asks for; auto: of the one that jax finds first."""
+    if name == "auto":
+        return jax.devices()[0]
+    platform = "cuda" if name == "gpu" else name
+    jax.config.update("jax_platforms", platform)  # heard only before jax first looks for devices
+    try:
+        device = jax.devices()[0]
+    except RuntimeError as error:
+        raise ConfigError(
+            f"--device {name}: jax finds no such device; install palladio[tpu] or palladio[cuda13] on a host that has "
+            f"one, or pass --device auto. jax says: {error}"
+        ) from error
+    if device.platform != ("gpu" if platform == "cuda" else platform):
+        raise ConfigError(f"--device {name}: this process already runs jax on {device.platform}")
+    return device
+
+
+def _dtypes(config: EngineConfig, defaults: PlatformDefaults, platform: str) -> Dtypes:
+    model = config.source.dtype
+    kv_cache = config.cache.kv_cache_dtype
+    model_dtype = _DTYPES[defaults.dtype if model == "auto" else model]
+    if kv_cache != "auto":
+        return Dtypes(model_dtype, _DTYPES[kv_cache])
+    # XLA:CPU has no bfloat16 scatter: it would convert the whole cache to float32 and back at every write.
+    return Dtypes(model_dtype, jnp.float32 if platform == "cpu" and model_dtype == jnp.bfloat16 else model_dtype)
+
+
+def _log_pool(spec: KVCacheSpec, num_pages: int) -> None:
+    half = num_pages * spec.bytes_per_page / 2 / 2**30
+    num_tokens = (num_pages - 1) * spec.page_size
+    logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
+    logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
+
+
+def _log_limits(config: EngineConfig, limits: EngineLimits, num_tokens: int) -> None:
+    logger.info(
+        "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
+        "context_len=%d, available_gpu_mem=%.2f GB",
+        num_tokens,
+        limits.chunk,
+        config.scheduler.max_prefill_tokens,
+        limits.max_running,
+        limits.context_length,
+        _available_gb(),
+    )
 
 
 def _limits(config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults) -> EngineLimits:
@@ -226,24 +266,19 @@ def _load(
     return model
 
 
-def _plan(config: EngineConfig, model: CausalLM, spec: KVCacheSpec, limits: EngineLimits, platform: str) -> int:
+def _plan(config: EngineConfig, model: CausalLM, spec: KVCacheSpec, limits: EngineLimits, device: jax.Device) -> int:
     fraction = config.cache.mem_fraction_static
     return plan_pages(
-        DeviceMemory.of(jax.devices()[0]),
+        DeviceMemory.of(device),
         PoolRequest(
             bytes_per_page=spec.bytes_per_page,
             page_size=spec.page_size,
             wanted_tokens=config.cache.max_total_tokens,
             useful_tokens=limits.useful_pool_tokens,
             weight_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(model))),
-            fraction=default_fraction(platform) if fraction is None else fraction,
+            fraction=default_fraction(device.platform) if fraction is None else fraction,
         ),
     )
-
-
-def _kv_spec(config: EngineConfig, model: ModelConfig, dtype: DTypeLike) -> KVCacheSpec:
-    name = config.cache.kv_cache_dtype
-    return KVCacheSpec.of(model, page_size=config.cache.page_size, dtype=dtype if name == "auto" else _DTYPES[name])
 
 
 def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:

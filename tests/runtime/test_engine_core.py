@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_engine import NUM_TOKENS, Collector, build_tiny_model_dir, create_core, generate
 
 from palladio.runtime.engine_core import EngineCore
+from tests.runtime.tiny_engine import NUM_TOKENS, Collector, build_tiny_model_dir, create_core, generate
 
 PAGE, CHUNK = 4, 32
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)

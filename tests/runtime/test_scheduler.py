@@ -3,9 +3,9 @@ import itertools
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from scheduler_sim import EOS, Simulation, expected_output
 
 from palladio.runtime.errors import OverloadedError
+from tests.runtime.scheduler_sim import EOS, Simulation, expected_output
 
 STOP = frozenset({EOS})
 

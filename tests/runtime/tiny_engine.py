@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tiny_tokenizer import build_tiny_tokenizer
-
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason, TokenLogprob
 from palladio.runtime.sampling_params import SamplingParams
+from tests.tiny_tokenizer import build_tiny_tokenizer
 
 VOCAB_SIZE = 400  # the tokenizer knows 384: the last 16 ids are padding
 NUM_TOKENS = 384
