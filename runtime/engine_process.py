@@ -97,6 +97,7 @@ class ProcessTransport:
         self._encode = to_engine_codec().encode
         self._decode = from_engine_codec().decode
         self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False  # EngineReady was delivered
         self._failed = False  # EngineFailed was delivered
         self._stopping = False
 
@@ -145,7 +146,8 @@ class ProcessTransport:
         try:
             await asyncio.wait_for(self._exited.wait(), timeout)
         except TimeoutError:
-            logger.warning("the engine process does not end by itself; killing it")
+            if self._ready and not self._failed:  # otherwise it is busy with its start or its end, and nothing is lost
+                logger.warning("the engine process does not end by itself; killing it")
             process.kill()
             await self._exited.wait()
         if self._process is None:
@@ -172,6 +174,7 @@ class ProcessTransport:
     def _deliver(self, message: FromEngine) -> None:
         if self._failed:
             return
+        self._ready = self._ready or isinstance(message, EngineReady)
         self._failed = isinstance(message, EngineFailed)
         self._receive(message)
 

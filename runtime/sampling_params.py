@@ -159,6 +159,7 @@ class SamplingParams:
         known = {field.name for field in dataclasses.fields(cls)}
         merged: dict[str, Any] = {k: v for k, v in (defaults or {}).items() if v is not None}
         given: dict[str, Any] = {}
+        aliases: dict[str, str] = {}  # field → the other name that the caller used
         for name, value in values.items():
             if value is None:
                 continue
@@ -168,7 +169,15 @@ class SamplingParams:
             if field in given:
                 raise InvalidRequestError(f"{name!r} and {field!r} name the same parameter; give one", param=name)
             given[field] = value
-        return cls(**(merged | given))
+            if field != name:
+                aliases[field] = name
+        try:
+            return cls(**(merged | given))
+        except InvalidRequestError as error:
+            if error.param not in aliases:
+                raise
+            name = aliases[error.param]
+            raise InvalidRequestError(str(error).replace(error.param, name), param=name) from None
 
 
 def _is_int(value: object) -> bool:

@@ -288,7 +288,11 @@ def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
     file = folder / "tokenizer.json"
     if config.source.skip_tokenizer_init or not file.is_file():
         return vocab_size
-    return min(vocab_size, max(tokenizers.Tokenizer.from_file(str(file)).get_vocab().values()) + 1)
+    try:
+        known_ids = tokenizers.Tokenizer.from_file(str(file)).get_vocab().values()
+    except Exception as error:  # noqa: BLE001 (tokenizers raises bare Exception for a malformed file)
+        raise ConfigError(f"{file} is not a tokenizer: {error}") from error
+    return min(vocab_size, max(known_ids, default=vocab_size - 1) + 1)
 
 
 def _overrides(text: str) -> dict[str, Any]:

@@ -68,6 +68,9 @@ class Tokenizer:
             hf_tokenizer = AutoTokenizer.from_pretrained(
                 str(path), trust_remote_code=trust_remote_code, revision=revision
             )
+            if len(hf_tokenizer.get_vocab()) <= len(hf_tokenizer.added_tokens_decoder):
+                # transformers makes an empty tokenizer of the model's class where it finds no vocabulary
+                raise ValueError("its vocabulary is empty")
         except Exception as error:  # tokenizers raises bare Exception for a malformed tokenizer.json
             reason = _why_unusable(Path(path), error)
             raise ConfigError(

@@ -6,16 +6,26 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.integration.serving import LIMITS, MODEL, Server, build_checkpoint
+from tests.integration.serving import LIMITS, MODEL, OTHER_NAME, Server, build_checkpoint, launch_command
 
-Launch = Callable[..., Server]
+Launch = Callable[[str], Server]
 
 
 @pytest.fixture(scope="session")
 def cache_dir(request: pytest.FixtureRequest) -> Path:
-    """Compiled programs, kept from one run of the tests to the next (`pytest --cache-clear` empties it)."""
+    """Compiled programs, kept from one run of the tests to the next (`pytest --cache-clear` drops them)."""
     assert request.config.cache is not None
     return Path(request.config.cache.mkdir("palladio"))
+
+
+@pytest.fixture(scope="session")
+def environment(cache_dir: Path) -> Iterator[None]:
+    """What the servers inherit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PALLADIO_CACHE_DIR", str(cache_dir))
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -25,10 +35,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_server(
-    checkpoint: Path, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    checkpoint: Path, environment: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("server") / "log"
-    server = Server(checkpoint, log, cache_dir, (*LIMITS, "--served-model-name", MODEL, "second-name"))
+    flags = f"{LIMITS} --served-model-name {MODEL} {OTHER_NAME}"
+    server = Server(launch_command(checkpoint, flags), tmp_path_factory.mktemp("server") / "log")
     yield server
     server.stop()
 
@@ -47,12 +57,13 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture
-def launch(checkpoint: Path, cache_dir: Path, tmp_path: Path) -> Iterator[Launch]:
-    """Starts a server for one test alone."""
+def launch(checkpoint: Path, environment: None, tmp_path: Path) -> Iterator[Launch]:
+    """Starts a server for one test alone, with more flags."""
     servers: list[Server] = []
 
-    def start(*flags: str) -> Server:
-        servers.append(Server(checkpoint, tmp_path / f"{len(servers)}.log", cache_dir, (*LIMITS, *flags)))
+    def start(flags: str) -> Server:
+        command = launch_command(checkpoint, f"{LIMITS} {flags}")
+        servers.append(Server(command, tmp_path / f"server{len(servers)}.log"))
         return servers[-1]
 
     yield start

@@ -1,33 +1,28 @@
-"""A server started as a user starts it: a command, in a process of its own, with its log in a file."""
+"""A tiny checkpoint, and a server for it, started and ended with the helpers that users have."""
 
+import contextlib
 import os
-import re
-import signal
-import subprocess
+import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 
-from palladio.utils import terminate_process
+from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
-ROOT = Path(__file__).parents[2]
 MODEL = "tiny"
+OTHER_NAME = "tiny-by-another-name"
 VOCAB_SIZE = 384
-EOS_IDS = (2, 1)
+EOS_ID = 2
 CONTEXT_LENGTH = 512
-LIMITS = (
-    *("--page-size", "8"),
-    *("--max-running-requests", "8"),
-    *("--chunked-prefill-size", "64"),
-    *("--max-total-tokens", "2048"),
-)
+MAX_RUNNING = 8
+LIMITS = f"--page-size 8 --max-running-requests {MAX_RUNNING} --chunked-prefill-size 64 --max-total-tokens 2048"
 START_SECONDS = 200.0
 
 
@@ -36,53 +31,37 @@ def build_checkpoint(directory: Path, family: str = "qwen3", **overrides: Any) -
     return build_tiny_tokenizer(make_checkpoint(directory, family, **overrides), vocab_size=VOCAB_SIZE)
 
 
-def command(model_dir: Path, *flags: str) -> list[str]:
-    module = ["-m", "palladio.launch_server"]
-    return [sys.executable, *module, "--model-path", str(model_dir), "--host", "127.0.0.1", "--port", "0", *flags]
-
-
-def environment(cache_dir: Path) -> dict[str, str]:
-    """Of a server: compiled programs are kept in `cache_dir`, nothing is asked of the hub, no accelerator is taken."""
-    ours = {"PALLADIO_CACHE_DIR": str(cache_dir), "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
-    return os.environ | ours | {"PYTHONUNBUFFERED": "1"}
+def launch_command(model_dir: Path, flags: str = LIMITS) -> str:
+    return f"python3 -m palladio.launch_server --model-path {shlex.quote(str(model_dir))} --host 127.0.0.1 {flags}"
 
 
 class Server:
-    """A running `python -m palladio.launch_server`.
+    """A running server.
 
     Attributes:
         process: the front; the engine is its child.
-        url: base address, known once it is printed.
+        url: base address.
+        http: a client of it.
     """
 
-    def __init__(self, model_dir: Path, log: Path, cache_dir: Path, flags: Sequence[str] = LIMITS) -> None:
+    def __init__(self, command: str, log: Path) -> None:
         self._log = log
-        with log.open("w") as file:
-            self.process: subprocess.Popen[str] = subprocess.Popen(
-                command(model_dir, *flags), cwd=ROOT, env=environment(cache_dir), stdout=file, stderr=file, text=True
-            )
+        with log.open("w") as file, _stdout_to(file.fileno()):
+            self.process, port = launch_server_cmd(command, host="127.0.0.1")
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=60)
         try:
-            port = self.wait_for_log(r"running on http://127\.0\.0\.1:(\d+)")
-            self.url = f"http://127.0.0.1:{port}"
-            self.wait_for_log(r"(fired up and ready to roll)")
+            wait_for_server(self.url, timeout=START_SECONDS, process=self.process)
         except BaseException:
             self.stop()
+            print(self.log())
             raise
-        self.http = httpx.Client(base_url=self.url, timeout=60)
 
     def log(self) -> str:
         return self._log.read_text()
 
-    def wait_for_log(self, pattern: str, seconds: float = START_SECONDS) -> str:
-        """Waits for a line, and returns the pattern's group."""
-        deadline = time.monotonic() + seconds
-        while (found := re.search(pattern, self.log())) is None:
-            assert self.process.poll() is None, f"the server ended:\n{self.log()}"
-            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{self.log()}"
-            time.sleep(0.05)
-        return found.group(1)
-
     def stop(self) -> None:
+        self.http.close()
         terminate_process(self.process)
 
     def client(self) -> openai.OpenAI:
@@ -91,29 +70,32 @@ class Server:
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         return self.http.post(path, json=body)
 
-    def info(self) -> dict[str, Any]:
-        return self.http.get("/get_server_info").raise_for_status().json()
-
     def stats(self) -> dict[str, Any]:
         """The engine's own view of itself."""
-        return self.info()["internal_states"][0]
+        stats: dict[str, Any] = self.http.get("/get_server_info").raise_for_status().json()["internal_states"][0]
+        return stats
 
-    def check_clean(self, seconds: float = 20.0) -> None:
-        """Nothing runs, no page is held, no page is lost, and no step compiled anything."""
-        wanted = {"num_running": 0, "num_waiting": 0, "num_used_tokens": 0, "integrity_error": None}
-        wanted["num_compiles_after_ready"] = 0
+    def wait_for_stats(self, seconds: float = 20.0, **wanted: object) -> None:
         deadline = time.monotonic() + seconds
-        while True:
-            stats = self.stats()
-            seen = {name: stats[name] for name in wanted}
-            if seen == wanted:
-                return
-            assert time.monotonic() < deadline, seen
+        while any(self.stats()[name] != value for name, value in wanted.items()):
+            assert time.monotonic() < deadline, f"{self.stats()}, not {wanted}"
             time.sleep(0.02)
 
-    def ended(self, seconds: float) -> int:
-        """The exit code, after at most so many seconds."""
-        return self.process.wait(seconds)
+    def check_clean(self) -> None:
+        """Nothing runs, no page is held, none is lost, and no step compiled anything."""
+        self.wait_for_stats(num_running=0, num_waiting=0, num_used_tokens=0)
+        stats = self.stats()
+        assert stats["integrity_error"] is None
+        assert stats["num_compiles_after_ready"] == 0
 
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+
+@contextlib.contextmanager
+def _stdout_to(descriptor: int) -> Iterator[None]:
+    """A process started meanwhile inherits this as its standard output."""
+    sys.stdout.flush()
+    with open(os.dup(1), "wb") as saved:
+        os.dup2(descriptor, 1)
+        try:
+            yield
+        finally:
+            os.dup2(saved.fileno(), 1)

@@ -174,6 +174,8 @@ def test_calls_from_several_threads(engine):
         ({"prompt": [5, 6]}, "prompt"),
         ({"input_ids": ["a"]}, "input_ids"),
         ({"prompt": "a", "sampling_params": {"temprature": 1}}, "temprature"),
+        ({"prompt": "a", "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"),
+        ({"prompt": "a", "sampling_params": {"max_tokens": -1}}, "max_tokens"),
         ({"prompt": ["a", "b"], "sampling_params": [{}]}, "sampling_params"),
         ({"prompt": ["a", "b"], "rid": ["x", "x"]}, "rid"),
         ({"prompt": "a", "top_logprobs_num": 3}, "top_logprobs_num"),

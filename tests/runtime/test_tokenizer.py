@@ -149,3 +149,13 @@ def test_missing_and_broken_files(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match="no usable tokenizer"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_model_directory_without_a_vocabulary(tmp_path):
+    """transformers finds the tokenizer's class in config.json, and makes an empty one."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}')
+    with pytest.raises(ConfigError, match="holds no tokenizer files"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    with pytest.raises(ConfigError, match="vocabulary is empty"):
+        Tokenizer.load(tmp_path)

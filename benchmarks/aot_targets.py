@@ -1,0 +1,133 @@
+"""Accelerators as compile targets: their real compilers run here, without the accelerator.
+
+Importing this module sets up the environment for that, so import it before jax is first used.
+"""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # else libtpu asks a cloud's metadata server where it runs
+os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+os.environ.setdefault("TPU_LOG_DIR", "disabled")
+os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import dataclasses
+import time
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh
+
+from palladio.model.sharding import TENSOR_AXIS
+
+# What XLA:GPU asks of a device before it generates code, in its text format.
+_H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 4800000000000 l2_cache_size: 62914560 clock_rate_ghz: 1.98 device_memory_size: 150000000000
+  cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 0 }
+runtime_version { major: 13 }
+device_description_str: "NVIDIA H200"
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of accelerator.
+
+    Attributes:
+        platform: as jax names it; "tpu" needs libtpu installed, "cuda" jax's CUDA plugin.
+        topology: the smallest that the compiler knows.
+        memory: bytes of one device.
+        description: of the device, in XLA's text format; TPU compilers know theirs.
+    """
+
+    platform: Literal["tpu", "cuda"]
+    topology: str
+    memory: int
+    description: str | None = None
+
+    def mesh(self, num_devices: int = 1) -> Mesh:
+        """A mesh of compile-only devices along the tensor axis.
+
+        Raises:
+            ValueError: the topology has fewer devices.
+        """
+        if self.platform == "cuda":
+            found = topologies.get_topology_desc(
+                platform="cuda",
+                topology_name=self.topology,
+                topology=f"1x1x{num_devices}",
+                target_config=self.description,
+            )
+        else:
+            found = topologies.get_topology_desc(platform="tpu", topology_name=self.topology)
+        devices = found.devices
+        if len(devices) < num_devices:
+            raise ValueError(f"{self.topology} has {len(devices)} devices, {num_devices} were asked for")
+        return Mesh(np.array(devices[:num_devices]), (TENSOR_AXIS,), axis_types=(AxisType.Auto,))
+
+
+GIB = 2**30
+TARGETS = {
+    "tpu-v5e": Target("tpu", "v5e:2x2", 16 * GIB),
+    "tpu-v6e": Target("tpu", "v6e:2x2", 32 * GIB),
+    "tpu7x": Target("tpu", "tpu7x:2x2x1", 96 * GIB),  # a device is half a chip
+    "h200": Target("cuda", "h200", 139 * GIB, _H200),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program as the target's compiler made it.
+
+    Attributes:
+        lower_seconds: tracing and lowering. compile_seconds: the compiler.
+        argument_bytes: of one device, as are the others.
+        alias_bytes: results that lie where arguments lay.
+        temp_bytes: scratch memory.
+        hlo: the optimized program.
+    """
+
+    lower_seconds: float
+    compile_seconds: float
+    argument_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    hlo: str
+
+
+def compile_for(mesh: Mesh, jitted: Any, args: tuple[Any, ...]) -> Compiled:
+    """Compiles a jitted function for the mesh's devices.
+
+    Args:
+        args: jax.ShapeDtypeStruct trees; at least one leaf has a sharding on the mesh.
+
+    Raises:
+        Exception: whatever the compiler refuses with.
+    """
+    start = time.perf_counter()
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it which device they are lowered for
+        lowered = jitted.lower(*args)
+    middle = time.perf_counter()
+    compiled = lowered.compile()
+    end = time.perf_counter()
+    memory = compiled.memory_analysis()
+    return Compiled(
+        middle - start,
+        end - middle,
+        memory.argument_size_in_bytes,
+        memory.alias_size_in_bytes,
+        memory.temp_size_in_bytes,
+        compiled.as_text(),
+    )

@@ -1,0 +1,423 @@
+"""What clients get wrong: nothing of it crashes, hangs or leaks a page (the `server` fixture checks)."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from palladio.utils import _descendants
+from tests.integration.serving import CONTEXT_LENGTH, EOS_ID, MAX_RUNNING, MODEL, OTHER_NAME, VOCAB_SIZE, Server
+
+CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
+BODIES = {
+    CHAT: {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
+    COMPLETIONS: {"prompt": "Hello", "max_tokens": 4},
+    GENERATE: {"text": "Hello", "sampling_params": {"max_new_tokens": 4}},
+}
+ROUTES = list(BODIES)
+TEN_MB = "All of Gaul is divided into three parts. " * 256_000
+
+
+def error_of(answer: httpx.Response, status: int = 400) -> dict[str, str | None]:
+    """The error, which must look like OpenAI's."""
+    assert answer.status_code == status, answer.text[:500]
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert "Traceback" not in answer.text
+    return error
+
+
+def check_refused(server: Server, path: str, changes: dict, param: str) -> str:
+    error = error_of(server.post(path, BODIES[path] | changes))
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert param.rpartition(".")[2] in error["message"]
+    return error["message"]
+
+
+def sampling(path: str, name: str, value: object) -> tuple[dict, str]:
+    """One sampling field, where the route wants it; and the name that an error gives it."""
+    if path != GENERATE:
+        return {name: value}, name
+    name = "max_new_tokens" if name == "max_tokens" else name
+    return {"sampling_params": {name: value}}, f"sampling_params.{name}"
+
+
+WRONG_TYPES = [
+    (CHAT, {"messages": "Hello"}, "messages"),
+    (CHAT, {"messages": {}}, "messages"),
+    (CHAT, {"messages": ["Hello"]}, "messages.0"),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+    (CHAT, {"messages": [{"content": "no role"}]}, "messages.0.role"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages.0.content.0.text"),
+    (CHAT, {"max_completion_tokens": "4"}, "max_completion_tokens"),
+    (CHAT, {"logprobs": 3}, "logprobs"),
+    (CHAT, {"top_logprobs": 3}, "top_logprobs"),
+    (CHAT, {"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+    (CHAT, {"stream_options": "usage"}, "stream_options"),
+    (COMPLETIONS, {"prompt": 5}, "prompt"),
+    (COMPLETIONS, {"prompt": None}, "prompt"),
+    (COMPLETIONS, {"prompt": ["a", 5]}, "prompt"),
+    (COMPLETIONS, {"prompt": [[1, 2], 3]}, "prompt"),
+    (COMPLETIONS, {"prompt": [1.5]}, "prompt"),
+    (COMPLETIONS, {"prompt": [True]}, "prompt"),
+    (COMPLETIONS, {"prompt": {"text": "Hello"}}, "prompt"),
+    (COMPLETIONS, {"echo": "yes"}, "echo"),
+    (COMPLETIONS, {"logprobs": True}, "logprobs"),
+    (COMPLETIONS, {"logprobs": 21}, "logprobs"),
+    (COMPLETIONS, {"suffix": "the end"}, "suffix"),
+    (GENERATE, {"text": 5}, "text"),
+    (GENERATE, {"input_ids": [1, 2]}, "text"),
+    (GENERATE, {"sampling_params": "greedy"}, "sampling_params"),
+    (GENERATE, {"sampling_params": {"temprature": 0}}, "sampling_params.temprature"),
+    (GENERATE, {"return_logprob": "yes"}, "return_logprob"),
+]
+
+
+@pytest.mark.parametrize(("path", "changes", "param"), WRONG_TYPES)
+def test_wrong_types(server, path, changes, param):
+    check_refused(server, path, changes, param)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "0"),
+        ("temperature", True),
+        ("temperature", -0.1),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", 2.5),
+        ("top_k", -2),
+        ("min_p", 2),
+        ("n", 0),
+        ("n", 1000),
+        ("frequency_penalty", 3),
+        ("presence_penalty", [1]),
+        ("repetition_penalty", 0),
+        ("min_tokens", -1),
+        ("max_tokens", -1),
+        ("max_tokens", 1.5),
+        ("max_tokens", "4"),
+        ("max_tokens", 10**30),
+        ("seed", 2**64),
+        ("seed", -(2**63) - 1),
+        ("seed", "lucky"),
+        ("ignore_eos", 1),
+        ("stop", 5),
+        ("stop", {"text": "."}),
+        ("stop", [1]),
+        ("stop", [[]]),
+        ("stop", ["", "a"]),
+        ("stop", ["x"] * 65),
+        ("stop_token_ids", "2"),
+        ("stop_token_ids", ["a"]),
+        ("stop_token_ids", [-1]),
+        ("logit_bias", [1]),
+        ("logit_bias", {"a": 1}),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"5": "high"}),
+    ],
+)
+def test_sampling_fields(server, path, name, value):
+    changes, param = sampling(path, name, value)
+    error = error_of(server.post(path, BODIES[path] | changes))
+    assert error["param"] is not None
+    assert error["param"] == param or error["param"].startswith(f"{param}.")
+    assert param.rpartition(".")[2] in error["message"]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("token_id", [VOCAB_SIZE, -1, 2**40, 2**63 - 1])
+def test_ids_out_of_the_vocabulary(server, path, token_id):
+    for name, value in (("stop_token_ids", [token_id]), ("logit_bias", {str(token_id): 1})):
+        changes, param = sampling(path, name, value)
+        error = error_of(server.post(path, BODIES[path] | changes))
+        assert error["param"] in (param, name)
+    if path == COMPLETIONS:
+        for prompt in ([5, token_id], [[5], [5, token_id]]):
+            assert str(token_id) in check_refused(server, path, {"prompt": prompt}, "prompt")
+    if path == GENERATE:
+        answer = server.post(path, {"input_ids": [5, token_id]})
+        assert str(token_id) in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_unknown_model(server, path):
+    for name in ("gpt-4", "", "*", MODEL.upper()):
+        error = error_of(server.post(path, BODIES[path] | {"model": name}), 404)
+        assert (error["param"], error["code"]) == ("model", "model_not_found")
+        assert MODEL in error["message"]
+    assert error_of(server.post(path, BODIES[path] | {"model": 5}))["param"] == "model"
+    for name in (MODEL, OTHER_NAME):
+        answer = server.post(path, BODIES[path] | {"model": name})
+        assert answer.status_code == 200
+        assert answer.json().get("model", name) == name
+    assert error_of(server.http.get("/v1/models/gpt-4"), 404)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": []}, "messages"),
+        (CHAT, {"max_tokens": 4}, "messages"),
+        (COMPLETIONS, {"prompt": ""}, "prompt"),
+        (COMPLETIONS, {"prompt": []}, "prompt"),
+        (COMPLETIONS, {"prompt": [[]]}, "prompt"),
+        (COMPLETIONS, {"prompt": ["Hello", ""]}, "prompt"),
+        (COMPLETIONS, {}, "prompt"),
+        (GENERATE, {"text": ""}, "text"),
+        (GENERATE, {"input_ids": []}, "input_ids"),
+        (GENERATE, {}, "text"),
+    ],
+)
+def test_nothing_to_answer(server, path, body, param):
+    assert error_of(server.post(path, body))["param"] == param
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"5", b'"x"', b"null", b'{"prompt": "a", "temperature": NaN}'])
+@pytest.mark.parametrize("path", ROUTES)
+def test_no_json_object(server, path, raw):
+    answer = server.http.post(path, content=raw, headers={"Content-Type": "application/json"})
+    error_of(answer)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("path", ROUTES)
+def test_numbers_that_are_none(server, path, number):
+    changes, _ = sampling(path, "temperature", 12345.0)
+    raw = json.dumps(BODIES[path] | changes).replace("12345.0", number)
+    error_of(server.http.post(path, content=raw.encode(), headers={"Content-Type": "application/json"}))
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"caf\xe9", b"\xed\xa0\x80", b"\\ud800", b"\\udc00 x"])
+@pytest.mark.parametrize("path", ROUTES)
+def test_text_that_is_not_utf8(server, path, text):
+    raw = json.dumps(BODIES[path]).encode().replace(b"Hello", text)
+    error_of(server.http.post(path, content=raw, headers={"Content-Type": "application/json"}))
+
+
+@pytest.mark.parametrize("extra", [0, 1, 600])
+def test_prompt_over_the_context(server, extra):
+    """As long as the context is too long too: there would be no room for a token."""
+    ids = [5] * (CONTEXT_LENGTH + extra)
+    for answer in (
+        server.post(COMPLETIONS, {"prompt": ids}),
+        server.post(COMPLETIONS, {"prompt": ids, "stream": True}),
+        server.post(COMPLETIONS, {"prompt": [[5], ids]}),
+        server.post(GENERATE, {"input_ids": ids}),
+    ):
+        error = error_of(answer)
+        assert str(len(ids)) in error["message"]
+        assert str(CONTEXT_LENGTH) in error["message"]
+        assert error["code"] == "context_length_exceeded"
+    messages = [{"role": "user", "content": "word " * len(ids)}]
+    count = server.post("/tokenize", {"messages": messages}).json()["count"]
+    error = error_of(server.post(CHAT, {"messages": messages}))
+    assert error["param"] == "messages"
+    assert str(count) in error["message"]
+    assert str(CONTEXT_LENGTH) in error["message"]
+
+
+@pytest.mark.parametrize("max_tokens", [CONTEXT_LENGTH, 100_000, 2**31, 2**63 - 1])
+def test_max_tokens_over_the_context(server, max_tokens):
+    answer = server.post(COMPLETIONS, {"prompt": [5] * 100, "max_tokens": max_tokens})
+    error = error_of(answer)
+    assert error["param"] == "max_tokens"
+    assert all(str(number) in error["message"] for number in (100, max_tokens, CONTEXT_LENGTH))
+    error = error_of(server.post(CHAT, BODIES[CHAT] | {"max_tokens": None, "max_completion_tokens": max_tokens}))
+    assert error["param"] == "max_completion_tokens"
+    assert "max_completion_tokens" in error["message"]
+
+
+def test_the_whole_context(server):
+    """The largest request that fits is served to its end."""
+    body = {"prompt": [5] * 100, "max_tokens": CONTEXT_LENGTH - 100, "ignore_eos": True}
+    answer = server.post(COMPLETIONS, body).json()
+    assert answer["usage"]["total_tokens"] == CONTEXT_LENGTH
+    longest = server.post(COMPLETIONS, {"prompt": [5] * (CONTEXT_LENGTH - 1), "ignore_eos": True}).json()
+    assert longest["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_seeds_of_64_bits(server, path):
+    texts = {}
+    for seed in (0, 1, 2**32, 2**63, 2**63 - 1, -1, -(2**63), 2**64 - 1):
+        body = BODIES[path] | sampling(path, "seed", seed)[0]
+        if path == GENERATE:
+            body["sampling_params"] |= {"max_new_tokens": 32, "temperature": 1}
+        else:
+            body |= {"max_tokens": 32, "temperature": 1}
+        answers = [server.post(path, body).json() for _ in range(2)]
+        first, second = (answer.get("choices") or answer["text"] for answer in answers)
+        assert first == second
+        texts[seed % 2**64] = str(first)
+    assert len(set(texts.values())) == len(texts)  # all 64 bits count; -1 and 2**64 - 1 are the same
+
+
+@pytest.mark.parametrize("path", [*ROUTES, "/tokenize"])
+def test_ten_megabytes(server, path):
+    """Refused with both numbers, and others are answered meanwhile."""
+    body = {
+        CHAT: {"messages": [{"role": "user", "content": TEN_MB}]},
+        COMPLETIONS: {"prompt": TEN_MB},
+        GENERATE: {"text": TEN_MB},
+        "/tokenize": {"prompt": TEN_MB},
+    }[path]
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=server.url, timeout=5) as other:
+        slow = pool.submit(server.post, path, body)
+        while not slow.done():
+            begun = time.monotonic()
+            assert other.get("/health").status_code == 200
+            assert time.monotonic() - begun < 3.0
+            time.sleep(0.05)
+    error = error_of(slow.result())
+    assert error["code"] == "context_length_exceeded"
+    assert str(len(TEN_MB)) in error["message"]
+    assert str(CONTEXT_LENGTH) in error["message"]
+
+
+def test_body_over_the_limit(server):
+    with socket.create_connection(("127.0.0.1", server.http.base_url.port or 0), timeout=20) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def send_and_leave(server: Server, path: str, body: dict) -> None:
+    """A whole request, whose sender does not wait for the answer."""
+    raw = json.dumps(body).encode()
+    with socket.create_connection(("127.0.0.1", server.http.base_url.port or 0), timeout=20) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+        connection.sendall(head.encode() + raw)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_leaving_before_the_first_token(server, path):
+    """All slots are busy, so these requests wait in the queue when their clients go."""
+    with ThreadPoolExecutor(1) as pool:
+        busy = {"prompt": [[5]] * MAX_RUNNING, "max_tokens": 500, "ignore_eos": True, "seed": 0, "rid": f"busy{path}"}
+        running = pool.submit(server.post, COMPLETIONS, busy)
+        server.wait_for_stats(num_running=MAX_RUNNING)
+        for stream in (False, True) * 5:
+            send_and_leave(server, path, BODIES[path] | {"stream": stream})
+        assert server.post("/abort_request", {"rid": f"busy{path}"}).json() == {"aborted": MAX_RUNNING}
+        assert {choice["finish_reason"] for choice in running.result().json()["choices"]} == {"abort"}
+
+
+def test_leaving_in_the_middle(server):
+    body = {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    for _ in range(20):
+        with server.http.stream("POST", COMPLETIONS, json=body) as stream:
+            next(stream.iter_lines())
+
+
+async def abort_many(url: str, count: int) -> list[str]:
+    """How each of `count` requests ended: a third is aborted by id, a third by hanging up, a third as it arrives."""
+    limits = httpx.Limits(max_connections=64)
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http:
+        gate = asyncio.Semaphore(24)
+
+        async def one(number: int) -> str:
+            rid = f"doomed-{number}"
+            body = {"prompt": [5 + number % 300] * (1 + number % 90), "max_tokens": 400, "ignore_eos": True, "rid": rid}
+            async with gate, http.stream("POST", COMPLETIONS, json=body | {"stream": True}) as stream:
+                if number % 3 == 0:
+                    return "left at once"
+                lines = stream.aiter_lines()
+                await anext(lines)
+                if number % 3 == 1:
+                    return "left"
+                await http.post("/abort_request", json={"rid": rid})
+                async for line in lines:
+                    if '"finish_reason":"' in line:
+                        return str(json.loads(line[6:])["choices"][0]["finish_reason"])
+            return "lost"
+
+        return await asyncio.gather(*map(one, range(count)))
+
+
+def test_a_thousand_aborts(server):
+    ends = asyncio.run(abort_many(server.url, 1000))
+    counts = {end: ends.count(end) for end in set(ends)}
+    late = counts.pop("length", 0)  # ran to its end before the abort arrived: on a busy machine
+    assert counts == {"left at once": 334, "left": 333, "abort": 333 - late}
+    assert late < 200
+    server.check_clean()
+    answer = server.post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 8, "ignore_eos": True}).json()
+    assert answer["usage"]["completion_tokens"] == 8
+
+
+def test_abort_all_and_unknown_ids(server):
+    assert server.post("/abort_request", {"rid": "nobody"}).json() == {"aborted": 0}
+    assert server.post("/abort_request", {"abort_all": True}).json() == {"aborted": 0}
+    error_of(server.post("/abort_request", {}))
+    error_of(server.post("/abort_request", {"rid": 5}))
+
+
+def test_two_requests_with_one_id(server):
+    body = {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True, "rid": "twin"}
+    with server.http.stream("POST", COMPLETIONS, json=body) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        assert "twin" in error_of(server.post(COMPLETIONS, body | {"stream": False}))["message"]
+
+
+def test_sigterm_lets_a_stream_finish(launch):
+    """New requests are refused meanwhile; then both processes end."""
+    server = launch("--served-model-name *")
+    for name in ("anything", "a/b", MODEL):
+        assert server.post(COMPLETIONS, BODIES[COMPLETIONS] | {"model": name}).json()["model"] == name
+    engine = _descendants(server.process.pid)
+    assert engine
+    body = {"prompt": "Hello", "max_tokens": 500, "ignore_eos": True, "stream": True}
+    with server.http.stream("POST", COMPLETIONS, json=body) as stream:
+        lines = stream.iter_lines()
+        first = next(lines)
+        server.process.send_signal(signal.SIGTERM)
+        with httpx.Client(base_url=server.url, timeout=20) as other:
+            answer = other.post(COMPLETIONS, json=BODIES[COMPLETIONS])
+            while answer.status_code == 200:  # the signal is on its way
+                answer = other.post(COMPLETIONS, json=BODIES[COMPLETIONS])
+            assert error_of(answer, 503)["code"] == "engine_not_ready"
+            assert other.get("/health").status_code == 503
+        events = [line for line in [first, *lines] if line]
+    assert events[-1] == "data: [DONE]"
+    assert '"finish_reason":"length"' in events[-2]
+    assert server.process.wait(20) == 0
+    assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in engine)
+    assert "Traceback" not in server.log()
+
+
+def test_the_engine_dies(launch):
+    """/health says so, streams end with an error, and nothing hangs."""
+    server = launch("")
+    (engine,) = [pid for pid in _descendants(server.process.pid) if b"engine" in _command(pid)]
+    body = {"prompt": "Hello", "max_tokens": 500, "ignore_eos": True, "stream": True}
+    with server.http.stream("POST", COMPLETIONS, json=body) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        os.kill(engine, signal.SIGKILL)
+        assert any('"error"' in line for line in lines)
+    assert server.http.get("/health").status_code == 503
+    assert error_of(server.post(COMPLETIONS, BODIES[COMPLETIONS]), 503)["code"] == "engine_dead"
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) is not None
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_eos_is_what_the_checkpoint_says(server):
+    answer = server.post(COMPLETIONS, BODIES[COMPLETIONS] | {"logit_bias": {str(EOS_ID): 100}}).json()
+    assert answer["choices"][0]["matched_stop"] == EOS_ID

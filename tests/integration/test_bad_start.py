@@ -1,0 +1,94 @@
+"""Checkpoints and flags that cannot be served: exit code 2, one line that says what to change, no traceback."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.integration.serving import LIMITS, build_checkpoint
+
+
+def start(model_dir: Path | str, *flags: str) -> str:
+    """The last line of a start that must fail."""
+    words = ["--model-path", str(model_dir), "--host", "127.0.0.1", "--port", "0", *shlex.split(LIMITS), *flags]
+    done = subprocess.run(
+        [sys.executable, "-m", "palladio.launch_server", *words],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    output = done.stdout + done.stderr
+    assert "Traceback" not in output, output
+    lines = done.stderr.strip().splitlines()
+    assert sum("error: " in line for line in lines) == 1, done.stderr
+    assert lines[-1].startswith("error: "), done.stderr
+    return lines[-1]
+
+
+def truncated(directory: Path) -> None:
+    file = directory / "model.safetensors"
+    os.truncate(file, file.stat().st_size - 1000)
+
+
+def garbage(directory: Path) -> None:
+    (directory / "model.safetensors").write_bytes(b"\xff" * 5000)
+
+
+def empty(directory: Path) -> None:
+    (directory / "model.safetensors").write_bytes(b"")
+
+
+def lacking(directory: Path) -> None:
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.norm.weight"]
+    save_file(tensors, file)
+
+
+def without_tokenizer(directory: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (directory / name).unlink()
+
+
+def broken_tokenizer(directory: Path) -> None:
+    (directory / "tokenizer.json").write_text('{"version": "1.0"')
+
+
+def without_config(directory: Path) -> None:
+    (directory / "config.json").unlink()
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncated, "model.safetensors"),
+        (garbage, "model.safetensors"),
+        (empty, "model.safetensors"),
+        (lacking, "model.norm.weight"),
+        (without_tokenizer, "--tokenizer-path"),
+        (broken_tokenizer, "tokenizer"),
+        (without_config, "config.json"),
+    ],
+)
+def test_damaged_checkpoint(damage, words, tmp_path):
+    directory = build_checkpoint(tmp_path)
+    damage(directory)
+    line = start(directory)
+    assert words in line
+    assert str(directory) in line
+
+
+@pytest.mark.usefixtures("environment")
+def test_flags(tmp_path):
+    directory = build_checkpoint(tmp_path)
+    assert "no such directory" in start(tmp_path / "nowhere")
+    assert "--tp-size 2" in start(directory, "--tp-size", "2")
+    assert "--page-size" in start(directory, "--page-size", "0")
