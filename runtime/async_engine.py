@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any, Self
 
 from palladio.runtime.config import EngineConfig
-from palladio.runtime.engine_client import EngineState
+from palladio.runtime.engine_client import EngineClient, EngineState
 from palladio.runtime.errors import (
     ConfigError,
     EngineDeadError,
     EngineNotReadyError,
+    GenerationError,
     InvalidRequestError,
     OverloadedError,
     PalladioError,
-    RequestAbortedError,
+    request_error,
 )
-from palladio.runtime.hub import read_sampling_defaults, resolve_model_path
+from palladio.runtime.hub import read_sampling_defaults, resolve_source
 from palladio.runtime.messages import (
     AbortRequests,
     ControlReply,
@@ -36,12 +37,14 @@ from palladio.runtime.messages import (
 )
 from palladio.runtime.output_processor import SampleProcessor, merge_outputs
 from palladio.runtime.outputs import FinishReason, RequestOutput
+from palladio.runtime.progress import ProgressDisplay
+from palladio.runtime.request_front import LONG_TEXT as LONG_TEXT
 from palladio.runtime.request_front import RequestFront
+from palladio.runtime.request_front import Room as Room
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 from palladio.runtime.transport import EngineTransport, ThreadTransport
 
-_LONG_TEXT = 8192  # characters from which on a prompt is tokenized off the event loop
 _STOP_TIMEOUT = 10.0
 _STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen
 
@@ -62,6 +65,7 @@ class AsyncEngine:
         self._transport = transport
         self._state: EngineState = "starting"
         self._progress: LoadProgress | None = None
+        self._display = ProgressDisplay()
         self._failure: EngineFailed | None = None
         self._info: EngineReady | None = None
         self._front: RequestFront | None = None
@@ -99,12 +103,13 @@ class AsyncEngine:
     @property
     def info(self) -> EngineReady:
         if self._info is None:
-            raise self._not_ready()
+            raise not_ready(self)
         return self._info
 
     async def start(self) -> None:
         """Begins to load; returns at once. How it went, `wait_ready` and `state` tell."""
         self._launch_task = asyncio.create_task(self._launch())
+        self._tick()
 
     async def wait_ready(self) -> None:
         """Returns when requests are accepted.
@@ -144,7 +149,7 @@ class AsyncEngine:
         self._streams[request_id] = stream
         self._idle.clear()
         try:
-            if isinstance(prompt, str) and len(prompt) >= _LONG_TEXT:
+            if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
                 prompt_ids = await asyncio.to_thread(front.prompt_ids, prompt)
             else:
                 prompt_ids = front.prompt_ids(prompt)
@@ -181,15 +186,17 @@ class AsyncEngine:
         return reply.stats
 
     async def _launch(self) -> None:
-        source = self.config.source
         try:
-            path = await asyncio.to_thread(resolve_model_path, source.model_path, source.revision, source.download_dir)
-            self.sampling_defaults = read_sampling_defaults(path)
-            config = dataclasses.replace(self.config, source=dataclasses.replace(source, model_path=str(path)))
+            source = await asyncio.to_thread(resolve_source, self.config.source)
+            self.sampling_defaults = read_sampling_defaults(Path(source.model_path))
+            config = dataclasses.replace(self.config, source=source)
             if not self._transport.shares_interpreter:  # two threads importing jax and transformers get in each
                 self._transport.start(config, self._on_message)  # other's way; two processes save the time
             if not source.skip_tokenizer_init:
-                self.tokenizer = await asyncio.to_thread(self._load_tokenizer, path)
+                folder = source.tokenizer_path or source.model_path
+                self.tokenizer = await asyncio.to_thread(
+                    Tokenizer.load, folder, trust_remote_code=source.trust_remote_code
+                )
             self._tokenizer_loaded = True
             if self._transport.shares_interpreter:
                 self._transport.start(config, self._on_message)
@@ -202,17 +209,11 @@ class AsyncEngine:
         if self._state == "dead":
             await self._transport.stop(_STOP_TIMEOUT_STARTING)
 
-    def _load_tokenizer(self, model_dir: Path) -> Tokenizer:
-        source = self.config.source
-        if source.tokenizer_path is not None:
-            model_dir = resolve_model_path(source.tokenizer_path, source.revision, source.download_dir)
-        return Tokenizer.load(model_dir, trust_remote_code=source.trust_remote_code)
-
     def _become_ready(self) -> None:
         if self._state == "starting" and self._info is not None and self._tokenizer_loaded:
             self._front = RequestFront(self._info, self.tokenizer)
             self._state = "ready"
-            self._settled.set()
+            self._settle()
 
     def _die(self, failure: EngineFailed) -> None:
         if self._state == "dead":
@@ -225,20 +226,20 @@ class AsyncEngine:
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(EngineDeadError(failure.message))
-        self._settled.set()
+        self._settle()
 
-    def _not_ready(self) -> EngineDeadError | EngineNotReadyError:
-        if self._failure is not None:
-            return EngineDeadError(self._failure.message)
-        if self._state == "draining":
-            return EngineNotReadyError("the server is shutting down and takes no new requests", retry_after=5.0)
-        progress = self._progress
-        detail = "" if progress is None else f" ({progress.phase}: {progress.done} of {progress.total})"
-        return EngineNotReadyError(f"the engine is still starting{detail}; try again soon", retry_after=5.0)
+    def _settle(self) -> None:
+        self._settled.set()
+        self._display.close()
+
+    def _tick(self) -> None:
+        if not self._settled.is_set():
+            self._display.tick()
+            asyncio.get_running_loop().call_later(1.0, self._tick)
 
     def _accepting_front(self) -> RequestFront:
         if self._state != "ready" or self._front is None:
-            raise self._not_ready()
+            raise not_ready(self)
         return self._front
 
     def _begin(
@@ -273,6 +274,8 @@ class AsyncEngine:
                     call.set_result(message)
             case LoadProgress():
                 self._progress = message
+                if not self._settled.is_set():
+                    self._display.update(message)
             case EngineReady():
                 self._info = message
                 self._become_ready()
@@ -295,7 +298,7 @@ class AsyncEngine:
                 result = processor.process(output)
             except Exception as error:
                 logger.exception("the output of request %s could not be processed", engine_id)
-                stream.fail(RequestAbortedError(f"its output could not be processed: {error!r}"))
+                stream.fail(GenerationError(f"the output of the request could not be processed: {error!r}"))
                 del self._samples[engine_id]
                 continue
             if result.finish is not None:
@@ -323,7 +326,7 @@ class AsyncEngine:
 
     async def _call(self, kind: Callable[[int], FlushCache | GetStats], timeout: float) -> ControlReply:
         if self._state == "dead" or self._info is None:
-            raise self._not_ready()
+            raise not_ready(self)
         call_id = next(self._call_ids)
         call = self._calls[call_id] = asyncio.get_running_loop().create_future()
         self._transport.send(kind(call_id))
@@ -366,10 +369,16 @@ class _Stream:
         return pending if len(pending) == 1 else merge_outputs(pending)
 
 
+def not_ready(engine: EngineClient) -> EngineDeadError | EngineNotReadyError:
+    """Why an engine whose state is not "ready" takes no requests."""
+    if engine.state == "dead":
+        return EngineDeadError(engine.failure or "the engine ended")
+    if engine.state == "draining":
+        return EngineNotReadyError("the server is shutting down and takes no new requests", retry_after=5.0)
+    progress = engine.progress
+    detail = "" if progress is None else f" ({progress.phase}: {progress.done} of {progress.total})"
+    return EngineNotReadyError(f"the engine is still starting{detail}; try again soon", retry_after=5.0)
+
+
 def _refusal(finish: FinishReason) -> PalladioError:
-    message = finish.message or "the engine refused the request"
-    if finish.status == 400:
-        return InvalidRequestError(message)
-    if finish.status == 503:
-        return OverloadedError(message)
-    return RequestAbortedError(message)
+    return request_error(finish.status, finish.message or "the engine refused the request")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.request import Request
+from palladio.runtime.sampler import split_seed
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduler import ScheduledBatch
 
@@ -78,8 +79,8 @@ class SlotColumns:
 
     def assign(self, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int) -> None:
         row, floats = self._values[slot], self._floats[slot]
-        words = np.array([seed & (2**64 - 1)], np.uint64).view(np.int32)  # low word first: little-endian hosts only
-        row[SLOT], row[SEED_LOW], row[SEED_HIGH] = slot, words[0], words[1]
+        row[SLOT] = slot
+        row[SEED_LOW : SEED_HIGH + 1] = np.array(split_seed(seed), np.uint32).view(np.int32)
         row[TOP_K] = min(params.top_k, 2**31 - 1)
         row[MIN_POSITION] = num_prompt_tokens + params.min_tokens
         row[HAS_BIAS] = bool(params.logit_bias)

@@ -7,7 +7,6 @@ from typing import Self
 
 MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
 TOKENS_PER_PREFILL_REQUEST = 16  # a prefill bucket of T tokens holds T/16 requests: shorter prompts take a larger one
-BUCKET_GROWTH = 4  # sizes 16, 64, 256, …: at most 4× padding; fewer, larger programs where compiling is slow
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -29,15 +28,16 @@ class Buckets:
     prefill: tuple[PrefillBucket, ...]
 
     @classmethod
-    def create(cls, *, max_running: int, max_step_tokens: int, growth: int = BUCKET_GROWTH) -> Self:
+    def create(cls, *, max_running: int, max_step_tokens: int, growth: int, decode_growth: int = 2) -> Self:
         """Geometric sizes up to the limits.
 
         Args:
             max_running: most requests of a step.
             max_step_tokens: most tokens of a prefill step.
-            growth: ratio of neighbouring sizes: 2 pads less, 4 compiles less.
+            growth: ratio of neighbouring token counts of prefill steps: 2 pads less, 4 compiles less.
+            decode_growth: the same for requests: decode steps are many, and each pays for its padding.
         """
-        decode = _geometric(1, max_running, growth)
+        decode = _geometric(1, max_running, decode_growth)
         prefill = tuple(
             PrefillBucket(tokens, _round_up(decode, min(max_running, max(1, tokens // TOKENS_PER_PREFILL_REQUEST))))
             for tokens in _geometric(min(MIN_PREFILL_TOKENS, max_step_tokens), max_step_tokens, growth)

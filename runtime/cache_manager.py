@@ -11,6 +11,8 @@ Who owns page p, for every p in [0, num_pages):
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from palladio.runtime.page_allocator import SCRATCH_PAGE, PageAllocator
 from palladio.runtime.request import Request
 
@@ -74,15 +76,11 @@ class CacheManager:
         Raises:
             AssertionError: it has not; the message says which page.
         """
-        owner: dict[int, str] = {SCRATCH_PAGE: "scratch"}
-        for page in self.allocator.free_pages:
-            assert page not in owner, f"page {page} is free twice"
-            owner[page] = "free"
+        owned = [SCRATCH_PAGE, *self.allocator.free_pages]
         for request in running:
             needed = -(-request.num_computed // self.page_size)
             assert len(request.pages) >= needed, f"{request.request_id} owns too few pages"
-            for page in request.pages:
-                assert page not in owner, f"page {page} belongs to {owner[page]} and {request.request_id}"
-                owner[page] = request.request_id
-        missing = set(range(self.allocator.num_pages)) - owner.keys()
-        assert not missing, f"pages {sorted(missing)[:8]} are lost"
+            owned += request.pages
+        num_owners = np.bincount(np.array(owned), minlength=self.allocator.num_pages)
+        wrong = np.flatnonzero(num_owners != 1)
+        assert wrong.size == 0, f"page {wrong[0]} has {num_owners[wrong[0]]} owners; {wrong.size} pages are wrong"

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Callable, Hashable
@@ -11,6 +12,8 @@ from typing import Any, Generic, TypeVar
 import jax
 
 Key = TypeVar("Key", bound=Hashable)
+
+logger = logging.getLogger(__name__)
 
 _CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -40,14 +43,23 @@ class CompileMonitor:
 
 
 def use_persistent_cache(directory: Path | None) -> None:
-    """Keeps compiled programs in `directory` for later starts; None: nowhere.
+    """Keeps compiled programs in `directory` for later starts; None, or where nothing can be made: nowhere.
 
     Every program is kept, however quick its compilation: a warm start should compile nothing.
     """
+    if directory is not None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            logger.warning(
+                "compiled programs are not kept, so each start compiles them again: %s; --compilation-cache-dir says "
+                "where to keep them",
+                error,
+            )
+            directory = None
     if directory is None:
         jax.config.update("jax_enable_compilation_cache", False)
         return
-    directory.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_enable_compilation_cache", True)
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

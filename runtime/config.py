@@ -5,10 +5,16 @@ Nothing here imports jax, so the HTTP process can read it.
 """
 
 import dataclasses
+import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.field_checks import check_fields
+
+_NO_ENVIRONMENT: Mapping[str, str] = types.MappingProxyType({})
+_MAX_SEED = 2**63 - 1  # what jax.random.key takes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,9 @@ class ModelSource:
     download_dir: str | None = None
     json_model_override_args: str = "{}"
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheConfig:
@@ -56,6 +65,9 @@ class CacheConfig:
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
     kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +93,9 @@ class SchedulerConfig:
     schedule_conservativeness: float = 1.0
     disable_overlap_schedule: bool = False
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExecutionConfig:
@@ -90,8 +105,9 @@ class ExecutionConfig:
         device: auto takes what jax finds first; cuda and gpu mean the same.
         tp_size: chips that share each layer (1 for now).
         attention_backend: auto picks by platform; xla is the portable path.
-        compilation_cache_dir: persistent cache of compiled programs; default: palladio/xla in the user's cache
-            directory; "" turns it off.
+        compilation_cache_dir: persistent cache of compiled programs; "" turns it off; default: xla in
+            PALLADIO_CACHE_DIR, else in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads
+            these variables: offline, the default is ~/.cache/palladio/xla.
         random_seed: root of the seeds of requests that bring none; default: random, printed at start.
         decode_log_interval: decode steps between two "Decode batch." log lines.
     """
@@ -103,13 +119,26 @@ class ExecutionConfig:
     random_seed: int | None = None
     decode_log_interval: int = 40
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def cache_path(self, environment: Mapping[str, str] = _NO_ENVIRONMENT) -> Path | None:
+        """Where compiled programs are kept; None: nowhere.
+
+        Args:
+            environment: see user_cache_dir.
+        """
+        if self.compilation_cache_dir is None:
+            return user_cache_dir(environment) / "xla"
+        return Path(self.compilation_cache_dir).expanduser() if self.compilation_cache_dir else None
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Everything that the engine process is told.
 
     Raises:
-        ConfigError: a value is out of range; the message names the flag.
+        ConfigError: a value has the wrong type or is out of range; the message names the flag.
     """
 
     source: ModelSource
@@ -118,6 +147,7 @@ class EngineConfig:
     execution: ExecutionConfig = ExecutionConfig()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         cache, scheduler, execution = self.cache, self.scheduler, self.execution
         _positive("--page-size", cache.page_size)
         _positive("--max-total-tokens", cache.max_total_tokens)
@@ -130,8 +160,10 @@ class EngineConfig:
             _positive("--chunked-prefill-size", scheduler.chunked_prefill_size)
         if cache.mem_fraction_static is not None and not 0.0 < cache.mem_fraction_static <= 1.0:
             raise ConfigError(f"--mem-fraction-static must be in (0, 1], got {cache.mem_fraction_static}")
-        if scheduler.schedule_conservativeness < 0.0:
+        if not 0.0 <= scheduler.schedule_conservativeness < float("inf"):
             raise ConfigError(f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}")
+        if execution.random_seed is not None and not 0 <= execution.random_seed <= _MAX_SEED:
+            raise ConfigError(f"--random-seed must be in 0 … {_MAX_SEED}, got {execution.random_seed}")
         if execution.tp_size != 1:
             raise ConfigError(
                 f"--tp-size {execution.tp_size} is not supported yet: Palladio runs on one chip; use --tp-size 1"
@@ -158,6 +190,31 @@ class EngineConfig:
         if "model_path" not in groups["source"][1]:
             raise ConfigError("model_path is required")
         return cls(**{name: kind(**values) for name, (kind, values) in groups.items()})
+
+    def flags(self) -> dict[str, Any]:
+        """Flag name (underscores) → value: what `from_flags` builds the same config from."""
+        groups = (self.source, self.cache, self.scheduler, self.execution)
+        return {name: value for group in groups for name, value in vars(group).items()}
+
+
+def user_cache_dir(environment: Mapping[str, str]) -> Path:
+    """Where Palladio keeps what it can make again.
+
+    Args:
+        environment: PALLADIO_CACHE_DIR is the directory; XDG_CACHE_HOME holds it, instead of ~/.cache.
+
+    Raises:
+        ConfigError: neither is set, and this user has no home directory.
+    """
+    if own := environment.get("PALLADIO_CACHE_DIR"):
+        return Path(own).expanduser()
+    try:
+        return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "palladio"
+    except RuntimeError as error:
+        raise ConfigError(
+            "this user has no home directory to keep compiled programs in; set PALLADIO_CACHE_DIR, or give "
+            "--compilation-cache-dir"
+        ) from error
 
 
 def _positive(flag: str, value: int | None) -> None:

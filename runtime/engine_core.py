@@ -73,10 +73,15 @@ class EngineCore:
 
     def step(self) -> list[TokenOutput]:
         """Dispatches one step if there is one, and returns the tokens of the step before it."""
+        num_compiles = self._monitor.num_compiles
         batch = self._scheduler.schedule()
         if batch is not None:
             self._execute(batch)
-        return self._process(keep=0 if batch is None else self._max_in_flight)
+        outputs = self._process(keep=0 if batch is None else self._max_in_flight)
+        if self._monitor.num_compiles != num_compiles:
+            self._num_compiles_in_steps += self._monitor.num_compiles - num_compiles
+            logger.error("A step compiled something after start-up: a defect, please report it")
+        return outputs
 
     def flush_cache(self) -> None:
         """Drops the prefix cache.
@@ -97,7 +102,7 @@ class EngineCore:
             num_total_tokens=cache.num_total_tokens,
             last_gen_throughput=self._log.last_gen_throughput,
             num_compiles_after_ready=self._num_compiles_in_steps,
-            integrity_error=self._integrity_error(),
+            integrity_error=None if self._scheduler.running else self._integrity_error(),
         )
 
     def check_integrity(self) -> None:
@@ -105,12 +110,8 @@ class EngineCore:
         self._scheduler.check_integrity()
 
     def _execute(self, batch: ScheduledBatch) -> None:
-        num_compiles = self._monitor.num_compiles
         step = self._runner.execute(batch)
         self._in_flight.append(step)
-        if self._monitor.num_compiles != num_compiles:
-            self._num_compiles_in_steps += self._monitor.num_compiles - num_compiles
-            logger.error("A %s step compiled something after start-up: a defect, please report it", batch.kind)
         self._log.log_batch(batch, len(self._scheduler.running), step.num_padding)
         if self._scheduler.retractions:
             self._log.log_retractions(self._scheduler.retractions)

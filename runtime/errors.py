@@ -8,7 +8,8 @@
     │   └── CheckpointError          a weight is missing, unexpected, misshapen or unreadable
     ├── OverloadedError              try again later (503 with Retry-After)
     │   └── EngineNotReadyError      the engine is still loading or compiling, or it drains (503)
-    ├── RequestAbortedError          the request was aborted before it ended
+    ├── RequestAbortedError          the request was aborted before it ended (499)
+    ├── GenerationError              the model or the server failed at this request; others go on (500)
     └── EngineDeadError              the engine process ended; nothing can be answered (503)
 
 Every message says what was wrong and what to change. The branch that a model can raise is rooted in `model.errors`.
@@ -63,5 +64,22 @@ class RequestAbortedError(PalladioError):
     pass
 
 
+class GenerationError(PalladioError):
+    pass
+
+
 class EngineDeadError(PalladioError):
     pass
+
+
+def request_error(status: int, message: str) -> PalladioError:
+    """The error of a request that the engine ended with an HTTP status (0: an abort that somebody asked for)."""
+    match status:
+        case 400:
+            return InvalidRequestError(message)
+        case 503:
+            return OverloadedError(message)
+        case 0 | 499:
+            return RequestAbortedError(message)
+        case _:
+            return GenerationError(message)

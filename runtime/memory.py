@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from pathlib import Path
 
 import jax
 
@@ -9,6 +10,10 @@ from palladio.runtime.errors import ConfigError
 
 DEFAULT_FRACTION = {"cpu": 0.5}  # there the "device memory" is the host's, which others use too
 DEFAULT_FRACTION_ACCELERATOR = 0.85
+_CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,8 +30,7 @@ class DeviceMemory:
         stats = device.memory_stats() if device.platform != "cpu" else None
         if stats is not None:
             return cls(stats["bytes_limit"], stats["bytes_limit"] - stats["bytes_in_use"])
-        page = os.sysconf("SC_PAGE_SIZE")
-        return cls(os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page)
+        return _host_memory()
 
 
 def default_fraction(platform: str) -> float:
@@ -77,6 +81,31 @@ def plan_pages(memory: DeviceMemory, pool: PoolRequest) -> int:
         )
     useful = -(-pool.useful_tokens // pool.page_size)
     return min(fitting // pool.page_size, useful) + 1
+
+
+def _host_memory() -> DeviceMemory:
+    """Of this machine, or of the container that it runs in, whichever is smaller.
+
+    Not SC_AVPHYS_PAGES: that leaves out the page cache, which a checkpoint just read from disk has filled.
+    """
+    info = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines())
+    if "MemAvailable" not in info:  # not Linux
+        page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+        return DeviceMemory(page * pages, page * pages // 2)
+    total, available = (int(info[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
+    for limit_file, usage_file in _CGROUP_FILES:
+        limit, usage = _read(limit_file).strip(), _read(usage_file).strip()
+        if limit.isdigit() and usage.isdigit():  # v2 says "max" for no limit, v1 a number larger than any memory
+            total = min(total, int(limit))
+            available = min(available, max(int(limit) - int(usage), 0))
+    return DeviceMemory(total, available)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def _gib(num_bytes: int) -> str:

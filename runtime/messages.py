@@ -49,7 +49,15 @@ class Shutdown:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot of the running engine, for /get_server_info, tests and metrics."""
+    """A snapshot of the running engine, for /get_server_info, tests and metrics.
+
+    Attributes:
+        num_running, num_waiting: requests.
+        num_used_tokens, num_total_tokens: of the KV pool, in whole pages.
+        last_gen_throughput: output tokens per second, over the last logged decode interval.
+        num_compiles_after_ready: programs that steps compiled; anything but 0 is a defect.
+        integrity_error: what check_integrity finds wrong; looked for only while nothing runs.
+    """
 
     num_running: int
     num_waiting: int
@@ -79,8 +87,8 @@ class EngineReady:
     """The engine accepts requests; the limits it settled on.
 
     Attributes:
-        context_length: most tokens of prompt and output together.
-        max_total_tokens: tokens that the KV pool holds.
+        context_length: most tokens of prompt and output together that the model takes.
+        max_total_tokens: tokens that the KV pool holds; no request can be longer either.
         model_type, architecture: from config.json.
         vocab_size: ids at or above this are invalid in prompts, stop_token_ids and logit_bias.
         eos_token_ids: the model's end-of-sequence ids.

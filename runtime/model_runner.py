@@ -24,7 +24,13 @@ from palladio.runtime.step_programs import RESET_TOKENS, DeviceState, StaticMode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InFlightStep:
-    """A dispatched step; its arrays are computed, or will be."""
+    """A dispatched step; its arrays are computed, or will be.
+
+    Attributes:
+        output: None if no row samples.
+        scores: of prompt tokens: logprobs f32[T], likeliest ids i32[T, 20] and theirs f32[T, 20]; None: not asked for.
+        num_padding: tokens of the bucket that no request uses.
+    """
 
     batch: ScheduledBatch
     output: SampleOutput | None
@@ -96,6 +102,8 @@ class ModelRunner:
         scores = None
         if host.score_targets is not None:
             scores = self._programs.score(host.layout.num_tokens)(weights, hidden, host.score_targets)
+            for array in scores:
+                array.copy_to_host_async()
         self._state = DeviceState(weights, kv_cache, tables, sampler)
         return InFlightStep(batch, output, scores, host.num_padding)
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Iterable
+from typing import Self
 
 from palladio.runtime.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.messages import AddRequest, EngineReady
@@ -11,9 +12,38 @@ from palladio.runtime.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
 
-def output_room(info: EngineReady, num_prompt_tokens: int) -> int:
-    """How many tokens the context and the KV cache still hold after a prompt; negative if the prompt does not fit."""
-    return min(info.context_length, info.max_total_tokens) - num_prompt_tokens
+LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, so that streams keep flowing
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """What a request may hold, prompt and output together.
+
+    Attributes:
+        limit: tokens: the model's context or the KV cache, whichever is smaller.
+        name: which of the two it is, for messages.
+    """
+
+    limit: int
+    name: str
+
+    @classmethod
+    def of(cls, info: EngineReady) -> Self:
+        if info.max_total_tokens < info.context_length:
+            return cls(info.max_total_tokens, "the KV cache (see --max-total-tokens and --mem-fraction-static)")
+        return cls(info.context_length, "the model's context length")
+
+    def fit(self, params: SamplingParams, num_prompt_tokens: int, default: int) -> SamplingParams:
+        """Sets max_tokens where the caller did not: a default, which makes way for a long prompt.
+
+        A prompt that leaves no room keeps the default: it is refused with its length and the limit later.
+
+        Raises:
+            InvalidRequestError: min_tokens is over what the prompt leaves.
+        """
+        room = self.limit - num_prompt_tokens
+        wanted = max(default, params.min_tokens)
+        return dataclasses.replace(params, max_tokens=min(wanted, room) if room > 0 else wanted)
 
 
 class RequestFront:
@@ -26,6 +56,7 @@ class RequestFront:
 
     def __init__(self, info: EngineReady, tokenizer: Tokenizer | None) -> None:
         self._info = info
+        self._room = Room.of(info)
         self._tokenizer = tokenizer
         self._random = random.Random(info.random_seed)
         self._serial = itertools.count()
@@ -51,7 +82,7 @@ class RequestFront:
                 raise InvalidRequestError("the prompt must be text or a list of token ids", param="prompt")
         if not ids:
             raise InvalidRequestError("the prompt is empty: give at least one token", param="prompt")
-        self._check_ids("prompt", ids)
+        self._check_ids("prompt", "the prompt", ids)
         return ids
 
     def expand(
@@ -68,8 +99,8 @@ class RequestFront:
         """
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")
-        self._check_ids("logit_bias", params.logit_bias)
-        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("logit_bias", "logit_bias", params.logit_bias)
+        self._check_ids("stop_token_ids", "stop_token_ids", params.stop_token_ids)
         stop_token_ids = self._stop_token_ids(params)
         max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens)
         requests = []
@@ -90,11 +121,8 @@ class RequestFront:
         return self._random.getrandbits(64) if seed is None else (seed + index) % 2**64
 
     def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
-        info = self._info
-        limit, what = info.context_length, "the model's context length"
-        if info.max_total_tokens < limit:
-            limit, what = info.max_total_tokens, "the KV cache (see --max-total-tokens and --mem-fraction-static)"
-        room = output_room(info, num_prompt_tokens)
+        limit, what = self._room.limit, self._room.name
+        room = limit - num_prompt_tokens
         if room < 0 or (room == 0 and max_tokens != 0):
             relation = "longer than" if room < 0 else "as long as"
             raise ContextLengthError(
@@ -123,11 +151,11 @@ class RequestFront:
             )
         return ids
 
-    def _check_ids(self, param: str, ids: Iterable[int]) -> None:
+    def _check_ids(self, param: str, where: str, ids: Iterable[int]) -> None:
         ids = list(ids)
         if ids and not (min(ids) >= 0 and max(ids) < self._info.vocab_size):
             bad = next(token_id for token_id in ids if not 0 <= token_id < self._info.vocab_size)
             raise InvalidRequestError(
-                f"{param}: token id {bad} is not in the model's vocabulary (0 … {self._info.vocab_size - 1})",
+                f"{where}: token id {bad} is not in the model's vocabulary (0 … {self._info.vocab_size - 1})",
                 param=param,
             )

@@ -85,12 +85,14 @@ class SchedulerLimits:
     max_running: requests that run at once (device slots 1 … max_running).
     max_queued: waiting requests; None: no limit.
     max_step_tokens: prompt tokens of one prefill step.
+    splits_prompts: whether a prompt may be prefilled over several steps; if not, none is longer than a step.
     conservativeness: see --schedule-conservativeness.
     """
 
     max_running: int
     max_queued: int | None
     max_step_tokens: int
+    splits_prompts: bool = True
     conservativeness: float = 1.0
 
 
@@ -179,13 +181,6 @@ class Scheduler:
             outputs.append(self._take_token(request, tokens, i, now))
         return outputs
 
-    def abort_all(self, finish: FinishReason) -> list[TokenOutput]:
-        """Ends every request and returns the outputs that say so."""
-        outputs = [TokenOutput(request_id, [], finish=finish) for request_id in self._requests]
-        for output in outputs:
-            self.abort(output.request_id)
-        return outputs
-
     def check_integrity(self) -> None:
         """Checks ownership of pages and slots.
 
@@ -209,10 +204,12 @@ class Scheduler:
             request = next(iter(self.waiting.values()))
             if not self._free_slots or request.num_pending or not self._fits(request, reserved):
                 break
+            if not self.limits.splits_prompts and len(request.token_ids) > budget:
+                break
             del self.waiting[request.request_id]
             self._admit(request)
-            reserved += self._expected_tokens(request)
             budget -= self._add_chunk(rows, request, budget)
+            reserved += self._expected_tokens(request)
         return self._batch("prefill", rows) if rows else None
 
     def _schedule_decode(self) -> ScheduledBatch | None:
@@ -303,8 +300,6 @@ class Scheduler:
         request.status = RequestStatus.WAITING
         request.num_computed = 0
         request.num_retractions += 1
-        if request.first_token is None and request.prompt_logprobs is not None:
-            request.prompt_logprobs = []
         self.waiting[request.request_id] = request
         self.waiting.move_to_end(request.request_id, last=False)
 

@@ -11,7 +11,8 @@ from typing import Any
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
-from palladio.runtime.request_front import output_room
+from palladio.runtime.messages import EngineReady
+from palladio.runtime.request_front import LONG_TEXT, Room
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -63,20 +64,33 @@ class LogprobOptions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GenerateJob:
+class Job:
     """One prompt of a call.
 
     Attributes:
-        uses_default_length: max_tokens was not given.
         first_index: of its samples among the call's results.
+        default_length: max_tokens where the caller gave none, and the prompt leaves room for as many; None: as params
+            say.
     """
 
     request_id: str
     prompt: str | list[int]
     params: SamplingParams
-    uses_default_length: bool
-    options: LogprobOptions
-    first_index: int
+    first_index: int = 0
+    default_length: int | None = None
+
+    def fitted_params(self, info: EngineReady, num_prompt_tokens: int) -> SamplingParams:
+        """The parameters with max_tokens settled, where `default_length` says so."""
+        if self.default_length is None:
+            return self.params
+        return Room.of(info).fit(self.params, num_prompt_tokens, self.default_length)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenerateJob(Job):
+    """A job whose result is SGLang's."""
+
+    options: LogprobOptions = LogprobOptions()
 
 
 def expand_jobs(
@@ -111,22 +125,21 @@ def expand_jobs(
     jobs: list[GenerateJob] = []
     first_index = 0
     for i in range(count):
-        params, uses_default_length = _sampling_params(samplings[i], defaults)
+        params, default_length = _sampling_params(samplings[i], defaults)
         options = LogprobOptions(**{name: column[i] for name, column in columns.items()})
         params = options.apply(params)
-        jobs.append(GenerateJob(rids[i], prompts[i], params, uses_default_length, options, first_index))
+        jobs.append(GenerateJob(rids[i], prompts[i], params, first_index, default_length, options))
         first_index += params.n
     return jobs, is_list or first_index > count
 
 
 async def generate_job(engine: EngineClient, job: GenerateJob) -> AsyncGenerator[RequestOutput, None]:
-    """`engine.generate` for a job; where max_tokens was not given, the default makes way for a long prompt."""
-    prompt, params = job.prompt, job.params
-    if job.uses_default_length:
-        if isinstance(prompt, str) and engine.tokenizer is not None:
-            prompt = await asyncio.to_thread(engine.tokenizer.encode, prompt)
-        room = output_room(engine.info, len(prompt))
-        params = dataclasses.replace(params, max_tokens=max(params.min_tokens, 1, min(DEFAULT_MAX_TOKENS, room)))
+    """`engine.generate` for a job; a default length needs the prompt's, so the prompt is tokenized here then."""
+    prompt = job.prompt
+    if job.default_length is not None and isinstance(prompt, str) and engine.tokenizer is not None:
+        encode = engine.tokenizer.encode
+        prompt = await asyncio.to_thread(encode, prompt) if len(prompt) > LONG_TEXT else encode(prompt)
+    params = job.fitted_params(engine.info, len(prompt))
     async with contextlib.aclosing(engine.generate(prompt, params, request_id=job.request_id)) as outputs:
         async for output in outputs:
             yield output
@@ -208,18 +221,24 @@ class SampleResult:
 
 
 class JobResult:
-    """Gathers a job's outputs: one SampleResult for each of its n samples."""
+    """Gathers a job's outputs: one SampleResult for each of its n samples.
 
-    def __init__(self, job: GenerateJob, tokenizer: Tokenizer | None) -> None:
+    Args:
+        first_index: the index of the first sample, in the outputs that come.
+    """
+
+    def __init__(self, job: GenerateJob, tokenizer: Tokenizer | None, *, first_index: int = 0) -> None:
         self.samples = [SampleResult(job.options, tokenizer) for _ in range(job.params.n)]
+        self._first_index = first_index
 
     def add(self, output: RequestOutput) -> SampleResult:
         """Takes the next output; returns the sample that it belongs to."""
         if output.prompt_logprobs is not None:  # they come once, and hold for all samples
             for sample in self.samples:
                 sample.prompt_logprobs = output.prompt_logprobs
-        self.samples[output.index].add(output)
-        return self.samples[output.index]
+        sample = self.samples[output.index - self._first_index]
+        sample.add(output)
+        return sample
 
 
 def finish_reason(finish: FinishReason, completion_tokens: int) -> dict[str, Any]:
@@ -276,11 +295,11 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
     return list(value)
 
 
-def _sampling_params(sampling: Sampling, defaults: Mapping[str, Any]) -> tuple[SamplingParams, bool]:
-    """The parameters, and whether max_tokens is SGLang's default. A SamplingParams is taken as it stands."""
+def _sampling_params(sampling: Sampling, defaults: Mapping[str, Any]) -> tuple[SamplingParams, int | None]:
+    """The parameters and the default length, if that counts. A SamplingParams is taken as it stands."""
     if isinstance(sampling, SamplingParams):
-        return sampling, False
+        return sampling, None
     if not isinstance(sampling, Mapping):
         raise InvalidRequestError("sampling_params must be an object", param="sampling_params")
-    given = any(sampling.get(name) is not None for name in ("max_tokens", "max_new_tokens"))
-    return SamplingParams.from_dict(sampling, defaults={"max_tokens": DEFAULT_MAX_TOKENS, **defaults}), not given
+    params = SamplingParams.from_dict(sampling, defaults=defaults)
+    return params, DEFAULT_MAX_TOKENS if params.max_tokens is None else None

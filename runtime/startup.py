@@ -51,7 +51,7 @@ class PlatformDefaults:
         dtype: XLA:CPU multiplies bfloat16 4 to 30 times slower than float32.
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
-        bucket_growth: ratio of bucket sizes: compiling is what costs on a CPU.
+        bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
         pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
             each. A CPU's memory is the host's, so only take what is likely to be used.
     """
@@ -137,6 +137,7 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
             max_running=limits.max_running,
             max_queued=config.scheduler.max_queued_requests,
             max_step_tokens=limits.max_step_tokens,
+            splits_prompts=limits.chunk != -1,
             conservativeness=config.scheduler.schedule_conservativeness,
         ),
         buckets,
@@ -145,7 +146,7 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     num_tokens = (num_pages - 1) * spec.page_size
     _log_limits(config, limits, num_tokens)
     ready = EngineReady(
-        context_length=min(limits.context_length, num_tokens),
+        context_length=limits.context_length,
         max_total_tokens=num_tokens,
         max_running_requests=limits.max_running,
         chunked_prefill_size=limits.chunk,
@@ -290,7 +291,7 @@ def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
         return vocab_size
     try:
         known_ids = tokenizers.Tokenizer.from_file(str(file)).get_vocab().values()
-    except Exception as error:  # noqa: BLE001 (tokenizers raises bare Exception for a malformed file)
+    except Exception as error:
         raise ConfigError(f"{file} is not a tokenizer: {error}") from error
     return min(vocab_size, max(known_ids, default=vocab_size - 1) + 1)
 

@@ -1,6 +1,7 @@
 """Text to token ids and back: a thin, typed wrapper over a Hugging Face tokenizer."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -62,6 +63,7 @@ class Tokenizer:
         Raises:
             ConfigError: there is none, or it cannot be read.
         """
+        logging.getLogger("transformers").addFilter(_is_not_about_torch)
         from transformers import AutoTokenizer  # noqa: PLC0415 (seconds to import, and not needed without a tokenizer)
 
         try:
@@ -254,6 +256,11 @@ class Tokenizer:
     def _token_id(self, name: str) -> int | None:
         value = getattr(self._hf, name)
         return None if value is None else int(value)
+
+
+def _is_not_about_torch(record: logging.LogRecord) -> bool:
+    """False for the notice that transformers logs on import without torch; only its tokenizers are used here."""
+    return "PyTorch was not found" not in record.getMessage()
 
 
 def _why_unusable(path: Path, error: Exception) -> str:

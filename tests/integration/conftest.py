@@ -34,9 +34,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_server(
-    checkpoint: Path, environment: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def shared_server(checkpoint: Path, environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = f"{LIMITS} --served-model-name {MODEL} {OTHER_NAME}"
     server = Server(launch_command(checkpoint, flags), tmp_path_factory.mktemp("server") / "log")
     yield server

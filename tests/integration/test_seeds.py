@@ -1,14 +1,15 @@
-"""The cells of SGLang's OpenAI tutorial, in order, against a server of ours: what users already have must run here.
+"""The cells of SGLang's OpenAI tutorial, against a server of ours: what users already have must run here.
 
-Only the import lines and the model's name differ from what a user has. (The tutorial's first cell, which launches the
-server with `launch_server_cmd` and `wait_for_server`, and its last one, `terminate_process`, are the fixture `server`.)
+Only the import lines and the model's name differ. The first cell (`launch_server_cmd`, `wait_for_server`) and the last
+one (`terminate_process`) are in the fixture that `server` comes from.
 """
 
 import re
+import shutil
 
+import httpx
 import openai
 import pytest
-import httpx as requests
 from openai import OpenAI
 
 from palladio.utils import execute_shell_command, print_highlight, terminate_process, wait_for_server
@@ -156,18 +157,19 @@ def test_the_polls_of_the_launch_log(server, port):
     """What `wait_for_server`, and SGLang's own warm-up, ask a fresh server for."""
     wait_for_server(f"http://localhost:{port}", timeout=20, process=server.process)
     headers = {"Authorization": "Bearer None"}
-    (first, _) = requests.get(f"http://localhost:{port}/v1/models", headers=headers, timeout=20).json()["data"]
+    (first, _) = httpx.get(f"http://localhost:{port}/v1/models", headers=headers, timeout=20).json()["data"]
     assert (first["id"], first["object"], first["max_model_len"]) == (MODEL, "model", CONTEXT_LENGTH)
-    info = requests.get(f"http://localhost:{port}/get_model_info", timeout=20).json()
+    info = httpx.get(f"http://localhost:{port}/get_model_info", timeout=20).json()
     assert info["is_generation"] is True
     assert info["model_path"]
     body = {"text": "The capital city of France is", "sampling_params": {"temperature": 0, "max_new_tokens": 8}}
-    answer = requests.post(f"http://localhost:{port}/generate", json=body, timeout=20).json()
+    answer = httpx.post(f"http://localhost:{port}/generate", json=body, timeout=20).json()
     assert answer["text"]
     assert len(answer["output_ids"]) == answer["meta_info"]["completion_tokens"] == 8
     assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 8}
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_curl(port, capfd):
     """The tutorials' shell cells."""
     command = (
@@ -185,16 +187,16 @@ def test_the_log(server, client):
     client.completions.create(model=MODEL, prompt="Hello", max_tokens=100, extra_body={"ignore_eos": True})
     log = server.log()
     assert re.search(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] server_args=ServerArgs\(model_path='", log)
-    at = -1
-    for line in (
+    lines = (
         "server_args=",
         "Load weight begin.",
         "Load weight end.",
         "KV Cache is allocated. #tokens: 2048",
         "The server is fired up and ready to roll!",
         "Prefill batch. #new-seq: 1",
-    ):
-        assert log.find(line, at) > at, line
-        at = log.find(line, at)
+    )
+    places = [log.find(line) for line in lines]
+    assert -1 not in places
+    assert places == sorted(places)
     assert re.search(r"Decode batch\. #running-req: \d+, .*gen throughput \(token/s\): [\d.]+", log)
     assert '"POST /v1/completions HTTP/1.1" 200' in log

@@ -3,13 +3,14 @@
 import dataclasses
 from collections import deque
 
+from palladio.runtime.batch_builder import num_scored
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.cache_manager import CacheManager
 from palladio.runtime.messages import AddRequest
-from palladio.runtime.outputs import TokenOutput
+from palladio.runtime.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.request import Request
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduler import ScheduledBatch, Scheduler, SchedulerLimits, StepTokens
+from palladio.runtime.scheduler import ScheduledBatch, ScheduledRow, Scheduler, SchedulerLimits, StepTokens
 
 EOS = 7
 
@@ -42,12 +43,16 @@ class Simulation:
     max_step_tokens: int = 16
     max_queued: int | None = None
     lag: int = 1
+    splits_prompts: bool = True
 
     def __post_init__(self) -> None:
         self.cache = CacheManager(self.num_pages, self.page_size)
         self.buckets = Buckets.create(max_running=self.max_running, max_step_tokens=self.max_step_tokens, growth=2)
         limits = SchedulerLimits(
-            max_running=self.max_running, max_queued=self.max_queued, max_step_tokens=self.max_step_tokens
+            max_running=self.max_running,
+            max_queued=self.max_queued,
+            max_step_tokens=self.max_step_tokens,
+            splits_prompts=self.splits_prompts,
         )
         self.scheduler = Scheduler(limits, self.buckets, self.cache)
         self.tables: dict[int, dict[int, int]] = {}
@@ -55,6 +60,7 @@ class Simulation:
         self.device_tokens: dict[int, list[int]] = {}
         self.in_flight: deque[tuple[ScheduledBatch, list[int]]] = deque()
         self.outputs: dict[str, list[int]] = {}
+        self.scored: dict[str, list[int]] = {}
         self.finished: dict[str, TokenOutput] = {}
         self.batches: list[ScheduledBatch] = []
 
@@ -73,8 +79,13 @@ class Simulation:
             return False
         while len(self.in_flight) > (self.lag if batch is not None else 0):
             done, tokens = self.in_flight.popleft()
-            for output in self.scheduler.process(done, StepTokens(tokens, [True] * len(tokens))):
+            scores = [self._scores(row) for row in done.rows]
+            for output in self.scheduler.process(
+                done, StepTokens(tokens, [True] * len(tokens), prompt_logprobs=scores)
+            ):
                 self.outputs[output.request_id] += output.token_ids
+                if output.prompt_logprobs is not None:
+                    self.scored[output.request_id] = [entry.token_id for entry in output.prompt_logprobs]
                 if output.finish is not None:
                     self.finished[output.request_id] = output
         self.scheduler.check_integrity()
@@ -96,6 +107,13 @@ class Simulation:
             assert batch.num_tokens <= self.max_step_tokens
             self.buckets.pick_prefill(batch.num_tokens, len(batch.rows))
         return [self._run_row(batch, i) for i in range(len(batch.rows))]
+
+    def _scores(self, row: ScheduledRow) -> list[TokenLogprob] | None:
+        request = row.request
+        count = num_scored(request, row.start, row.num_tokens)
+        if request.prompt_logprobs is None:
+            return None
+        return [TokenLogprob(token, -1.0) for token in request.prompt_ids[row.start + 1 : row.start + 1 + count]]
 
     def _run_row(self, batch: ScheduledBatch, i: int) -> int:
         row = batch.rows[i]

@@ -12,8 +12,8 @@ def test_every_size_up_to_the_limits_has_a_bucket(growth: int, max_running: int,
     assert buckets.prefill[-1].num_tokens == max_step_tokens
     for count in range(1, max_running + 1):
         size = buckets.pick_decode(count)
-        assert count <= size < max(count * growth, 2)
-    for tokens in {1, 2, max_step_tokens // 2 + 1, max_step_tokens}:
+        assert count <= size < max(count * 2, 2)
+    for tokens in {1, max_step_tokens // 2 + 1, max_step_tokens}:
         for requests in {1, min(tokens, buckets.max_prefill_requests)}:
             bucket = buckets.pick_prefill(tokens, requests)
             assert bucket.num_tokens >= tokens
@@ -22,5 +22,5 @@ def test_every_size_up_to_the_limits_has_a_bucket(growth: int, max_running: int,
 
 def test_prefill_buckets_sample_in_decode_sizes() -> None:
     """So that one set of sampling programs serves both kinds of step."""
-    buckets = Buckets.create(max_running=200, max_step_tokens=8192)
+    buckets = Buckets.create(max_running=200, max_step_tokens=8192, growth=4)
     assert {bucket.num_requests for bucket in buckets.prefill} <= set(buckets.decode)

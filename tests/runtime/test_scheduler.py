@@ -14,6 +14,7 @@ def check(sim: Simulation, prompts: dict[str, tuple[list[int], int]]) -> None:
     for name, (prompt, max_tokens) in prompts.items():
         assert sim.outputs[name] == expected_output(prompt, max_tokens, STOP), name
         assert sim.finished[name].finish is not None
+        assert sim.scored.get(name, prompt) == prompt, "prompt logprobs are whole"
     assert sim.cache.num_used_tokens == 0
 
 
@@ -94,6 +95,23 @@ def test_abort_in_every_state_frees_everything() -> None:
     sim.scheduler.check_integrity()
 
 
+def test_prompts_that_fit_a_step_are_not_split_when_asked() -> None:
+    sim = Simulation(num_pages=100, max_step_tokens=100, splits_prompts=False)
+    for name in "ab":
+        sim.add(name, list(range(20, 80)), 2)
+    sim.run()
+    assert [row.num_tokens for batch in sim.batches if batch.kind == "prefill" for row in batch.rows] == [60, 60]
+
+
+def test_prompts_that_fit_the_pool_together_are_admitted_together() -> None:
+    sim = Simulation(num_pages=17, page_size=4, max_step_tokens=64)
+    for name in "abc":
+        sim.add(name, list(range(20, 36)), 1)
+    sim.step()
+    assert len(sim.scheduler.running) == 3
+    sim.run()
+
+
 def test_order_is_first_come_first_served() -> None:
     sim = Simulation(max_running=1, num_pages=40)
     for name in "abc":
@@ -124,7 +142,7 @@ def test_any_interleaving_answers_every_request(steps, num_pages: int, page_size
             length, max_tokens = min(first, capacity // 2), min(second, capacity // 2)
             name = f"r{len(added)}"
             added[name] = ([(length * 7 + i) % 90 for i in range(length)], max_tokens)
-            sim.add(name, *added[name])
+            sim.add(name, *added[name], prompt_logprobs=0 if first % 2 else None)
         elif action == "abort" and first < len(added):
             name = f"r{first}"
             if sim.scheduler.abort(name):

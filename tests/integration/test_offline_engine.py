@@ -1,0 +1,179 @@
+"""`from palladio import Engine, SamplingParams`: the whole engine, in this process, against Hugging Face's tokens."""
+
+import asyncio
+import importlib.util
+import itertools
+
+import numpy as np
+import pytest
+
+from palladio import Engine, SamplingParams
+from tests.integration.serving import build_checkpoint
+from tests.model.make_goldens import GOLDENS, NUM_TOKENS
+from tests.model.make_goldens import prompts as golden_prompts
+from tests.tiny_model import VOCAB_SIZE, make_checkpoint
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
+
+FAMILIES = ["qwen2", "qwen3", "llama3", "mistral"]
+PAGE, CHUNK, CONTEXT = 8, 64, 256
+POOL = 640  # tokens: about three of the requests below, so that most are retracted again and again
+LENGTHS = (1, PAGE - 1, PAGE, PAGE + 1, 15, 16, 17, 31, 32, 33, CHUNK - 1, CHUNK, CHUNK + 1, 127, 128, 129, 192)
+FEW = (0, 3, 8, 12)  # of them, that fit into the pool together
+GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+
+
+def ragged_prompts() -> list[list[int]]:
+    rng = np.random.RandomState(11)
+    return [rng.randint(0, VOCAB_SIZE, size=length).tolist() for length in LENGTHS]
+
+
+@pytest.fixture(scope="session")
+def make_engine(cache_dir):
+    def make(directory, **flags):
+        limits = {"page_size": PAGE, "chunked_prefill_size": CHUNK, "max_total_tokens": POOL, "context_length": CONTEXT}
+        limits |= {"schedule_conservativeness": 0.0}  # admit while there are pages: retract later
+        limits |= {"max_running_requests": 8, "compilation_cache_dir": str(cache_dir / "xla"), "random_seed": 0}
+        return Engine(model_path=str(directory), **(limits | flags))
+
+    return make
+
+
+def tokens_of(results) -> list[list[int]]:
+    return [result["output_ids"] for result in results]
+
+
+def check_clean(engine: Engine) -> None:
+    (stats,) = engine.get_server_info()["internal_states"]
+    assert (stats["num_running"], stats["num_waiting"], stats["num_used_tokens"]) == (0, 0, 0)
+    assert stats["integrity_error"] is None
+    assert stats["num_compiles_after_ready"] == 0
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, make_engine, tmp_path_factory):
+    """The family's name, its checkpoint, and an engine of it."""
+    path = make_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+    with make_engine(path, skip_tokenizer_init=True) as engine:
+        yield request.param, path, engine
+
+
+def test_greedy_tokens_are_those_of_hugging_face(family):
+    """Without torch: what transformers computed once (tests/model/make_goldens.py)."""
+    name, _, engine = family
+    expected = np.load(GOLDENS / f"{name}.npz")["tokens"].tolist()
+    assert tokens_of(engine.generate(input_ids=golden_prompts(), sampling_params=GREEDY)) == expected
+    check_clean(engine)
+
+
+@needs_torch
+@pytest.mark.torch
+def test_live_greedy_tokens_are_those_of_hugging_face(family):
+    """Prompts of every length around pages, buckets and chunks: few at once, and so many that pages run out."""
+    from tests.model import hf_oracle
+
+    _, path, engine = family
+    prompts = ragged_prompts()
+    expected = hf_oracle.run(path, prompts, NUM_TOKENS)[1].tolist()
+    few = engine.generate(input_ids=[prompts[i] for i in FEW], sampling_params=GREEDY)
+    assert tokens_of(few) == [expected[i] for i in FEW]
+    assert all(result["meta_info"]["num_retractions"] == 0 for result in few)
+    many = engine.generate(input_ids=prompts, sampling_params=GREEDY)
+    assert tokens_of(many) == expected
+    assert sum(result["meta_info"]["num_retractions"] for result in many) > 0
+    check_clean(engine)
+
+
+@pytest.fixture(scope="module")
+def engine(make_engine, tmp_path_factory):
+    with make_engine(build_checkpoint(tmp_path_factory.mktemp("model"))) as engine:
+        yield engine
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(request):
+    yield
+    if "engine" in request.fixturenames:
+        check_clean(request.getfixturevalue("engine"))
+
+
+def test_texts(engine):
+    prompts = ["Hello, my name is", "The capital of France is", "The quick brown fox"]
+    results = engine.generate(prompts, {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True})
+    for prompt, result in zip(prompts, results, strict=True):
+        assert set(result) == {"text", "output_ids", "meta_info"}
+        assert len(result["output_ids"]) == 24
+        assert result["text"] == engine.tokenizer.decode(result["output_ids"])
+        assert result["meta_info"]["prompt_tokens"] == len(engine.tokenizer.encode(prompt))
+        assert result["meta_info"]["finish_reason"] == {"type": "length", "length": 24}
+        again = engine.generate(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True))
+        assert again["output_ids"] == result["output_ids"]
+
+
+def test_stream(engine):
+    params = {"temperature": 1, "seed": 3, "max_new_tokens": 40, "ignore_eos": True}
+    whole = engine.generate("Hello", params)
+    chunks = list(engine.generate("Hello", params, stream=True))
+    assert len(chunks) > 5
+    assert all(after["text"].startswith(before["text"]) for before, after in itertools.pairwise(chunks))
+    assert (chunks[-1]["text"], chunks[-1]["output_ids"]) == (whole["text"], whole["output_ids"])
+    assert chunks[-1]["meta_info"]["finish_reason"] == whole["meta_info"]["finish_reason"]
+
+
+def test_async(engine):
+    params = {"temperature": 1, "seed": 3, "max_new_tokens": 40, "ignore_eos": True}
+
+    async def main():
+        results = await asyncio.gather(*(engine.async_generate(f"{i} apples", params) for i in range(12)))
+        stream = await engine.async_generate("7 apples", params, stream=True)
+        return results, [chunk async for chunk in stream]
+
+    results, chunks = asyncio.run(main())
+    assert tokens_of(results) == tokens_of(engine.generate([f"{i} apples" for i in range(12)], params))
+    assert chunks[-1]["output_ids"] == results[7]["output_ids"]
+
+
+def test_leaving_a_stream_frees_its_pages(engine):
+    for chunk in engine.generate("Hello", {"max_new_tokens": 200, "ignore_eos": True}, stream=True):
+        assert chunk["output_ids"]
+        break
+    engine.generate("Hello", {"max_new_tokens": 1})  # a turn of the engine later
+
+
+def test_seeded_samples_survive_retraction(engine):
+    """A pool under pressure gives the tokens that an idle one gives."""
+    prompts = ragged_prompts()
+    params = [
+        {"temperature": 1, "seed": seed, "max_new_tokens": 60, "ignore_eos": True, "frequency_penalty": 0.5}
+        for seed in range(len(prompts))
+    ]
+    alone = [engine.generate(input_ids=p, sampling_params=s) for p, s in zip(prompts, params, strict=True)]
+    crowd = engine.generate(input_ids=prompts, sampling_params=params)
+    assert sum(result["meta_info"]["num_retractions"] for result in crowd) > 0
+    assert tokens_of(crowd) == tokens_of(alone)
+
+
+def test_n_and_logprobs(engine):
+    params = {"temperature": 1, "seed": 3, "max_new_tokens": 10, "ignore_eos": True}
+    samples = engine.generate("Hello", params | {"n": 3}, return_logprob=True, logprob_start_len=0, top_logprobs_num=2)
+    singles = [engine.generate("Hello", params | {"seed": 3 + i}) for i in range(3)]
+    assert tokens_of(samples) == tokens_of(singles)
+    for sample in samples:
+        meta = sample["meta_info"]
+        assert [entry[1] for entry in meta["output_token_logprobs"]] == sample["output_ids"]
+        assert len(meta["input_token_logprobs"]) == meta["prompt_tokens"]
+        assert all(len(top) == 2 for top in meta["output_top_logprobs"])
+
+
+def test_a_request_larger_than_the_pool(make_engine, tmp_path):
+    from palladio import ContextLengthError, EngineDeadError
+
+    engine = make_engine(build_checkpoint(tmp_path), max_total_tokens=64)
+    with engine:
+        with pytest.raises(ContextLengthError, match=r"60 tokens.*--max-total-tokens.*64 tokens"):
+            engine.generate(input_ids=[5] * 60, sampling_params={"max_new_tokens": 10})
+        result = engine.generate(input_ids=[5] * 60, sampling_params={"max_new_tokens": 4, "ignore_eos": True})
+        assert len(result["output_ids"]) == 4
+        check_clean(engine)
+    with pytest.raises(EngineDeadError):
+        engine.generate("Hello")

@@ -1,0 +1,113 @@
+"""The engine's configuration: what may be said, what is refused, and where caches lie."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from palladio.runtime.config import (
+    CacheConfig,
+    EngineConfig,
+    ExecutionConfig,
+    ModelSource,
+    SchedulerConfig,
+    user_cache_dir,
+)
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.field_checks import check_fields
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("schedule_policy", "lpm", "--schedule-policy must be one of fcfs, got 'lpm'"),
+        ("load_format", "pt", "--load-format must be one of auto, safetensors, dummy, got 'pt'"),
+        ("dtype", "bf16", "--dtype must be one of auto, half, float16, bfloat16, float, float32, got 'bf16'"),
+        ("dtype", ["auto"], "--dtype must be one of "),
+        ("context_length", 1.5, "--context-length must be an integer or None, got 1.5"),
+        ("page_size", "16", "--page-size must be an integer, got '16'"),
+        ("page_size", True, "--page-size must be an integer, got True"),
+        ("page_size", None, "--page-size must be an integer, got None"),
+        ("mem_fraction_static", "0.5", "--mem-fraction-static must be a number or None, got '0.5'"),
+        ("trust_remote_code", 1, "--trust-remote-code must be True or False, got 1"),
+        ("model_path", Path("m"), "--model-path must be a string, got "),
+        ("compilation_cache_dir", Path("m"), "--compilation-cache-dir must be a string or None, got "),
+        ("schedule_conservativeness", float("nan"), "--schedule-conservativeness must be ≥ 0, got nan"),
+        ("mem_fraction_static", 1.01, "--mem-fraction-static must be in (0, 1], got 1.01"),
+        ("random_seed", -1, "--random-seed must be in 0 … "),
+        ("random_seed", 2**63, "--random-seed must be in 0 … "),
+        ("max_prefill_tokens", 0, "--max-prefill-tokens must be at least 1, got 0"),
+        ("page_sise", 3, "unknown engine option 'page_sise'; known: attention_backend, "),
+    ],
+)
+def test_what_is_refused_is_named(flag, value, message):
+    with pytest.raises(ConfigError) as error:
+        EngineConfig.from_flags({"model_path": "m", flag: value})
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("kind", [ModelSource, CacheConfig, SchedulerConfig, ExecutionConfig])
+def test_every_part_checks_every_field_by_itself(kind):
+    required = {"model_path": "m"} if kind is ModelSource else {}
+    for field in dataclasses.fields(kind):
+        with pytest.raises(ConfigError, match="--" + field.name.replace("_", "-")):
+            kind(**required | {field.name: object()})
+
+
+def test_a_part_of_the_wrong_kind_is_refused():
+    with pytest.raises(ConfigError, match="--cache must be a CacheConfig"):
+        EngineConfig(source=ModelSource(model_path="m"), cache={"page_size": 4})
+
+
+def test_checks_know_tuples():
+    @dataclasses.dataclass
+    class Names:
+        names: tuple[str, ...] | None
+
+    check_fields(Names(("a", "b")))
+    check_fields(Names(None))
+    with pytest.raises(ConfigError, match="--names must be a tuple, each item a string or None, got 'a'"):
+        check_fields(Names("a"))
+
+
+def test_integers_are_numbers():
+    assert EngineConfig.from_flags({"model_path": "m", "mem_fraction_static": 1}).cache.mem_fraction_static == 1
+
+
+def test_flags_build_the_same_config_again():
+    config = EngineConfig.from_flags({"model_path": "m", "page_size": 8, "schedule_conservativeness": 2, "tp_size": 1})
+    assert EngineConfig.from_flags(config.flags()) == config
+    groups = (config.source, config.cache, config.scheduler, config.execution)
+    assert list(config.flags()) == [field.name for group in groups for field in dataclasses.fields(group)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PALLADIO_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b"}, "/b/palladio"),
+        ({"XDG_CACHE_HOME": ""}, "/home/me/.cache/palladio"),
+    ],
+)
+def test_cache_directory(environment, expected, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert str(user_cache_dir(environment)) == expected
+    assert str(ExecutionConfig().cache_path(environment)) == f"{expected}/xla"
+
+
+def test_a_given_compilation_cache_wins_and_an_empty_one_is_none(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("PALLADIO_CACHE_DIR", "/never read here")
+    environment = {"PALLADIO_CACHE_DIR": "/a"}
+    assert ExecutionConfig().cache_path() == Path("/home/me/.cache/palladio/xla")
+    assert ExecutionConfig(compilation_cache_dir="~/x").cache_path(environment) == Path("/home/me/x")
+    assert ExecutionConfig(compilation_cache_dir="").cache_path(environment) is None
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    def no_home(self):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    with pytest.raises(ConfigError, match="PALLADIO_CACHE_DIR"):
+        user_cache_dir({})

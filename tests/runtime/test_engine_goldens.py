@@ -1,0 +1,27 @@
+"""The whole engine core against what transformers computed once: chunks, small pages, few slots, padding, overlap."""
+
+import numpy as np
+import pytest
+
+from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
+from tests.runtime.tiny_engine import Collector, create_core
+from tests.tiny_model import FAMILIES, make_checkpoint
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_are_those_of_transformers(family, tmp_path) -> None:
+    golden = np.load(GOLDENS / f"{family}.npz")["tokens"]
+    core = create_core(
+        make_checkpoint(tmp_path, family),
+        load_format="auto",
+        page_size=8,
+        max_total_tokens=480,
+        max_running_requests=3,
+        chunked_prefill_size=20,
+    )
+    collector = Collector(core)
+    for i, prompt in enumerate(prompts()):
+        collector.add(str(i), prompt, max_tokens=NUM_TOKENS)
+    collector.run()
+    for i, expected in enumerate(golden):
+        assert collector.tokens[str(i)] == expected.tolist(), f"prompt of {len(prompts()[i])} tokens"
