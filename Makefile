@@ -5,10 +5,11 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 
-HOST ?= 127.0.0.1
-PORT ?= 30000
-MODEL ?=
-ARGS ?=
+# Set on make's command line. Not from the environment: conda exports HOST, and many platforms PORT.
+HOST := 127.0.0.1
+PORT := 30000
+MODEL :=
+ARGS :=
 VENV ?= .venv
 # Extra pip arguments for the CPU build of torch that some tests compare with, such as
 # TORCH_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"

@@ -1,4 +1,4 @@
-"""Compiles the engine's step programs for accelerators that are not there, and checks what their compilers made of them.
+"""Compiles the engine's step programs for accelerators that are not there, and checks what came of it.
 
     pip install 'jax[tpu]' 'jax-cuda13-plugin[with-cuda]'      # either alone will do; neither needs its hardware
     python benchmarks/aot_steps.py --target tpu-v6e --model llama-3.1-8b
@@ -178,6 +178,8 @@ def check(key: ProgramKey, program: Compiled, facts: Facts, state: DeviceState, 
     wrong = []
     if program.alias_bytes < updated:
         wrong.append(f"aliases {program.alias_bytes:,} bytes of {updated:,} that it updates")
+    if (needed := program.argument_bytes + program.temp_bytes) > target.memory:
+        wrong.append(f"needs {needed / 2**30:.1f} GiB of {target.memory / 2**30:.0f}")
     if facts.cache_copies and target.platform != "tpu":
         wrong.append(f"copies a layer's cache {facts.cache_copies} times")
     if facts.host_calls:
@@ -221,6 +223,7 @@ def compile_all(
 COLUMNS = (  # header, key of a row, divisor, decimals
     ("lower s", "lower_seconds", 1, 1),
     ("compile s", "compile_seconds", 1, 1),
+    ("cpu s", "compile_cpu_seconds", 1, 1),
     ("args MiB", "argument_bytes", 2**20, 0),
     ("alias MiB", "alias_bytes", 2**20, 0),
     ("temp MiB", "temp_bytes", 2**20, 1),

@@ -4,10 +4,11 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from palladio import __version__
 from palladio.http.auth import BearerAuth
 from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
-from palladio.http.context import Context, version
+from palladio.http.context import Context
 from palladio.http.errors import install_error_handlers
 from palladio.http.middleware import BodyLimit, RequestBorder
 from palladio.http.routes_admin import admin_router
@@ -26,7 +27,7 @@ def create_app(engine: EngineClient, config: HttpConfig) -> FastAPI:
     Raises:
         ConfigError: --chat-template cannot be read.
     """
-    context = Context(engine, config, ChatTemplate(config), TextEncoder(engine))
+    context = Context(engine, config, ChatTemplate(config), TextEncoder(engine, bounded=True))
     middleware = [
         Middleware(RequestBorder, root_path=config.root_path),
         Middleware(
@@ -40,7 +41,7 @@ def create_app(engine: EngineClient, config: HttpConfig) -> FastAPI:
     if config.api_keys:
         middleware.append(Middleware(BearerAuth, keys=config.api_keys))
     middleware.append(Middleware(BodyLimit, max_bytes=config.max_request_bytes))
-    app = FastAPI(title="Palladio", version=version(), middleware=middleware)
+    app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app)
     for router in (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router):
         app.include_router(router(context))

@@ -1,6 +1,5 @@
 """Messages → prompt: which chat template, and rendering it."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 from palladio.http.chat_messages import ContentFormat, continues_final_message, template_messages
 from palladio.http.config import HttpConfig
 from palladio.http.template_format import detect_content_format
-from palladio.http.text_encoder import LONG_TEXT, TextEncoder
+from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -59,7 +58,7 @@ class ChatTemplate:
         size = sum(len(content) for m in messages if isinstance(content := m.get("content"), str | list))
         parts = (part for m in messages if isinstance(content := m.get("content"), list) for part in content)
         size += sum(len(text) for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
-        return await asyncio.to_thread(run) if size > LONG_TEXT else run()
+        return await run_encoding(run, size)
 
     def render(
         self,

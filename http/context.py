@@ -2,30 +2,20 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
-import importlib.metadata
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from palladio import __version__
 from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
 from palladio.http.text_encoder import TextEncoder
+from palladio.runtime.async_engine import Room, not_ready
 from palladio.runtime.engine_client import EngineClient
-from palladio.runtime.errors import (
-    EngineDeadError,
-    EngineNotReadyError,
-    InvalidRequestError,
-    ModelNotFoundError,
-)
+from palladio.runtime.errors import InvalidRequestError, ModelNotFoundError
 from palladio.runtime.tokenizer import Tokenizer
-
-
-def version() -> str:
-    try:
-        return importlib.metadata.version("palladio")
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout
-        return "0+unknown"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +39,8 @@ class Context:
             EngineNotReadyError: loading or draining.
             EngineDeadError: it ended.
         """
-        state = self.engine.state
-        if state == "dead":
-            raise EngineDeadError(f"the engine ended: {self.engine.failure or 'unknown cause'}")
-        if state == "starting":
-            progress = self.engine.progress
-            at = f" ({progress.phase} {progress.done}/{progress.total})" if progress else ""
-            raise EngineNotReadyError(f"the engine is still starting{at}; GET /ready tells when", retry_after=5.0)
-        if state == "draining":
-            raise EngineNotReadyError("the server is shutting down; send this elsewhere", retry_after=5.0)
+        if self.engine.state != "ready":
+            raise not_ready(self.engine)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -90,10 +73,19 @@ class Context:
         return self.engine.sampling_defaults if self.config.sampling_defaults == "model" else {}
 
     @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and output together that a request may have here."""
+        return Room.of(self.engine.info).limit
+
+    @functools.cached_property
     def system_fingerprint(self) -> str:
-        """Changes with anything that may change the tokens of a seeded request."""
+        """Changes with anything that may change the tokens of a seeded request.
+
+        Raises:
+            EngineNotReadyError: still starting.
+        """
         info = self.engine.info
-        parts = (version(), self.engine.config.source.model_path, info.architecture, info.dtype, info.device)
+        parts = (__version__, self.engine.config.source.model_path, info.architecture, info.dtype, info.device)
         return "fp_" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:10]
 
     @contextlib.contextmanager

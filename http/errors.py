@@ -13,6 +13,7 @@ from starlette.responses import Response
 from palladio.runtime.errors import (
     EngineDeadError,
     EngineNotReadyError,
+    GenerationError,
     InvalidRequestError,
     ModelNotFoundError,
     OverloadedError,
@@ -23,14 +24,15 @@ from palladio.runtime.errors import (
 CLIENT_CLOSED_REQUEST = 499  # nginx's number: the client asked for the abort, or is gone
 
 # (error, HTTP status, default code); the first row that fits counts
-_TABLE: tuple[tuple[type[PalladioError], int, str | None], ...] = (
+TABLE: tuple[tuple[type[PalladioError], int, str | None], ...] = (
     (ModelNotFoundError, 404, "model_not_found"),
     (InvalidRequestError, 400, None),
     (EngineNotReadyError, 503, "engine_not_ready"),
     (OverloadedError, 503, "overloaded"),
     (EngineDeadError, 503, "engine_dead"),
     (RequestAbortedError, CLIENT_CLOSED_REQUEST, "request_aborted"),
-    (PalladioError, 500, None),
+    (GenerationError, 500, "generation_failed"),
+    (PalladioError, 500, "internal_error"),
 )
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "service_unavailable"}
@@ -70,7 +72,7 @@ def error_body(exc: PalladioError | HttpError) -> ErrorBody:
     """Looks an error up in the table."""
     if isinstance(exc, HttpError):
         return exc.body
-    status, code = next((status, code) for kind, status, code in _TABLE if isinstance(exc, kind))
+    status, code = next((status, code) for kind, status, code in TABLE if isinstance(exc, kind))
     headers = {"Retry-After": str(math.ceil(exc.retry_after))} if isinstance(exc, OverloadedError) else {}
     if isinstance(exc, InvalidRequestError):
         return ErrorBody(status, str(exc), exc.param, exc.code or code, headers)

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import dataclasses
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -12,29 +11,14 @@ from starlette.types import Receive
 from palladio.http.context import Context
 from palladio.http.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
 from palladio.runtime.engine_client import EngineClient
-from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.messages import EngineReady
+from palladio.runtime.errors import InvalidRequestError, request_error
 from palladio.runtime.outputs import RequestOutput
-from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.sglang_format import Job
 
 T = TypeVar("T")
 Outputs = AsyncGenerator[RequestOutput, None]
 
-MAX_PROMPTS = 4096  # prompts in one request; more would hold one connection for very long
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One prompt for the engine.
-
-    Attributes:
-        first_index: of its samples among the request's choices.
-    """
-
-    prompt_ids: list[int]
-    params: SamplingParams
-    request_id: str
-    first_index: int = 0
+MAX_SAMPLES = 4096  # prompts × n in one request; more would hold one connection for very long
 
 
 def job_ids(name: str, count: int) -> list[str]:
@@ -42,22 +26,29 @@ def job_ids(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}.{position}" for position in range(count)]
 
 
-def default_max_tokens(
-    params: SamplingParams, default: int, num_prompt_tokens: int, info: EngineReady
-) -> SamplingParams:
-    """Sets max_tokens where the client did not: the route's default, but never more than the context holds."""
-    room = min(info.context_length, info.max_total_tokens) - num_prompt_tokens
-    limit = max(1, params.min_tokens, min(default, room))
-    return dataclasses.replace(params, max_tokens=limit)
-
-
 def check_num_prompts(count: int, param: str) -> None:
-    if count > MAX_PROMPTS:
-        raise InvalidRequestError(f"a request takes at most {MAX_PROMPTS} prompts, got {count}", param=param)
+    if count > MAX_SAMPLES:
+        raise InvalidRequestError(f"a request takes at most {MAX_SAMPLES} prompts, got {count}", param=param)
+
+
+def check_num_samples(num_prompts: int, num_samples: int) -> None:
+    """
+    Args:
+        num_samples: of all prompts together.
+
+    Raises:
+        InvalidRequestError: they are too many.
+    """
+    if num_samples > MAX_SAMPLES:
+        raise InvalidRequestError(
+            f"a request takes at most {MAX_SAMPLES} samples (prompts × n), got {num_samples} of {num_prompts} prompts; "
+            "lower n or send fewer prompts",
+            param="n",
+        )
 
 
 class OutputStream:
-    """The outputs of all samples of all jobs; an output's index is that of its choice.
+    """The outputs of all samples of all jobs, whose prompts are token ids; an output's index is that of its choice.
 
     `start` opens it; leaving it as a context manager aborts what still runs.
 
@@ -66,7 +57,7 @@ class OutputStream:
         rest: the outputs after it. (Two attributes, not one iterator: a layer less for each token.)
     """
 
-    def __init__(self, context: Context, jobs: list[Job], *, name: str, received: float) -> None:
+    def __init__(self, context: Context, jobs: Sequence[Job], *, name: str, received: float) -> None:
         self._context = context
         self._jobs = jobs
         self._name = name
@@ -108,13 +99,11 @@ class OutputStream:
 def check_abort(output: RequestOutput) -> None:
     """
     Raises:
-        HttpError: the engine gave the request up; an abort that the client asked for is a normal end.
+        PalladioError: the engine gave the request up; an abort that the client asked for is a normal end.
     """
     finish = output.finish
     if finish is not None and finish.type == "abort" and finish.status:
-        message = finish.message or "the engine aborted the request"
-        headers = {"Retry-After": "1"} if finish.status in (429, 503) else {}
-        raise HttpError(ErrorBody(finish.status, message, code="request_aborted", headers=headers))
+        raise request_error(finish.status, finish.message or "the engine aborted the request")
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -142,10 +131,11 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def _start(engine: EngineClient, job: Job, received: float) -> Outputs:
-    return engine.generate(job.prompt_ids, job.params, request_id=job.request_id, received=received)
+    params = job.fitted_params(engine.info, len(job.prompt))
+    return engine.generate(job.prompt, params, request_id=job.request_id, received=received)
 
 
-async def _merge(engine: EngineClient, jobs: list[Job], received: float) -> Outputs:
+async def _merge(engine: EngineClient, jobs: Sequence[Job], received: float) -> Outputs:
     """The outputs of several jobs as they come; the first error ends them all."""
     queue: asyncio.Queue[RequestOutput | asyncio.Task[None]] = asyncio.Queue()
 

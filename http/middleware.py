@@ -5,10 +5,9 @@ import re
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from palladio.http.errors import ErrorBody, internal_error
+from palladio.http.errors import ErrorBody, HttpError, internal_error
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +66,10 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         message = f"the request body is over {self._max_bytes} bytes; --max-request-bytes sets the limit"
+        too_large = ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"})
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > self._max_bytes:
-            body = ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"})
-            await body.response()(scope, receive, send)
+            await too_large.response()(scope, receive, send)
             return
         received = 0
 
@@ -79,7 +78,7 @@ class BodyLimit:
             part = await receive()
             received += len(part.get("body", b""))
             if received > self._max_bytes:
-                raise HTTPException(413, message)
+                raise HttpError(too_large)
             return part
 
         await self._app(scope, limited, send)

@@ -1,12 +1,10 @@
 """Prompts of the text routes: strings or token ids, one or many → token ids."""
 
-import asyncio
 from collections.abc import Sequence
 
-from palladio.http.context import Context
 from palladio.http.generation import check_num_prompts
 from palladio.http.protocol_completions import Prompt, is_token_ids
-from palladio.http.text_encoder import LONG_TEXT
+from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.runtime.errors import InvalidRequestError
 
 
@@ -24,17 +22,15 @@ def split_prompts(prompt: Prompt, param: str) -> list[str] | list[list[int]]:
 
 
 async def encode_prompts(
-    context: Context, prompts: Sequence[str] | Sequence[list[int]], *, add_special_tokens: bool = True
+    encoder: TextEncoder, prompts: Sequence[str] | Sequence[list[int]], *, add_special_tokens: bool = True
 ) -> list[list[int]]:
-    """Tokenizes the texts; token ids pass. Long texts are tokenized in a thread, so that streams keep flowing."""
-
-    def encode(texts: list[str]) -> list[list[int]]:
-        return [context.encoder.encode(text, add_special_tokens) for text in texts]
-
+    """Tokenizes the texts; token ids pass."""
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if not texts:
         return [prompt for prompt in prompts if isinstance(prompt, list)]
-    return await asyncio.to_thread(encode, texts) if sum(map(len, texts)) > LONG_TEXT else encode(texts)
+    return await run_encoding(
+        lambda: [encoder.encode(text, add_special_tokens) for text in texts], sum(map(len, texts))
+    )
 
 
 def token_lists(tokens: list[int] | list[list[int]]) -> list[list[int]]:

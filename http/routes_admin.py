@@ -8,14 +8,16 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from palladio import __version__
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.choices import collect
-from palladio.http.context import Context, version
+from palladio.http.context import Context
 from palladio.http.errors import ErrorBody, HttpError
-from palladio.http.generation import Job, OutputStream
+from palladio.http.generation import OutputStream
 from palladio.http.protocol import RequestId, WireModel
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.sglang_format import Job
 
 HEALTH_TIMEOUT = 20.0  # seconds that one token may take, SGLang's value
 FLUSH_POLL = 0.05
@@ -63,7 +65,7 @@ def _add_probes(router: APIRouter, context: Context) -> None:
         context.require_ready()
         name = f"health-{request.state.request_id}"
         params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
-        stream = OutputStream(context, [Job([0], params, name)], name=name, received=time.time())
+        stream = OutputStream(context, [Job(name, [0], params)], name=name, received=time.time())
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT):
                 await collect(stream)
@@ -77,7 +79,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
 
     @router.get("/version")
     async def get_version() -> dict[str, str]:
-        return {"version": version()}
+        return {"version": __version__}
 
     @router.get("/model_info")
     @router.get("/get_model_info")
@@ -92,7 +94,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
             "load_format": source.load_format,
             "model_type": info.model_type,
             "architectures": [info.architecture],
-            "max_model_len": info.context_length,
+            "max_model_len": context.max_model_len,
             "vocab_size": info.vocab_size,
             "has_image_understanding": False,
             "has_audio_understanding": False,
@@ -102,18 +104,20 @@ def _add_information(router: APIRouter, context: Context) -> None:
     @router.get("/get_server_info")
     async def server_info() -> dict[str, Any]:
         """All settings (the API key left out), the engine's limits and a snapshot of its load."""
-        flags: dict[str, Any] = {}
-        for part in (engine.config.source, engine.config.cache, engine.config.scheduler, engine.config.execution):
-            flags |= dataclasses.asdict(part)
         http = dataclasses.asdict(context.config)
         http["api_key"] = None if context.config.api_key is None else "(set)"
         limits = dataclasses.asdict(engine.info)
         stats = dataclasses.asdict(await engine.stats())
         return (
-            flags
+            engine.config.flags()
             | http
             | limits
-            | {"version": version(), "state": engine.state, "startup_time": context.started, "internal_states": [stats]}
+            | {
+                "version": __version__,
+                "state": engine.state,
+                "startup_time": context.started,
+                "internal_states": [stats],
+            }
         )
 
 

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.choices import Choice, collect
 from palladio.http.context import Context
-from palladio.http.generation import Job, OutputStream, until_disconnect
+from palladio.http.generation import OutputStream, until_disconnect
 from palladio.http.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.sampling import check_scoring_only, client_names, request_name, sampling_params
 from palladio.http.sse import ChatChunks, EventStream, StreamSettings
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.sglang_format import Job
 from palladio.runtime.tokenizer import Tokenizer
 
 
@@ -39,7 +40,10 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
     limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
         raise InvalidRequestError("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
-    with client_names({"max_tokens": limit_name, "logprobs": "top_logprobs", "prompt": "messages"}):
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+    fields = {"max_tokens": limit_name, "logprobs": "top_logprobs"}
+    with client_names(fields | {"prompt": "messages"}, fields):
         params = _params(body, context, limit_name)
         name = request_name(body, request.state.request_id)
         prompt_ids = await context.chat_template.encode(
@@ -50,7 +54,7 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
             add_special_tokens=body.add_special_tokens,
             kwargs=body.chat_template_kwargs,
         )
-        stream = OutputStream(context, [Job(prompt_ids, params, name)], name=name, received=received)
+        stream = OutputStream(context, [Job(name, prompt_ids, params)], name=name, received=received)
         head = {
             "id": name,
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
@@ -75,8 +79,6 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
 
 
 def _params(body: ChatRequest, context: Context, limit_name: str) -> SamplingParams:
-    if body.top_logprobs is not None and not body.logprobs:
-        raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     check_scoring_only(body, max_tokens, limit_name)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.choices import Choice, collect
 from palladio.http.context import Context
-from palladio.http.generation import Job, OutputStream, default_max_tokens, job_ids, until_disconnect
+from palladio.http.generation import OutputStream, check_num_samples, job_ids, until_disconnect
 from palladio.http.logprobs import LegacyLogprobs, prompt_logprobs
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_completions import CompletionRequest
@@ -18,6 +18,7 @@ from palladio.http.sampling import check_scoring_only, request_name, sampling_pa
 from palladio.http.sse import CompletionChunks, EventStream, StreamSettings
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.sglang_format import Job
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -41,11 +42,14 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     params = _params(body, context)
     name = request_name(body, request.state.request_id)
     prompts = split_prompts(body.prompt, "prompt")
-    prompt_ids = await encode_prompts(context, prompts, add_special_tokens=body.add_special_tokens is not False)
+    check_num_samples(len(prompts), len(prompts) * params.n)
+    prompt_ids = await encode_prompts(context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False)
     echoes = _echoes(context, prompts, params) if body.echo else None
-    fitted = _fit(context, body, params, prompt_ids)
-    indices = range(0, len(fitted) * params.n, params.n)
-    jobs = [Job(*job) for job in zip(prompt_ids, fitted, job_ids(name, len(fitted)), indices, strict=True)]
+    default_length = DEFAULT_MAX_TOKENS if body.max_tokens is None else None
+    jobs = [
+        Job(request_id, ids, params, position * params.n, default_length)
+        for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
+    ]
     stream = OutputStream(context, jobs, name=name, received=received)
     head = {
         "id": name,
@@ -77,15 +81,6 @@ def _params(body: CompletionRequest, context: Context) -> SamplingParams:
             raise InvalidRequestError("echo with logprobs takes n: 1 in a stream", param="n")
         return dataclasses.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
     return params
-
-
-def _fit(
-    context: Context, body: CompletionRequest, params: SamplingParams, prompts: list[list[int]]
-) -> list[SamplingParams]:
-    if body.max_tokens is not None:
-        return [params] * len(prompts)
-    info = context.engine.info
-    return [default_max_tokens(params, DEFAULT_MAX_TOKENS, len(ids), info) for ids in prompts]
 
 
 def _echoes(context: Context, prompts: list[str] | list[list[int]], params: SamplingParams) -> list[str]:

@@ -10,20 +10,21 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.context import Context
 from palladio.http.field_rules import screen
-from palladio.http.generation import Job, OutputStream, check_abort, default_max_tokens, job_ids, until_disconnect
+from palladio.http.generation import OutputStream, check_abort, check_num_samples, job_ids, until_disconnect
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_generate import GenerateRequest
+from palladio.http.sampling import client_names
 from palladio.http.sse import EventStream
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.sglang_format import DEFAULT_MAX_TOKENS, GenerateJob, JobResult, SampleResult, expand_jobs
+from palladio.runtime.sglang_format import GenerateJob, JobResult, SampleResult, expand_jobs
 from palladio.runtime.tokenizer import Tokenizer
 
-_SAMPLING_NAMES = frozenset(
-    # log-probabilities are asked for by the request's own fields
-    SamplingParams.__dataclass_fields__.keys() - {"logprobs", "prompt_logprobs"}
-    | {"max_new_tokens", "min_new_tokens", "sampling_seed"}
+_ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
+# log-probabilities are asked for by the request's own fields
+SAMPLING_NAMES = frozenset(
+    (SamplingParams.__dataclass_fields__.keys() - {"logprobs", "prompt_logprobs"}) | {*_ALIASES.values()}
 )
 
 
@@ -50,16 +51,20 @@ async def _generate(context: Context, request: Request, body: GenerateRequest) -
     assert given is not None
     prompts = split_prompts(given, param)
     name, ids = _names(body.rid, request.state.request_id, len(prompts))
-    described = _expand(context, body, await encode_prompts(context, prompts), ids)
-    jobs = [_job(context, job) for job in described]
-    stream = OutputStream(context, jobs, name=name, received=received)
-    results = _Results(described, context.engine.tokenizer)
-    is_list = prompts is given or stream.num_choices > 1
-    if body.stream:
-        await until_disconnect(request.receive, stream.start())
-        interval = context.config.stream_interval
-        return EventStream(stream, _CumulativeEvents(results, interval, is_list=is_list))
-    await until_disconnect(request.receive, _collect(stream, results))
+    sampling = _sampling(body)
+    entries = sampling if isinstance(sampling, list) else [sampling]
+    fields = {ours: ours if any(ours in entry for entry in entries) else name for ours, name in _ALIASES.items()}
+    paths = {name: f"sampling_params.{fields.get(name, name)}" for name in SAMPLING_NAMES}
+    with client_names(paths | {"prompt": param}, fields):
+        jobs = _expand(context, body, sampling, await encode_prompts(context.encoder, prompts), ids)
+        stream = OutputStream(context, jobs, name=name, received=received)
+        results = _Results(jobs, context.engine.tokenizer)
+        is_list = prompts is given or stream.num_choices > 1
+        if body.stream:
+            await until_disconnect(request.receive, stream.start())
+            interval = context.config.stream_interval
+            return EventStream(stream, _CumulativeEvents(results, interval, is_list=is_list))
+        await until_disconnect(request.receive, _collect(stream, results))
     answers = [sample.to_dict() for sample in results.samples]
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
 
@@ -68,16 +73,12 @@ class _Results:
     """The results of all samples, by their index in the request."""
 
     def __init__(self, jobs: Sequence[GenerateJob], tokenizer: Tokenizer | None) -> None:
-        results = [JobResult(job, tokenizer) for job in jobs]
+        results = [JobResult(job, tokenizer, first_index=job.first_index) for job in jobs]
         self.samples = [sample for result in results for sample in result.samples]
-        self._siblings = [result.samples for result in results for _ in result.samples]
+        self._by_index = [result for result in results for _ in result.samples]
 
     def add(self, output: RequestOutput) -> SampleResult:
-        if output.prompt_logprobs is not None:  # they come once, and hold for all samples of the prompt
-            for sample in self._siblings[output.index]:
-                sample.prompt_logprobs = output.prompt_logprobs
-        self.samples[output.index].add(output)
-        return self.samples[output.index]
+        return self._by_index[output.index].add(output)
 
 
 async def _collect(stream: OutputStream, results: _Results) -> None:
@@ -113,41 +114,39 @@ class _CumulativeEvents:
         return b""
 
 
-def _expand(context: Context, body: GenerateRequest, prompts: list[list[int]], ids: list[str]) -> list[GenerateJob]:
+def _sampling(body: GenerateRequest) -> dict[str, Any] | list[dict[str, Any]]:
+    """The sampling parameters: for all prompts, or a list with one entry each."""
+
+    def screened(entry: dict[str, Any]) -> dict[str, Any]:
+        return screen(entry, SAMPLING_NAMES, where="sampling_params.")
+
     given = body.sampling_params or {}
-    sampling = [_screen(entry) for entry in given] if isinstance(given, list) else _screen(given)
+    return [screened(entry) for entry in given] if isinstance(given, list) else screened(given)
+
+
+def _expand(
+    context: Context,
+    body: GenerateRequest,
+    sampling: dict[str, Any] | list[dict[str, Any]],
+    prompts: list[list[int]],
+    ids: list[str],
+) -> list[GenerateJob]:
     logprobs = {
         "return_logprob": False if body.return_logprob is None else body.return_logprob,
         "logprob_start_len": body.logprob_start_len,
         "top_logprobs_num": body.top_logprobs_num,
         "return_text_in_logprobs": bool(body.return_text_in_logprobs),
     }
-    try:
-        jobs, _ = expand_jobs(
-            prompt=None,
-            input_ids=prompts,
-            sampling_params=sampling,
-            rid=ids,
-            logprobs=logprobs,
-            defaults=context.sampling_defaults,
-        )
-    except InvalidRequestError as exc:
-        if exc.param in _SAMPLING_NAMES:
-            exc.param = f"sampling_params.{exc.param}"
-        raise
+    jobs, _ = expand_jobs(
+        prompt=None,
+        input_ids=prompts,
+        sampling_params=sampling,
+        rid=ids,
+        logprobs=logprobs,
+        defaults=context.sampling_defaults,
+    )
+    check_num_samples(len(jobs), sum(job.params.n for job in jobs))
     return jobs
-
-
-def _screen(values: dict[str, Any]) -> dict[str, Any]:
-    return screen(values, _SAMPLING_NAMES, where="sampling_params.")
-
-
-def _job(context: Context, job: GenerateJob) -> Job:
-    assert isinstance(job.prompt, list)  # tokenized by encode_prompts
-    params = job.params
-    if job.uses_default_length:
-        params = default_max_tokens(params, DEFAULT_MAX_TOKENS, len(job.prompt), context.engine.info)
-    return Job(job.prompt, params, job.request_id, job.first_index)
 
 
 def _names(rid: str | list[str] | None, generated: str, count: int) -> tuple[str, list[str]]:

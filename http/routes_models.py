@@ -32,5 +32,5 @@ def _model(context: Context, name: str) -> dict[str, Any]:
         "owned_by": "palladio",
         "root": context.engine.config.source.model_path,
         "parent": None,
-        "max_model_len": context.engine.info.context_length,
+        "max_model_len": context.max_model_len,
     }

@@ -11,11 +11,13 @@ from palladio.http.logprobs import token_name
 from palladio.http.prompts import encode_prompts, token_lists
 from palladio.http.protocol_completions import is_token_ids
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
+from palladio.http.text_encoder import TextEncoder
 from palladio.runtime.errors import InvalidRequestError
 
 
 def tokenize_router(context: Context) -> APIRouter:
     router = APIRouter()
+    encoder = TextEncoder(context.engine, bounded=False)  # a text may be counted that is too long to answer
 
     @router.post("/v1/tokenize", openapi_extra=describe_body(TokenizeRequest))
     @router.post("/tokenize", openapi_extra=describe_body(TokenizeRequest))
@@ -23,12 +25,12 @@ def tokenize_router(context: Context) -> APIRouter:
         """A list of prompts gives lists of tokens and counts."""
         context.require_ready()
         context.model_name(body.model)
-        batch = await _tokenize(context, body)
+        batch = await _tokenize(context, encoder, body)
         single = not isinstance(body.prompt, list)
         answer: dict[str, Any] = {
             "tokens": batch[0] if single else batch,
             "count": len(batch[0]) if single else [len(ids) for ids in batch],
-            "max_model_len": context.engine.info.context_length,
+            "max_model_len": context.max_model_len,
         }
         if body.return_token_strs:
             names = [[token_name(context.tokenizer, token_id) for token_id in ids] for ids in batch]
@@ -53,12 +55,12 @@ def tokenize_router(context: Context) -> APIRouter:
     return router
 
 
-async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
+async def _tokenize(context: Context, encoder: TextEncoder, body: TokenizeRequest) -> list[list[int]]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give one of prompt and messages", param="prompt")
     if body.messages is not None:
         ids = await context.chat_template.encode(
-            context.encoder,
+            encoder,
             body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -74,4 +76,4 @@ async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
     check_num_prompts(len(prompts), "prompt")
     if not prompts:
         raise InvalidRequestError("prompt must not be empty", param="prompt")
-    return await encode_prompts(context, prompts, add_special_tokens=body.add_special_tokens is not False)
+    return await encode_prompts(encoder, prompts, add_special_tokens=body.add_special_tokens is not False)

@@ -1,6 +1,7 @@
 """Wire fields → SamplingParams."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,24 +9,8 @@ from palladio.http.protocol import SamplingFields
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import SamplingParams
 
-_SAME_NAME = {
-    "n",
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "stop_token_ids",
-    "ignore_eos",
-    "seed",
-    "prompt_logprobs",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-}
+WORKED_OUT = frozenset(("max_tokens", "logprobs", "stop", "no_stop_trim"))  # from several fields, or by the route
+SAME_NAME = SamplingFields.model_fields.keys() & SamplingParams.__dataclass_fields__.keys() - WORKED_OUT
 
 
 def sampling_params(
@@ -45,21 +30,29 @@ def sampling_params(
     Raises:
         InvalidRequestError: a value is out of range.
     """
-    values = body.model_dump(include=_SAME_NAME)
+    values = body.model_dump(include=set(SAME_NAME))
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "no_stop_trim": _no_stop_trim(body)}
     values["stop"] = body.stop or None  # "" and [] are how some clients spell "no stop strings"
     return SamplingParams.from_dict(values, defaults=defaults)
 
 
 @contextlib.contextmanager
-def client_names(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors name what the client sent, not our fields. `names` maps ours to the client's."""
+def client_names(params: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[None]:
+    """Errors name what the client sent, not what the engine calls it.
+
+    Args:
+        params: our name → the path in the client's request, for an error's `param`.
+        fields: our name → the client's, for messages. Only whole words are replaced, so a name that is also a word of
+            English, such as prompt, has no place here.
+    """
     try:
         yield
     except InvalidRequestError as exc:
-        if exc.param is not None and exc.param in names:
-            exc.args = (str(exc).replace(exc.param, names[exc.param]),)
-            exc.param = names[exc.param]
+        message = str(exc)
+        for ours, theirs in fields.items():
+            message = re.sub(rf"\b{ours}\b", theirs, message)
+        exc.args = (message,)
+        exc.param = params.get(exc.param, exc.param) if exc.param is not None else None
         raise
 
 

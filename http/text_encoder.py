@@ -1,17 +1,32 @@
-"""Text → token ids, with a bound on the work: a text that cannot fit the context is refused before it is tokenized."""
+"""Text → token ids: long texts off the event loop, and those that cannot fit the context not at all."""
 
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from palladio.runtime.async_engine import LONG_TEXT, Room
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.tokenizer import Tokenizer
 
-LONG_TEXT = 50_000  # characters; longer texts are tokenized in a thread, so that streams keep flowing
+T = TypeVar("T")
+
+
+async def run_encoding(encode: Callable[[], T], num_characters: int) -> T:
+    """Calls `encode`: in a thread if it has many characters to do, so that streams keep flowing."""
+    return await asyncio.to_thread(encode) if num_characters > LONG_TEXT else encode()
 
 
 class TextEncoder:
-    """The tokenizer as the routes use it. Safe to use from several threads."""
+    """The tokenizer as the routes use it. Safe to use from several threads.
 
-    def __init__(self, engine: EngineClient) -> None:
+    Args:
+        bounded: refuse a text that cannot fit the context before it is tokenized: for prompts to generate from.
+    """
+
+    def __init__(self, engine: EngineClient, *, bounded: bool) -> None:
         self._engine = engine
+        self._bounded = bounded
         self._longest_token = 0  # characters; found when first needed
 
     @property
@@ -30,14 +45,14 @@ class TextEncoder:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """
         Raises:
-            ContextLengthError: even with the longest token everywhere, the text would not fit the context.
+            ContextLengthError: bounded, and the text would not fit even with the longest token everywhere.
         """
-        if len(text) > LONG_TEXT:
-            context_length = self._engine.info.context_length
-            if len(text) > context_length * self._find_longest_token():
+        if self._bounded and len(text) > LONG_TEXT:
+            room = Room.of(self._engine.info)
+            if len(text) > room.limit * self._find_longest_token():
                 raise ContextLengthError(
-                    f"The input ({len(text)} characters) is longer than the model's context length "
-                    f"({context_length} tokens) can hold. Send a shorter prompt.",
+                    f"The input ({len(text)} characters) is longer than {room.name} ({room.limit} tokens) can hold. "
+                    "Send a shorter prompt.",
                     param="prompt",
                 )
         return self.tokenizer.encode(text, add_special_tokens)

@@ -17,6 +17,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
+from palladio.runtime.errors import ConfigError
+
 DEFAULT_MODEL_NAME: Final = "palladio-default-v1"
 
 _LAYERS, _D, _N, _K, _H, _F, _V = 4, 256, 4, 2, 64, 768, 4096
@@ -74,13 +76,25 @@ def ensure_default_model(cache_dir: Path) -> Path:
     """The default model's directory under `cache_dir`, made if it is not there.
 
     Several processes may do this at once: each writes a directory of its own and the first to rename it wins.
+
+    Raises:
+        ConfigError: it cannot be written there.
     """
-    home = cache_dir / "models"
-    path = home / DEFAULT_MODEL_NAME
-    if path.is_dir():
-        return path
-    home.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{DEFAULT_MODEL_NAME}-", dir=home))
+    path = cache_dir / "models" / DEFAULT_MODEL_NAME
+    if not path.is_dir():
+        try:
+            _make(path)
+        except OSError as error:
+            raise ConfigError(
+                f"the embedded default model cannot be written to {path} ({error}); set PALLADIO_CACHE_DIR to a "
+                "directory that can be written, or serve another model with --model-path"
+            ) from error
+    return path
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{DEFAULT_MODEL_NAME}-", dir=path.parent))
     try:
         _write(draft)
         draft.chmod(0o755)
@@ -90,7 +104,6 @@ def ensure_default_model(cache_dir: Path) -> Path:
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return path
 
 
 def _write(directory: Path) -> None:

@@ -6,14 +6,22 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Final
 
 from palladio.default_model import DEFAULT_MODEL_NAME, ensure_default_model
 from palladio.http.server import serve
-from palladio.logs import configure_logging
 from palladio.runtime.async_engine import AsyncEngine
+from palladio.runtime.config import user_cache_dir
+from palladio.runtime.engine_process import ProcessTransport
 from palladio.runtime.errors import ConfigError, PalladioError
+from palladio.runtime.logs import configure_logging
 from palladio.server_args import ServerArgs, names_model, parse_server_args
+
+# XLA takes 75 % of a GPU when it starts, and jax then reports that as the device's memory: --mem-fraction-static 0.85
+# would mean 0.64 of the GPU. With 1.0 jax reports the whole GPU, so the flag means what it says. XLA then asks for all
+# of it, is refused (the CUDA context lives there too), settles for 90 %, and fetches more when it needs more.
+GPU_MEMORY: Final = {"XLA_CLIENT_MEM_FRACTION": "1.0"}
+_USERS_GPU_MEMORY: Final = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # jax refuses both together
 
 logger = logging.getLogger(__name__)
 
@@ -28,43 +36,38 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
 
     Args:
         argv: flags.
-        environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where made and compiled files are kept.
+        environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where made and compiled files are kept;
+            XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes.
         default_model: without --model-path, serve the embedded model instead of failing.
 
     Returns:
         The process's exit code: 0 after a signal, 2 for a wrong flag, 1 when the engine could not start.
     """
-    cache_dir = user_cache_dir(environment)
     try:
         if default_model and not names_model(argv):
-            argv = [*argv, *_default_model_flags(cache_dir)]
+            argv = [*argv, *_default_model_flags(environment)]
         command = parse_server_args(argv)
-        args = _settle(command.args, cache_dir)
+        args = _settle(command.args, environment)
         configure_logging(args.http.log_level)
         logger.info("server_args=%s", args.describe())
         for warning in command.warnings:
             logger.warning(warning)
-        engine = AsyncEngine.from_config(args.engine_config(), in_process=False)
-        return serve(engine, args.http)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        transport = ProcessTransport(environment=gpu_memory(environment))
+        return serve(AsyncEngine(args.engine_config(), transport), args.http)
     except PalladioError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # one line: jax's own words may be many
+        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return 130
 
 
-def user_cache_dir(environment: Mapping[str, str]) -> Path:
-    """Where Palladio keeps what it can make again."""
-    if own := environment.get("PALLADIO_CACHE_DIR"):
-        return Path(own).expanduser()
-    return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "palladio"
+def gpu_memory(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """What the engine process is told about GPU memory, unless the user has told it."""
+    return {} if any(environment.get(name) for name in _USERS_GPU_MEMORY) else GPU_MEMORY
 
 
-def _default_model_flags(cache_dir: Path) -> list[str]:
-    path = ensure_default_model(cache_dir)
+def _default_model_flags(environment: Mapping[str, str]) -> list[str]:
+    path = ensure_default_model(user_cache_dir(environment))
     print(
         f"No --model-path given: serving the embedded default model ({path}).\n"
         "Its weights are random, so it talks nonsense; it is there to try the server without a download.",
@@ -73,13 +76,13 @@ def _default_model_flags(cache_dir: Path) -> list[str]:
     return ["--model-path", str(path), "--served-model-name", DEFAULT_MODEL_NAME]
 
 
-def _settle(args: ServerArgs, cache_dir: Path) -> ServerArgs:
+def _settle(args: ServerArgs, environment: Mapping[str, str]) -> ServerArgs:
     """Fixes what is left to chance or to the environment, so that the boot line tells all of it."""
     execution = args.execution
     if execution.random_seed is None:
         execution = dataclasses.replace(execution, random_seed=secrets.randbelow(2**30))
     if execution.compilation_cache_dir is None:
-        execution = dataclasses.replace(execution, compilation_cache_dir=str(cache_dir / "xla"))
+        execution = dataclasses.replace(execution, compilation_cache_dir=str(execution.cache_path(environment)))
     return dataclasses.replace(args, execution=execution)
 
 

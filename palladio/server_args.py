@@ -38,8 +38,7 @@ class ServerArgs:
 
     def flags(self) -> dict[str, Any]:
         """Flag name → value, for all of our flags."""
-        groups = (self.source, self.cache, self.scheduler, self.execution, self.http)
-        return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
+        return self.engine_config().flags() | vars(self.http)
 
     def describe(self) -> str:
         """The boot line: SGLang's flags in its order, the ones that are not ours at their defaults, then our own."""

@@ -58,7 +58,7 @@ def execute_shell_command(command: str) -> subprocess.Popen[str]:
 
 
 def wait_for_server(base_url: str, timeout: float | None = None, process: subprocess.Popen[str] | None = None) -> None:
-    """Blocks until the server answers.
+    """Blocks until the server serves its model; a server with an API key is asked for its health instead.
 
     Args:
         base_url: such as `http://localhost:30000`.
@@ -70,8 +70,7 @@ def wait_for_server(base_url: str, timeout: float | None = None, process: subpro
         RuntimeError: `process` ended.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    request = urllib.request.Request(f"{base_url}/v1/models", headers={"Authorization": "Bearer None"})
-    while not _answers(request):
+    while not _is_ready(base_url):
         if process is not None and process.poll() is not None:
             raise RuntimeError(f"the server ended with exit code {process.returncode} before it was ready")
         if deadline is not None and time.monotonic() > deadline:
@@ -115,12 +114,21 @@ def print_highlight(text: object) -> None:
         print(text)
 
 
-def _answers(request: urllib.request.Request) -> bool:
+def _is_ready(base_url: str) -> bool:
+    status = _status(f"{base_url}/v1/models")
+    return status == 200 or (status in (401, 403) and _status(f"{base_url}/health") == 200)  # /health needs no key
+
+
+def _status(url: str) -> int | None:
+    """The HTTP status of a GET; None: no answer."""
+    request = urllib.request.Request(url, headers={"Authorization": "Bearer None"})
     try:
         with urllib.request.urlopen(request, timeout=5) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:  # URLError too
+        return None
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:

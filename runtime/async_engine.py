@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_client import EngineClient, EngineState
@@ -43,7 +43,7 @@ from palladio.runtime.request_front import RequestFront
 from palladio.runtime.request_front import Room as Room
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
-from palladio.runtime.transport import EngineTransport, ThreadTransport
+from palladio.runtime.transport import EngineTransport
 
 _STOP_TIMEOUT = 10.0
 _STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen
@@ -54,8 +54,10 @@ logger = logging.getLogger(__name__)
 class AsyncEngine:
     """Implements EngineClient over a transport. Every method runs in the event loop that called `start`.
 
-    Lives through starting → ready → draining → dead. Created by `from_config`; then `await start()`, which returns at
-    once, and `await wait_ready()`.
+    Lives through starting → ready → draining → dead: `await start()`, which returns at once, then `await wait_ready()`.
+
+    Args:
+        transport: to an engine in a thread of this process, or in a process of its own (which a server wants).
     """
 
     def __init__(self, config: EngineConfig, transport: EngineTransport) -> None:
@@ -78,15 +80,6 @@ class AsyncEngine:
         self._samples: dict[str, tuple[_Stream, SampleProcessor]] = {}  # by engine-side id
         self._calls: dict[int, asyncio.Future[ControlReply]] = {}
         self._call_ids = itertools.count()
-
-    @classmethod
-    def from_config(cls, config: EngineConfig, *, in_process: bool) -> Self:
-        """An engine in a thread of this process, or in a process of its own (which a server wants)."""
-        if in_process:
-            return cls(config, ThreadTransport())
-        from palladio.runtime.engine_process import ProcessTransport  # noqa: PLC0415 (needs pyzmq and msgspec)
-
-        return cls(config, ProcessTransport())
 
     @property
     def state(self) -> EngineState:

@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import dataclasses
+import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
@@ -17,6 +18,7 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import EngineDeadError, InvalidRequestError
 from palladio.runtime.sglang_format import GenerateJob, JobResult, Sampling, expand_jobs, generate_job
 from palladio.runtime.tokenizer import Tokenizer
+from palladio.runtime.transport import ThreadTransport
 
 T = TypeVar("T")
 Result = dict[str, Any]
@@ -34,13 +36,17 @@ class Engine:
         model_path: a model directory or hub id.
         flags: the server's engine flags by name, with underscores (see EngineConfig).
 
+    The environment is left to its libraries. So compiled programs are kept in ~/.cache/palladio/xla, unless
+    `compilation_cache_dir` says otherwise; and on a GPU, set XLA_CLIENT_MEM_FRACTION=1.0 before jax is first used, as
+    the server does: XLA by itself takes 0.75 of the GPU, and `mem_fraction_static` would be a share of that.
+
     Raises:
         ConfigError: a flag or the checkpoint is wrong.
     """
 
-    def __init__(self, model_path: str, **flags: Any) -> None:
-        config = EngineConfig.from_flags({"model_path": model_path, **flags})
-        self._start(AsyncEngine.from_config(config, in_process=True))
+    def __init__(self, model_path: str | os.PathLike[str], **flags: Any) -> None:
+        config = EngineConfig.from_flags({"model_path": os.fspath(model_path), **flags})
+        self._start(AsyncEngine(config, ThreadTransport()))
 
     @classmethod
     def from_async_engine(cls, engine: AsyncEngine) -> Self:
@@ -178,11 +184,8 @@ class Engine:
     def get_server_info(self) -> dict[str, Any]:
         """Flags, the limits that the engine settled on, and a snapshot of its state."""
         stats = self._run(self._engine.stats())
-        config = self._engine.config
-        flags: dict[str, Any] = {}
-        for group in (config.source, config.cache, config.scheduler, config.execution):
-            flags |= dataclasses.asdict(group)
-        return flags | dataclasses.asdict(self._engine.info) | {"internal_states": [dataclasses.asdict(stats)]}
+        limits = dataclasses.asdict(self._engine.info)
+        return self._engine.config.flags() | limits | {"internal_states": [dataclasses.asdict(stats)]}
 
     def shutdown(self) -> None:
         """Ends the engine; what still runs is aborted. Idempotent."""

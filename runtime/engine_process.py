@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -25,6 +25,7 @@ import zmq
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_loop import run_engine
+from palladio.runtime.logs import configure_logging
 from palladio.runtime.messages import (
     AbortRequests,
     AddRequest,
@@ -88,12 +89,14 @@ class ProcessTransport:
 
     Args:
         core_factory: `module:attribute.path` of the core's factory, imported in the child.
+        environment: variables that the child gets beside this process's own.
     """
 
     shares_interpreter = False
 
-    def __init__(self, core_factory: str = ENGINE_CORE) -> None:
+    def __init__(self, core_factory: str = ENGINE_CORE, *, environment: Mapping[str, str] | None = None) -> None:
         self._core_factory = core_factory
+        self._environment = dict(environment or {})
         self._encode = to_engine_codec().encode
         self._decode = from_engine_codec().decode
         self._process: subprocess.Popen[bytes] | None = None
@@ -122,7 +125,9 @@ class ProcessTransport:
             [sys.executable, "-P", "-m", "palladio.runtime.engine_process"],
             stdin=subprocess.PIPE,
             stdout=2,  # what libraries print goes to our stderr too
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+            env=os.environ
+            | self._environment
+            | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
             start_new_session=True,  # Ctrl-C in the terminal is for the front, which then decides
         )
         assert self._process.stdin is not None
@@ -206,7 +211,7 @@ def main() -> None:
     bootstrap = msgspec.json.decode(line, type=Bootstrap)
     directory = Path(bootstrap.socket_dir)
     threading.Thread(target=_end_with_parent, args=(os.getppid(), directory), name="lifeline", daemon=True).start()
-    logging.basicConfig(level=bootstrap.log_level, format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    configure_logging(bootstrap.log_level)
     context = zmq.Context()
     outgoing = _socket(context, zmq.PUSH, linger=_LINGER_MS)
     outgoing.connect(_address(directory, "from-engine"))

@@ -1,4 +1,4 @@
-"""Whether the fields of a config dataclass hold what their annotations say: callers from Python are not type-checked."""
+"""Whether a config's fields hold what their annotations say: callers from Python are not type-checked."""
 
 import types
 import typing

@@ -11,7 +11,6 @@ from palladio.runtime.messages import AddRequest, EngineReady
 from palladio.runtime.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
-
 LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, so that streams keep flowing
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
 from palladio.runtime.messages import EngineReady
+from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
 from palladio.runtime.request_front import LONG_TEXT, Room
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer

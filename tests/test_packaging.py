@@ -36,7 +36,6 @@ def test_the_command_is_installed_as_palladio():
 
 def test_the_wheel_holds_the_tree(tmp_path):
     """Every file of the five folders, under its import name, and nothing else."""
-    pytest.importorskip("setuptools", minversion="77")
     source = tmp_path / "source"
     subprocess.run(["cp", "-RP", *map(str, _shipped_parents()), str(_make(source))], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]

@@ -6,6 +6,7 @@ import httpx
 import openai
 import pytest
 
+from palladio import __version__
 from palladio.http.config import HttpConfig
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.messages import LoadProgress
@@ -32,7 +33,7 @@ def test_while_the_engine_starts(http: httpx.Client, engine: FakeEngine) -> None
         503,
         {"state": "starting", "phase": "compile", "done": 3, "total": 10},
     )
-    assert "compile 3/10" in http.get("/v1/models").json()["error"]["message"]
+    assert "compile: 3 of 10" in http.get("/v1/models").json()["error"]["message"]
 
 
 @pytest.mark.parametrize("state", ["draining", "dead"])
@@ -67,7 +68,7 @@ def test_information(serve, engine: FakeEngine) -> None:
             assert (info["context_length"], info["page_size"], info["stream_interval"]) == (2048, 16, 1)
             assert info["internal_states"][0]["num_running"] == 0
             assert "secret" not in response.text
-        assert client.get("/version").json()["version"]
+        assert client.get("/version").json()["version"] == __version__
         assert client.get("/openapi.json").json()["paths"]["/v1/chat/completions"]["post"]["requestBody"]
         assert client.get("/docs").status_code == 200
 

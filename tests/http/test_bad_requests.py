@@ -133,6 +133,9 @@ def test_chat_field(shared: httpx.Client, fields: dict, param: str, words: str) 
         ({"prompt": {"a": 1}}, "prompt", "list of token ids"),
         ({"prompt": [True]}, "prompt", "list of token ids"),
         ({"prompt": [[1]] * 5000}, "prompt", "at most 4096"),
+        ({"prompt": [[1]] * 33, "n": 128}, "n", "4096 samples (prompts × n), got 4224 of 33 prompts"),
+        ({"max_tokens": 10**6}, "max_tokens", "max_tokens (1000000)"),
+        ({"prompt": [5] * 2000, "min_tokens": 100}, "min_tokens", "max_tokens (48)"),
         ({"prompt": [100000]}, "prompt", "vocabulary"),
         ({"prompt": "x " * 5000}, "prompt", "tokens"),
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
@@ -165,6 +168,22 @@ def test_completion_field(shared: httpx.Client, fields: dict, param: str, words:
         ({"text": ["a", "b"], "rid": ["x", "x"]}, "rid", "different"),
         ({"top_logprobs_num": 3}, "top_logprobs_num", "return_logprob"),
         ({"return_logprob": True, "top_logprobs_num": 30}, "top_logprobs_num", "20"),
+        ({"text": ["a"] * 33, "sampling_params": {"n": 128}}, "sampling_params.n", "4096 samples"),
+        ({"text": ["a", "b"], "sampling_params": [{}, {"n": 129}]}, "sampling_params.n", "[1, 128]"),
+        (
+            {"sampling_params": {"max_new_tokens": 10**6}},
+            "sampling_params.max_new_tokens",
+            "max_new_tokens (1000000)",
+        ),
+        ({"sampling_params": {"max_tokens": 10**6}}, "sampling_params.max_tokens", "max_tokens (1000000)"),
+        (
+            {"sampling_params": {"min_new_tokens": 9, "max_new_tokens": 3}},
+            "sampling_params.min_new_tokens",
+            "max_new_tokens (3)",
+        ),
+        ({"text": "x " * 3000}, "text", "too long"),
+        ({"text": "x " * 100_000}, "text", "Send a shorter prompt."),
+        ({"text": None, "input_ids": [5] * 3000}, "input_ids", "too long"),
         ({"image_data": "x"}, "image_data", "not supported yet"),
     ],
 )
@@ -225,22 +244,39 @@ def test_prompt_over_the_context(http: httpx.Client) -> None:
     assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
 
 
+def test_one_prompt_over_the_context_refuses_all(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.first_delay = 0.1  # no token comes before all prompts were looked at
+    for stream in (False, True):
+        error = error_of(http.post("/generate", json={"input_ids": [[5], [5] * 3000], "stream": stream}))
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "input_ids")
+
+
+def test_what_is_too_long_to_answer_can_be_counted(http: httpx.Client) -> None:
+    text = "x " * 100_000
+    assert http.post("/tokenize", json={"prompt": text}).json()["count"] > 2048
+    assert http.post("/tokenize", json={"messages": [{"role": "user", "content": text}]}).json()["count"] > 2048
+    assert error_of(http.post("/v1/completions", json={"prompt": text}))["code"] == "context_length_exceeded"
+
+
 def test_prompt_of_ten_megabytes(http: httpx.Client) -> None:
     """Refused before it is tokenized, which would take a minute."""
     content = "word " * 2_000_000
     response = http.post("/v1/chat/completions", json=CHAT | {"messages": [{"role": "user", "content": content}]})
-    assert error_of(response)["code"] == "context_length_exceeded"
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    assert "Send a shorter prompt." in error["message"]
 
 
 def test_body_over_the_limit(serve) -> None:
     with httpx.Client(base_url=serve(max_request_bytes=1000)) as client:
-        assert "--max-request-bytes" in error_of(client.post("/v1/completions", content=b"x" * 1001), 413)["message"]
+        error = error_of(client.post("/v1/completions", content=b"x" * 1001), 413)
+        assert "--max-request-bytes" in error["message"]
 
         def chunks():
             for _ in range(10):
                 yield b"x" * 200
 
-        error_of(client.post("/v1/completions", content=chunks()), 413)
+        assert error_of(client.post("/v1/completions", content=chunks()), 413) == error
         assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
 
 

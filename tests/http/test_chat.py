@@ -2,6 +2,7 @@
 
 import asyncio
 
+import httpx
 import openai
 import pytest
 
@@ -256,7 +257,16 @@ def test_error_before_the_first_token_is_a_status_also_for_streams(client: opena
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_engine_abort_keeps_its_status(client: openai.OpenAI, engine: FakeEngine, stream: bool) -> None:
-    engine.abort_status = 503
-    with pytest.raises(openai.APIStatusError, match="gave up") as caught:
-        client.chat.completions.create(model=MODEL, messages=USER, stream=stream)
-    assert caught.value.status_code == 503
+    for status, code in ((503, "overloaded"), (500, "generation_failed")):
+        engine.abort_status = status
+        with pytest.raises(openai.InternalServerError, match="gave up") as caught:
+            client.chat.completions.create(model=MODEL, messages=USER, stream=stream)
+        assert (caught.value.status_code, caught.value.code) == (status, code)
+
+
+def test_engine_abort_after_the_first_token_keeps_its_code(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.abort_status, engine.fail_after = 500, 2
+    body = {"messages": USER}
+    answer = http.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "generation_failed")
+    assert '"code":"generation_failed"' in http.post("/v1/chat/completions", json=body | {"stream": True}).text

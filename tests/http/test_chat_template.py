@@ -112,7 +112,7 @@ def test_bos_is_not_doubled(tmp_path: Path) -> None:
     chat = ChatTemplate(HttpConfig(chat_template="llama-3-instruct"))
     ids = asyncio.run(
         chat.encode(
-            TextEncoder(FakeEngine(tokenizer)),
+            TextEncoder(FakeEngine(tokenizer), bounded=True),
             [USER],
             add_generation_prompt=None,
             continue_final_message=None,

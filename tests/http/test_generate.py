@@ -30,7 +30,8 @@ def test_one_text(http: httpx.Client, engine: FakeEngine) -> None:
 def test_128_tokens_by_default(http: httpx.Client, engine: FakeEngine) -> None:
     http.post("/generate", json={"text": "x"})
     http.post("/generate", json={"input_ids": [5] * 2000})
-    assert [call.params.max_tokens for call in engine.calls] == [128, 48]
+    http.post("/generate", json={"text": "x", "sampling_params": {"min_new_tokens": 200}})
+    assert [call.params.max_tokens for call in engine.calls] == [128, 48, 200]
 
 
 def test_lists_in_lists_out(http: httpx.Client, engine: FakeEngine) -> None:

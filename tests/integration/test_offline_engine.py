@@ -52,18 +52,25 @@ def check_clean(engine: Engine) -> None:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request, make_engine, tmp_path_factory):
-    """The family's name, its checkpoint, and an engine of it."""
+    """The family's name, its checkpoint, and a function from prompts to the engine's greedy tokens."""
     path = make_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+    num_retractions = []
     with make_engine(path, skip_tokenizer_init=True) as engine:
-        yield request.param, path, engine
+
+        def run(prompts):
+            results = engine.generate(input_ids=prompts, sampling_params=GREEDY)
+            num_retractions.extend(result["meta_info"]["num_retractions"] for result in results)
+            check_clean(engine)
+            return tokens_of(results)
+
+        yield request.param, path, run
+    assert sum(num_retractions) > 0, "pages never ran out"
 
 
 def test_greedy_tokens_are_those_of_hugging_face(family):
     """Without torch: what transformers computed once (tests/model/make_goldens.py)."""
-    name, _, engine = family
-    expected = np.load(GOLDENS / f"{name}.npz")["tokens"].tolist()
-    assert tokens_of(engine.generate(input_ids=golden_prompts(), sampling_params=GREEDY)) == expected
-    check_clean(engine)
+    name, _, run = family
+    assert run(golden_prompts()) == np.load(GOLDENS / f"{name}.npz")["tokens"].tolist()
 
 
 @needs_torch
@@ -72,16 +79,11 @@ def test_live_greedy_tokens_are_those_of_hugging_face(family):
     """Prompts of every length around pages, buckets and chunks: few at once, and so many that pages run out."""
     from tests.model import hf_oracle
 
-    _, path, engine = family
+    _, path, run = family
     prompts = ragged_prompts()
     expected = hf_oracle.run(path, prompts, NUM_TOKENS)[1].tolist()
-    few = engine.generate(input_ids=[prompts[i] for i in FEW], sampling_params=GREEDY)
-    assert tokens_of(few) == [expected[i] for i in FEW]
-    assert all(result["meta_info"]["num_retractions"] == 0 for result in few)
-    many = engine.generate(input_ids=prompts, sampling_params=GREEDY)
-    assert tokens_of(many) == expected
-    assert sum(result["meta_info"]["num_retractions"] for result in many) > 0
-    check_clean(engine)
+    assert run(prompts) == expected
+    assert run([prompts[i] for i in FEW]) == [expected[i] for i in FEW]
 
 
 @pytest.fixture(scope="module")

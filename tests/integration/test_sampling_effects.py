@@ -234,7 +234,7 @@ def test_stop_strings_never_leak(complete):
 
 def test_stop_strings_that_almost_match(complete):
     whole = complete(seed=3).choices[0].text
-    stop = [whole[i : i + 4] + "§" for i in range(0, 30)]
+    stop = [whole[i : i + 4] + "§" for i in range(30)]
     assert "".join(chunk.choices[0].text for chunk in complete(seed=3, stop=stop, stream=True)) == whole
 
 

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM
 @torch.inference_mode()
 def run(path, prompts, num_tokens):
     """Logits [len, V] of every prompt, and the greedy tokens after it."""
+    torch.set_num_threads(1)  # the models are tiny: on a busy machine, threads that wait for each other cost minutes
     model, info = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )

@@ -22,6 +22,7 @@ class Launched:
     """What the launcher handed on."""
 
     config: object = None
+    environment: object = None
     http: object = None
     status: int = 0
     error: Exception | None = None
@@ -31,12 +32,14 @@ class Launched:
 def launched(monkeypatch, tmp_path):
     seen = Launched()
 
+    def transport(*, environment):
+        seen.environment = environment
+        return "transport"
+
     class Engine:
-        @classmethod
-        def from_config(cls, config, *, in_process):
-            assert in_process is False
+        def __init__(self, config, transport):
+            assert transport == "transport"
             seen.config = config
-            return cls()
 
     def serve(engine, http):
         assert isinstance(engine, Engine)
@@ -45,6 +48,7 @@ def launched(monkeypatch, tmp_path):
             raise seen.error
         return seen.status
 
+    monkeypatch.setattr(launch_server, "ProcessTransport", transport)
     monkeypatch.setattr(launch_server, "AsyncEngine", Engine)
     monkeypatch.setattr(launch_server, "serve", serve)
     monkeypatch.setattr(launch_server, "configure_logging", lambda level: None)
@@ -115,16 +119,44 @@ def test_what_ends_the_server_becomes_the_exit_code(launched, capsys):
     assert capsys.readouterr().err.endswith("error: gone\nerror: bad\n")
 
 
+def test_an_error_is_one_line_however_many_jax_has(launched, capsys):
+    launched.error = EngineDeadError("jax says:\n  no device\n\n  found")
+    assert launch_server.main(["--model-path", "m"]) == 1
+    assert capsys.readouterr().err == "error: jax says: no device found\n"
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_and_exit_code_2(launched, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PALLADIO_CACHE_DIR", str(tmp_path / "file"))
+    assert cli.main(["serve"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: the embedded default model cannot be written to ")
+    assert "set PALLADIO_CACHE_DIR" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"PALLADIO_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
-        ({"XDG_CACHE_HOME": "/b"}, "/b/palladio"),
-        ({"XDG_CACHE_HOME": ""}, os.path.expanduser("~/.cache/palladio")),
+        ({}, {"XLA_CLIENT_MEM_FRACTION": "1.0"}),
+        ({"XLA_CLIENT_MEM_FRACTION": ""}, {"XLA_CLIENT_MEM_FRACTION": "1.0"}),
+        ({"XLA_CLIENT_MEM_FRACTION": "0.5"}, {}),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}, {}),
     ],
 )
-def test_cache_directory(environment, expected):
-    assert str(launch_server.user_cache_dir(environment)) == expected
+def test_the_engine_may_use_the_whole_gpu_unless_the_user_says_less(launched, environment, expected):
+    assert launch_server.launch(["--model-path", "m"], {"PALLADIO_CACHE_DIR": "/x"} | environment) == 0
+    assert launched.environment == expected
+    assert launched.config.execution.compilation_cache_dir == "/x/xla"
+
+
+def test_jax_reads_the_gpus_share_from_there(monkeypatch):
+    xla_client = pytest.importorskip("jaxlib.xla_client")
+    for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in launch_server.GPU_MEMORY.items():
+        monkeypatch.setenv(name, value)
+    assert xla_client.generate_pjrt_gpu_plugin_options()["memory_fraction"] == 1.0
 
 
 def test_version_help_and_unknown_commands(capsys):

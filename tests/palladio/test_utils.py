@@ -14,11 +14,15 @@ MODELS_SERVER = textwrap.dedent("""
     import argparse, http.server, sys, time
     parser = argparse.ArgumentParser()
     parser.add_argument("--host"); parser.add_argument("--port", type=int); parser.add_argument("--delay", type=float)
+    parser.add_argument("--api-key")
     args = parser.parse_args()
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            good = self.path == "/v1/models" and self.headers["Authorization"] == "Bearer None"
-            self.send_response(200 if good and time.time() > start + args.delay else 503)
+            if self.path == "/v1/models" and self.headers["Authorization"] != f"Bearer {args.api_key}":
+                self.send_response(401)
+            else:
+                good = self.path in ("/v1/models", "/health")
+                self.send_response(200 if good and time.time() > start + args.delay else 503)
             self.end_headers()
         def log_message(self, *args): pass
     start = time.time()
@@ -43,6 +47,16 @@ def test_launch_wait_and_terminate(script, capsys):
     finally:
         utils.terminate_process(process)
     assert process.returncode is not None
+
+
+def test_waiting_for_a_server_with_an_api_key(script):
+    begun = time.monotonic()
+    process, port = utils.launch_server_cmd(f"{script} --host 127.0.0.1 --delay 0.6 --api-key secret", "127.0.0.1")
+    try:
+        utils.wait_for_server(f"http://127.0.0.1:{port}", timeout=30, process=process)
+        assert time.monotonic() - begun > 0.6  # not before it is healthy
+    finally:
+        utils.terminate_process(process)
 
 
 def test_waiting_ends_when_the_process_does():

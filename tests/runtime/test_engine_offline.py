@@ -205,6 +205,19 @@ def test_server_info_and_flush(engine):
     assert engine.abort_request() == 0
 
 
+def test_start_is_shown(model_dir, capsys, monkeypatch, caplog):
+    with caplog.at_level("INFO", logger="palladio"), make(model_dir, {"start_delay": 6.5}):
+        assert "Loading weights: 1/2 tensors" in caplog.text
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with make(model_dir):
+        assert "Loading weights: 100%" in capsys.readouterr().err
+
+
+def test_server_info_tells_every_flag(engine):
+    assert engine.get_server_info().keys() >= engine._engine.config.flags().keys()
+
+
 def test_progress_bar(engine, capsys):
     engine.generate(["a", "b"], GREEDY, show_progress=True)
     assert "2/2" in capsys.readouterr().err
@@ -229,7 +242,9 @@ def test_bad_start(tmp_path, model_dir):
     with pytest.raises(ConfigError, match="no such directory"):
         Engine(model_path=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="unknown engine option"):
-        Engine(model_path=str(model_dir), page_sise=3)
+        Engine(model_path=model_dir, page_sise=3)
+    with pytest.raises(ConfigError, match="--schedule-policy must be one of fcfs, got 'lpm'"):
+        Engine(model_path=model_dir, schedule_policy="lpm")
     threads = threading.active_count()
     with pytest.raises(ConfigError):
         make(model_dir, {"start_error": "config"})

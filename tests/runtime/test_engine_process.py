@@ -3,6 +3,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,15 +31,17 @@ from palladio.runtime.messages import (
 )
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
 from palladio.runtime.sampling_params import SamplingParams
-from tests.runtime.fake_core import EOS, FACTORY, make_ready, next_token
+from palladio.runtime.transport import ThreadTransport
+from tests.runtime.fake_core import EOS, FACTORY, FakeEngineCore, make_ready, next_token
+from tests.tiny_tokenizer import build_tiny_tokenizer
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def make(tmp_path, **knobs):
+def make(tmp_path, transport=None, **knobs):
     flags = {"skip_tokenizer_init": True, "json_model_override_args": json.dumps(knobs)}
     config = EngineConfig.from_flags({"model_path": str(tmp_path), **flags})
-    return AsyncEngine(config, ProcessTransport(FACTORY))
+    return AsyncEngine(config, transport or ProcessTransport(FACTORY))
 
 
 @contextlib.asynccontextmanager
@@ -197,10 +200,60 @@ async def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_child_takes_the_log_level(tmp_path, caplog):
-    with caplog.at_level(logging.ERROR):
-        async with running(tmp_path) as engine:
-            assert engine.state == "ready"
+def create_talking_core(config, on_progress):
+    for level in (logging.INFO, logging.WARNING, logging.ERROR):
+        logging.getLogger("palladio.engine").log(level, "to tell")
+    return FakeEngineCore.create(config, on_progress)
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+async def test_the_childs_lines_look_like_ours(tmp_path, capfd, monkeypatch, level):
+    monkeypatch.setattr(logging.getLogger(), "level", level)
+    engine = make(tmp_path, ProcessTransport(f"{__name__}:create_talking_core"))
+    await engine.start()
+    await engine.wait_ready()
+    await engine.shutdown()
+    stamp = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] (.*to tell)$", re.MULTILINE)
+    all_lines = ["to tell", "WARNING: to tell", "ERROR: to tell"]
+    assert stamp.findall(capfd.readouterr().err) == all_lines[-3 if level == logging.INFO else -1 :]
+
+
+async def test_the_child_gets_more_environment(tmp_path):
+    transport = ProcessTransport(f"{__name__}:create_core_with_environment", environment={"PALLADIO_TEST": "there"})
+    engine = make(tmp_path, transport)
+    await engine.start()
+    with pytest.raises(ConfigError, match="there"):
+        await engine.wait_ready()
+    await engine.shutdown()
+
+
+def create_core_with_environment(config, on_progress):
+    raise ConfigError(os.environ["PALLADIO_TEST"])
+
+
+async def test_the_engine_is_told_of_local_directories(tmp_path):
+    transport = ThreadTransport(create_core_with_paths)
+    tokenizer = build_tiny_tokenizer(tmp_path / "tokenizer")
+    config = EngineConfig.from_flags({"model_path": str(tmp_path), "tokenizer_path": str(tokenizer)})
+    engine = AsyncEngine(config, transport)
+    await engine.start()
+    with pytest.raises(ConfigError) as error:
+        await engine.wait_ready()
+    assert str(error.value) == f"{tmp_path} {tokenizer}"
+    assert engine.tokenizer is not None
+    await engine.shutdown()
+
+
+def create_core_with_paths(config, on_progress):
+    raise ConfigError(f"{config.source.model_path} {config.source.tokenizer_path}")
+
+
+async def test_progress_is_shown(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    async with running(tmp_path):
+        shown = capfd.readouterr().err
+    assert "Loading weights: 100%" in shown
+    assert "2/2" in shown
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "exit"])

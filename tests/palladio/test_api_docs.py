@@ -1,0 +1,173 @@
+"""docs/api.md says of the HTTP API what the code does: its tables are compared with the models, tables and answers."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from palladio.http.app import create_app
+from palladio.http.config import HttpConfig
+from palladio.http.errors import TABLE, ErrorBody
+from palladio.http.field_rules import METADATA, NOT_YET
+from palladio.http.generation import MAX_SAMPLES
+from palladio.http.protocol import SamplingFields, StreamOptions, WireModel
+from palladio.http.protocol_chat import ChatRequest
+from palladio.http.protocol_completions import CompletionRequest
+from palladio.http.protocol_generate import GenerateRequest
+from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
+from palladio.http.routes_admin import AbortRequest
+from palladio.http.routes_generate import SAMPLING_NAMES
+from palladio.runtime import sampling_params
+from palladio.runtime.tokenizer import Tokenizer
+from tests.fake_engine import FakeEngine
+from tests.tiny_tokenizer import build_tiny_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+OPAQUE = {"logprobs", "prompt_logprobs"}  # described in words
+TIMES = {"queue_time", "first_token_latency", "decode_throughput"}  # which the fake engine does not know
+
+
+def rows(mark: str) -> list[list[str]]:
+    """The cells of the table after this mark."""
+    lines = PAGE.split(f"<!-- {mark} -->\n")[1].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" |")] for line in lines[2:]]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def wire_type(schema: dict[str, Any]) -> str:
+    """A JSON schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(wire_type(branch) for branch in schema["anyOf"] if branch.get("type") != "null")
+    if schema.get("type") == "array":
+        inner = wire_type(schema["items"])
+        return "list of " + (inner.replace("list", "lists", 1) if inner.startswith("list") else f"{inner}s")
+    return str(schema.get("type", "object"))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(SamplingFields, StreamOptions, ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest),
+        *(DetokenizeRequest, AbortRequest),
+    ],
+)
+def test_request_fields(model: type[WireModel]) -> None:
+    schema = model.model_json_schema()
+    inherited = SamplingFields.model_fields if model.__base__ is SamplingFields else {}
+    expected = {
+        name: wire_type(field) + (", required" if name in schema.get("required", ()) else "")
+        for name, field in schema["properties"].items()
+        if name not in inherited
+    }
+    table = rows(f"fields of {model.__name__}")
+    assert {names(field)[0]: kind for field, kind, _ in table} == expected
+    assert all(effect for _, _, effect in table)
+
+
+def test_sampling_params_of_generate() -> None:
+    paragraph = PAGE.split("`sampling_params` takes")[1].split("\n\n")[0]
+    assert set(names(paragraph)) == SAMPLING_NAMES
+
+
+def test_metadata_and_refused_fields() -> None:
+    assert {names(field)[0]: why for field, why in rows("metadata")} == METADATA
+    documented = {names(field)[0]: (names(passing), instead) for field, passing, instead in rows("not yet")}
+    assert documented == {name: ([json.dumps(n) for n in rule.neutral], rule.instead) for name, rule in NOT_YET.items()}
+
+
+def test_routes() -> None:
+    paths = create_app(FakeEngine(None), HttpConfig()).openapi()["paths"]
+    served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert {route for cell, _ in rows("routes") for route in names(cell)} == served
+
+
+def test_errors() -> None:
+    documented = {(int(status), names(code)[0] if names(code) else None) for status, _, code, _ in rows("errors")}
+    sources = [*(ROOT / "http").glob("*.py"), *(ROOT / "runtime").glob("*.py")]
+    codes = {code for file in sources for code in re.findall(r'code="(\w+)"', file.read_text(encoding="utf-8"))}
+    assert {(status, code) for _, status, code in TABLE} <= documented
+    assert {code for _, code in documented} == codes | {code for _, _, code in TABLE}
+    for status, kind, _, _ in rows("errors"):
+        assert names(kind) == [ErrorBody(int(status), "").payload()["error"]["type"]]
+
+
+def test_limits() -> None:
+    numbers = [int(number) for _, limit in rows("limits") for number in re.findall(r"\d+", limit)]
+    assert numbers == [
+        MAX_SAMPLES,
+        sampling_params.MAX_N,
+        sampling_params.MAX_LOGPROBS,
+        sampling_params.MAX_LOGIT_BIAS,
+        sampling_params.MAX_STOP_STRINGS,
+        sampling_params.MAX_STOP_TOKEN_IDS,
+        SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
+        HttpConfig().max_request_bytes,
+    ]
+
+
+def test_order_of_the_sampler() -> None:
+    docstring = ast.get_docstring(ast.parse((ROOT / "runtime" / "sampler.py").read_text(encoding="utf-8")))
+    assert docstring is not None
+    steps = re.findall(r"^\d\. .*(?:\n   .*)*", docstring, re.MULTILINE)
+    documented = re.findall(r"^\d\. .*(?:\n   .*)*", PAGE.split("<!-- order -->")[1], re.MULTILINE)
+    assert [" ".join(step.split()) for step in documented] == [" ".join(step.split()) for step in steps]
+
+
+def paths_of(value: object, path: str = "") -> Iterator[str]:
+    """Dotted paths of the leaves of a JSON value."""
+    name = path.rpartition(".")[2]
+    if isinstance(value, dict) and name not in OPAQUE:
+        for key, item in value.items():
+            yield from paths_of(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict) and name not in OPAQUE:
+        yield from paths_of(value[0], f"{path}[]")
+    else:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    tokenizer = Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+    return TestClient(create_app(FakeEngine(tokenizer, reply="Hello, wörld!"), HttpConfig()))
+
+
+EVERYTHING = {"logprobs": 1, "prompt_logprobs": 1, "return_token_ids": True}
+SCORED = {"return_logprob": True, "top_logprobs_num": 1, "logprob_start_len": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "bodies"),
+    [
+        ("/v1/chat/completions", [EVERYTHING | {"messages": [{"role": "user", "content": "hi"}], "logprobs": True}]),
+        ("/v1/completions", [EVERYTHING | {"prompt": "hi"}]),
+        (
+            "/generate",
+            [{"text": "hi"} | SCORED | {"sampling_params": {"max_new_tokens": count}} for count in (3, 100)],
+        ),
+    ],
+)
+def test_fields_of_answers(server: TestClient, path: str, bodies: list[dict[str, Any]]) -> None:
+    answers = [server.post(path, json=body) for body in bodies]
+    assert all(answer.status_code == 200 for answer in answers)
+    given = {leaf for answer in answers for leaf in paths_of(answer.json())}
+    documented = {leaf for cell, _ in rows(f"answer of {path}") for leaf in names(cell)}
+    assert documented - given <= {f"meta_info.{name}" for name in TIMES}
+    assert given <= documented
+
+
+def test_defaults_that_the_page_states(server: TestClient) -> None:
+    assert "completions: 16," in PAGE
+    assert "default length is 128 tokens" in PAGE
+    body = {"prompt": "hi", "ignore_eos": True}
+    assert server.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 16
+    body = {"text": "hi", "sampling_params": {"ignore_eos": True}}
+    assert server.post("/generate", json=body).json()["meta_info"]["completion_tokens"] == 128

@@ -1,0 +1,72 @@
+"""What people run first: make, and the scripts that it calls."""
+
+import os
+import re
+import subprocess
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def plan_of_make(*words: str, **environment: str) -> str:
+    """What make would run for `make serve`, made from nothing."""
+    command = ["make", "--dry-run", "--always-make", "serve", *words]
+    result = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=True)
+    return result.stdout
+
+
+def test_make_does_not_take_its_address_from_the_environment():
+    exported = {"HOST": "x86_64-conda-linux-gnu", "PORT": "8080", "MODEL": "/somewhere", "ARGS": "--nonsense"}
+    (serve,) = re.findall(r"^.*palladio serve.*$", plan_of_make(**exported), re.MULTILINE)
+    assert serve.split()[1:] == ["serve", "--host", "127.0.0.1", "--port", "30000"]
+
+
+def test_makes_command_line_sets_them():
+    plan = plan_of_make("HOST=0.0.0.0", "PORT=31000", "MODEL=/a model", "ARGS=--page-size 8", PORT="8080")
+    assert 'palladio serve --model-path "/a model" --host 0.0.0.0 --port 31000 --page-size 8\n' in plan
+
+
+@pytest.fixture
+def python(tmp_path):
+    """A Python without torch, for which pip finds none; its version is in $VERSION."""
+    path = tmp_path / "python"
+    path.write_text(
+        textwrap.dedent("""\
+            #!/usr/bin/env bash
+            case "$*" in
+              *torch==*) echo "ERROR: No matching distribution found" >&2; exit 1 ;;
+              *import\\ torch*) exit 1 ;;
+              *version_info*) [ "$VERSION" = 3.11 ] ;;
+              *) exit 99 ;;
+            esac
+        """)
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "status"), [((), "3.11", 0), (("--required",), "3.11", 1), (("--required",), "3.12", 0)]
+)
+def test_a_missing_torch_is_told_and_in_ci_refused(python, words, version, status):
+    command = [ROOT / "scripts" / "install-torch", *words, python]
+    done = subprocess.run(command, env=os.environ | {"VERSION": version}, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert "ERROR: No matching distribution found" in done.stderr
+    assert ("error: torch is missing" in done.stderr) == (status == 1)
+    assert ("are skipped" in done.stdout) == (status == 0)
+
+
+def test_ci_requires_torch():
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    requires = next(i for i, line in enumerate(lines) if line.startswith("scripts/install-torch --required "))
+    assert requires < lines.index("make test")
+
+
+def test_what_builds_the_wheel_comes_with_the_tests():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(project["build-system"]["requires"]) <= set(project["dependency-groups"]["test"])
