@@ -228,7 +228,8 @@ def _adjust(logits: jax.Array, state: SamplerState, batch: SamplingBatch) -> jax
 
 def _rows(values: jax.Array, slots: jax.Array) -> jax.Array:
     """values[slots]; written so, XLA:TPU compiles it in a second, and else takes up to half a minute. [B, V]"""
-    return jax.vmap(lambda slot: lax.dynamic_index_in_dim(values, slot, keepdims=False))(slots)
+    rows: jax.Array = jax.vmap(lambda slot: lax.dynamic_index_in_dim(values, slot, keepdims=False))(slots)
+    return rows
 
 
 def _threshold(image: jax.Array, weights: jax.Array, batch: SamplingBatch, is_random: jax.Array) -> jax.Array:

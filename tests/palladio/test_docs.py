@@ -3,9 +3,11 @@
 import ast
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import palladio
+from palladio import Engine, launch_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,6 +23,21 @@ def test_links_of_the_pages_lead_somewhere():
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pages_tell_what_the_launcher_does():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for name, value in launch_server.GPU_MEMORY.items():
+        assert f"{name}={value}" in page
+        assert f"{name}={value}" in (ROOT / "README.md").read_text(encoding="utf-8")
+        assert f"{name}={value}" in Engine.__doc__
+
+
+def test_installs_of_the_readme_are_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r"pip install '\.\[(\w+)\]'", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert set(named) == {"cpu", "tpu", "cuda13"}
+    assert set(named) | {"cuda12"} == set(extras)
 
 
 def test_make_targets_of_the_readme_exist():

@@ -17,6 +17,7 @@ PUBLIC_NAMES = [
     "EngineConfig",
     "EngineDeadError",
     "EngineNotReadyError",
+    "GenerationError",
     "InvalidRequestError",
     "ModelNotFoundError",
     "OverloadedError",
