@@ -7,6 +7,7 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # else libtpu asks a cloud's metadata server where it runs
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "true")  # no chip is opened, so processes may compile side by side
 os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 os.environ.setdefault("TPU_LOG_DIR", "disabled")
 os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")

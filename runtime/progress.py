@@ -1,6 +1,7 @@
 """Shows how far an engine's start is: a bar on a terminal, elsewhere a log line every few seconds."""
 
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -38,7 +39,8 @@ class ProgressDisplay:
             self._phase_start = self._line_time = self._clock()
             if self._draws:
                 title, unit = _PHASES[progress.phase]
-                self._bar = tqdm(total=progress.total, desc=title, unit=f" {unit}", dynamic_ncols=True, file=sys.stderr)
+                width = shutil.get_terminal_size().columns  # 80 where the terminal says 0, which tqdm would believe
+                self._bar = tqdm(total=progress.total, desc=title, unit=f" {unit}", ncols=width, file=sys.stderr)
         self._last = progress
         if self._bar is not None:
             self._bar.update(progress.done - self._bar.n)

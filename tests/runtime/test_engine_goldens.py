@@ -5,10 +5,10 @@ import pytest
 
 from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
 from tests.runtime.tiny_engine import Collector, create_core
-from tests.tiny_model import FAMILIES, make_checkpoint
+from tests.tiny_model import make_checkpoint
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen3", "mistral"])  # with and without sliding windows; the model tests have all
 def test_greedy_tokens_are_those_of_transformers(family, tmp_path) -> None:
     golden = np.load(GOLDENS / f"{family}.npz")["tokens"]
     core = create_core(
