@@ -39,8 +39,8 @@ class ProgressDisplay:
             self._phase_start = self._line_time = self._clock()
             if self._draws:
                 title, unit = _PHASES[progress.phase]
-                width = shutil.get_terminal_size().columns  # 80 where the terminal says 0, which tqdm would believe
-                self._bar = tqdm(total=progress.total, desc=title, unit=f" {unit}", ncols=width, file=sys.stderr)
+                columns, rows = shutil.get_terminal_size()  # 80 × 24 where the terminal says 0, which tqdm would take
+                self._bar = tqdm(total=progress.total, desc=title, unit=f" {unit}", ncols=columns, nrows=rows)
         self._last = progress
         if self._bar is not None:
             self._bar.update(progress.done - self._bar.n)

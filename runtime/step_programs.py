@@ -11,7 +11,7 @@ from palladio.model.functional import ModelStructure, unflatten_model
 from palladio.runtime.batch_builder import NUM_COLUMNS, ForwardLayout
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, CompileReport, ProgramSet
-from palladio.runtime.programs import forward_step, sample_step
+from palladio.runtime.step_functions import forward_step, sample_step
 from palladio.runtime.sampler import SampleOutput, SampleTier
 from palladio.runtime.sampler_state import (
     MAX_SUPPRESSED_IDS,

@@ -1,4 +1,4 @@
-"""The step programs: pure functions of device state and one small host vector. `ModelRunner` compiles and calls them.
+"""What a step computes: pure functions of device state and one small host vector. `step_programs` compiles them.
 
 Device state, all donated and updated in place: the KV cache, the block tables, and the sampler's state (which holds
 the last sampled token of each slot, so that a decode step needs no token from the host).
