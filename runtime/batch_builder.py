@@ -1,7 +1,7 @@
 """BatchBuilder: a ScheduledBatch as the few numbers that the device does not know yet.
 
-Positions, page ids, block tables and sampled tokens are derived or kept on the device (see `step_functions`), so one small
-int32 vector a step crosses the border. Their layout is here and nowhere else.
+Positions, page ids, block tables and sampled tokens are derived or kept on the device (see `step_functions`), so one
+small int32 vector a step crosses the border. Their layout is here and nowhere else.
 """
 
 import dataclasses

@@ -26,7 +26,6 @@ from palladio.runtime.cache_manager import CacheManager
 from palladio.runtime.compilation import CompileMonitor, use_persistent_cache
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.hub import resolve_model_path
 from palladio.runtime.memory import DeviceMemory, PoolRequest, default_fraction, plan_pages
 from palladio.runtime.messages import EngineReady, LoadProgress
 from palladio.runtime.model_runner import DeviceShape, ModelRunner
@@ -100,9 +99,9 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     """
     device = _choose_device(config.execution.device)
     defaults = _CPU if device.platform == "cpu" else _ACCELERATOR
-    use_persistent_cache(_cache_dir(config))
+    use_persistent_cache(config.execution.cache_path())
     monitor = CompileMonitor()
-    path = resolve_model_path(config.source.model_path, config.source.revision, config.source.download_dir)
+    path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
     model_config = ModelConfig.from_hf(*read_model_dir(path, _overrides(config.source.json_model_override_args)))
     limits = _limits(config, model_config, defaults)
     dtypes = _dtypes(config, defaults, device.platform)
@@ -284,9 +283,7 @@ def _plan(config: EngineConfig, model: CausalLM, spec: KVCacheSpec, limits: Engi
 
 def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
     """Ids that the tokenizer knows; the checkpoint's vocabulary may be padded beyond them."""
-    tokenizer_path = config.source.tokenizer_path
-    folder = path if tokenizer_path is None else resolve_model_path(tokenizer_path, None, config.source.download_dir)
-    file = folder / "tokenizer.json"
+    file = Path(config.source.tokenizer_path or path) / "tokenizer.json"
     if config.source.skip_tokenizer_init or not file.is_file():
         return vocab_size
     try:
@@ -304,13 +301,6 @@ def _overrides(text: str) -> dict[str, Any]:
     if not isinstance(overrides, dict):
         raise ConfigError("--json-model-override-args must be a JSON object")
     return overrides
-
-
-def _cache_dir(config: EngineConfig) -> Path | None:
-    directory = config.execution.compilation_cache_dir
-    if directory == "":
-        return None
-    return Path.home() / ".cache" / "palladio" / "xla" if directory is None else Path(directory)
 
 
 def _available_gb() -> float:

@@ -11,7 +11,6 @@ from palladio.model.functional import ModelStructure, unflatten_model
 from palladio.runtime.batch_builder import NUM_COLUMNS, ForwardLayout
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, CompileReport, ProgramSet
-from palladio.runtime.step_functions import forward_step, sample_step
 from palladio.runtime.sampler import SampleOutput, SampleTier
 from palladio.runtime.sampler_state import (
     MAX_SUPPRESSED_IDS,
@@ -22,6 +21,7 @@ from palladio.runtime.sampler_state import (
 )
 from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
 from palladio.runtime.scoring import score_tokens
+from palladio.runtime.step_functions import forward_step, sample_step
 
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 TIERS: tuple[SampleTier, ...] = ("greedy", "random", "full")

@@ -26,8 +26,8 @@ RUNTIME_FACE = {
 
 # The modules of the runtime that may import jax. All others are the host side: importing them must not bring jax in.
 DEVICE_SIDE = {
-    *("batch_builder", "compilation", "engine_core", "memory", "model_runner", "programs", "sampler", "sampler_state"),
-    *("scoring", "startup", "step_programs"),
+    *("batch_builder", "compilation", "engine_core", "memory", "model_runner", "sampler", "sampler_state"),
+    *("scoring", "startup", "step_functions", "step_programs"),
 }
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
 

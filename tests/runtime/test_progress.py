@@ -1,9 +1,17 @@
 """What the user sees while the engine starts."""
 
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from palladio.runtime.messages import LoadProgress
 from palladio.runtime.progress import ProgressDisplay
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 class Clock:
@@ -81,3 +89,16 @@ def test_a_phase_may_begin_again(clock, lines):
         ticks(display, clock, 5)
         display.close()
     assert lines.messages == ["Loading weights: 1/2 tensors, 5 s"] * 2
+
+
+def test_a_terminal_of_unknown_size_shows_it_too():
+    """As containers and `script` have it: 0 columns, 0 rows."""
+    code = (
+        "from palladio.runtime import messages, progress\n"
+        "progress.ProgressDisplay().update(messages.LoadProgress('load', 2, 2))"
+    )
+    terminal, end = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, stdin=end, stdout=end, stderr=end, check=True)
+    assert b"Loading weights: 100%" in os.read(terminal, 65536)
+    os.close(terminal)
+    os.close(end)
