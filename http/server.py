@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import signal
+import socket
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ import uvloop
 from palladio.http.app import create_app
 from palladio.http.config import HttpConfig
 from palladio.runtime.engine_client import EngineClient
+from palladio.runtime.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -66,21 +68,36 @@ async def serve_async(engine: ServableEngine, config: HttpConfig) -> None:
         log_level=None,
         access_log=True,
         server_header=False,
-        backlog=2048,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=FLUSH_TIMEOUT,
         lifespan="off",
     )
     server = _Server(settings)
     stop = _Stop(asyncio.get_running_loop())
-    with contextlib.closing(settings.bind_socket()) as socket, stop.on_signals():
-        serving = asyncio.create_task(server.serve(sockets=[socket]))
+    with contextlib.closing(_listen(config)) as listener, stop.on_signals():
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await _run_engine(engine, config, stop)
         finally:
             server.should_exit = True
             server.force_exit = stop.count > 1
             await serving
+
+
+def _listen(config: HttpConfig) -> socket.socket:
+    """The listening socket; says where it listens, which --port 0 leaves to the system."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        listener = socket.create_server((config.host, config.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on --host {config.host} --port {config.port}: {error.strerror}; "
+            "choose another port (0 takes any free one)"
+        ) from error
+    host = f"[{config.host}]" if family == socket.AF_INET6 else config.host
+    uvicorn_logger = logging.getLogger("uvicorn.error")
+    uvicorn_logger.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", host, listener.getsockname()[1])
+    return listener
 
 
 async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop") -> None:

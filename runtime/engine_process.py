@@ -7,6 +7,7 @@ the fields. The child's stdin is its lifeline: it brings the bootstrap line, and
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import logging
 import os
 import select
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -24,7 +25,7 @@ import msgspec
 import zmq
 
 from palladio.runtime.config import EngineConfig
-from palladio.runtime.engine_loop import run_engine
+from palladio.runtime.engine_loop import TokenEngine, run_engine
 from palladio.runtime.logs import configure_logging
 from palladio.runtime.messages import (
     AbortRequests,
@@ -225,7 +226,15 @@ def main() -> None:
         with lock:
             outgoing.send(frame)
 
-    run_engine(resolve_factory(bootstrap.core_factory), bootstrap.config, _ZmqInbox(incoming), emit)
+    create_core = resolve_factory(bootstrap.core_factory)
+
+    def create(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> TokenEngine:
+        core = create_core(config, on_progress)
+        gc.collect()
+        gc.freeze()  # what is loaded now stays: walking it again and again would only delay steps
+        return core
+
+    run_engine(create, bootstrap.config, _ZmqInbox(incoming), emit)
     incoming.close()
     outgoing.close()
     context.term()

@@ -121,3 +121,14 @@ def test_an_engine_that_cannot_start_ends_the_process(launch) -> None:
     process = launch(load_seconds=0.3, mode="fail")
     assert process.popen.wait(20) != 0
     assert "no such model" in process.text()
+
+
+def test_a_busy_port_is_a_config_error_that_names_it():
+    from palladio.http.config import HttpConfig
+    from palladio.http.server import _listen
+    from palladio.runtime.errors import ConfigError
+
+    with _listen(HttpConfig(port=0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"--port {port}: Address already in use"):
+            _listen(HttpConfig(port=port))
