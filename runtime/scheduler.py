@@ -21,7 +21,7 @@ from palladio.runtime.request import Request, RequestStatus
 # retracted, jumps up when one is. SGLang's scheme and constants, so that --schedule-conservativeness means the same.
 INIT_NEW_TOKEN_RATIO = 0.7
 MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
-NEW_TOKEN_RATIO_DECAY_STEPS = 600
+NEW_TOKEN_RATIO_DECAY = INIT_NEW_TOKEN_RATIO * (1 - MIN_NEW_TOKEN_RATIO_FACTOR) / 600  # a decode step
 CLIP_MAX_NEW_TOKENS = 4096  # longer requests are counted as this long: few run to their limit
 RETRACT_DECODE_STEPS = 20  # after a retraction, expect the others to run at least this much further
 
@@ -225,8 +225,7 @@ class Scheduler:
             rows.append(ScheduledRow(request, request.num_computed, 1, samples=True))
             request.num_computed += 1
             request.num_pending += 1
-        decay = (self._init_ratio - self._min_ratio) / NEW_TOKEN_RATIO_DECAY_STEPS
-        self._ratio = max(self._ratio - decay, self._min_ratio)
+        self._ratio = max(self._ratio - NEW_TOKEN_RATIO_DECAY, self._min_ratio)
         return self._batch("decode", rows) if rows else None
 
     def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
