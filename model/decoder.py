@@ -67,6 +67,11 @@ class CausalLM(Module):
             written.append(kv_pages)
         return self.norm(x), tuple(written)
 
+    @property
+    def head(self) -> TokenTable:
+        """The table that logits come from."""
+        return self.lm_head or self.embedding
+
     def logits(self, hidden: jax.Array, num_valid_tokens: int | None = None) -> jax.Array:
         """[R, D] → f32[R, V].
 
@@ -75,7 +80,7 @@ class CausalLM(Module):
             num_valid_tokens: ids from here on are padding of the vocabulary: the tokenizer does not know them, and
                 their logits become -inf; None: all are real.
         """
-        logits = (self.lm_head or self.embedding).logits(hidden)
+        logits = self.head.logits(hidden)
         if num_valid_tokens is None or num_valid_tokens >= self.config.vocab_size:
             return logits
         return jnp.where(jnp.arange(self.config.vocab_size) < num_valid_tokens, logits, -jnp.inf)

@@ -1,6 +1,7 @@
 """A model as a flat tuple of arrays: what jit takes. Fewer Python objects a call, so less host time a step."""
 
 import dataclasses
+from typing import Self
 
 import jax
 from flax import nnx
@@ -32,3 +33,33 @@ def unflatten_model(structure: ModelStructure, leaves: tuple[jax.Array, ...]) ->
     """The model again; `leaves` may be tracers."""
     model: CausalLM = nnx.merge(structure.graphdef, jax.tree.unflatten(structure.treedef, leaves))
     return model
+
+
+@dataclasses.dataclass(frozen=True)
+class LogitsHead:
+    """The part of a flat model that makes logits: programs that only sample are called with no other arrays.
+
+    Attributes:
+        structure: of the whole model.
+        num_leaves: of the whole model.
+        indices: which of them `CausalLM.logits` reads.
+    """
+
+    structure: ModelStructure
+    num_leaves: int
+    indices: tuple[int, ...]
+
+    @classmethod
+    def of(cls, structure: ModelStructure, num_leaves: int) -> Self:
+        numbered = unflatten_model(structure, tuple(range(num_leaves)))  # type: ignore[arg-type]  # in place of arrays
+        return cls(structure, num_leaves, tuple(jax.tree.leaves(nnx.state(numbered.head))))
+
+    def select(self, leaves: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        """The head's arrays, out of the whole model's."""
+        return tuple(leaves[i] for i in self.indices)
+
+    def logits(self, head: tuple[jax.Array, ...], hidden: jax.Array, num_valid_tokens: int) -> jax.Array:
+        """hidden [R, D] → f32[R, V], see CausalLM.logits; `head` as `select` gives it."""
+        known = dict(zip(self.indices, head, strict=True))
+        leaves = tuple(known.get(i) for i in range(self.num_leaves))
+        return unflatten_model(self.structure, leaves).logits(hidden, num_valid_tokens)  # type: ignore[arg-type]

@@ -79,6 +79,7 @@ class ModelRunner:
         self._programs = StepPrograms(
             StaticModel(structure, hidden, shape.num_valid_tokens), self._state, buckets, shape.page_size
         )
+        self._head = self._programs.head.select(weights)
 
     def warm_up(self, monitor: CompileMonitor, progress: Callable[[int, int], None]) -> CompileReport:
         """Compiles every program that a step can need."""
@@ -95,13 +96,18 @@ class ModelRunner:
         kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
         output: SampleOutput | None = None
         if any(row.samples for row in batch.rows):
-            sample = self._programs.sample(host.layout.num_requests, self._tier(batch))
-            sampler, output = sample(weights, sampler, last_hidden, host.sampling)
+            tier = self._tier(batch)
+            sample = self._programs.sample(host.layout.num_requests, tier)
+            if tier == "full":
+                sampler, output = sample(self._head, sampler, last_hidden, host.sampling)
+            else:
+                last_token, output = sample(self._head, sampler.last_token, last_hidden, host.sampling)
+                sampler = dataclasses.replace(sampler, last_token=last_token)
             for array in jax.tree.leaves(output):
                 array.copy_to_host_async()
         scores = None
         if host.score_targets is not None:
-            scores = self._programs.score(host.layout.num_tokens)(weights, hidden, host.score_targets)
+            scores = self._programs.score(host.layout.num_tokens)(self._head, hidden, host.score_targets)
             for array in scores:
                 array.copy_to_host_async()
         self._state = DeviceState(weights, kv_cache, tables, sampler)

@@ -39,6 +39,12 @@ class SamplerState:
     stop_ids: jax.Array
 
     @classmethod
+    def of_last_token(cls, last_token: jax.Array) -> Self:
+        """A state for the tiers that read and write nothing else."""
+        nothing = jnp.zeros(0)
+        return cls(last_token, nothing, nothing, nothing, nothing, nothing)
+
+    @classmethod
     def allocate(cls, num_slots: int, vocab_size: int) -> Self:
         """A state with empty rows.
 

@@ -69,16 +69,18 @@ def forward_step(
     *,
     layout: ForwardLayout,
     page_size: int,
-) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array]:
+) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array | None]:
     """One forward step.
 
     Returns:
-        The caches, the block tables, the hidden state of each request's last token [B, D], and of all tokens [T, D].
+        The caches, the block tables, the hidden state of each request's last token [B, D], and of all tokens [T, D]
+        (None for a decode step, where they are the same).
     """
     batch, tables = unpack_forward(packed, tables, last_token, layout, page_size)
     hidden, kv_cache = model(batch, kv_cache)
-    last_hidden = hidden if batch.kind == "decode" else hidden[batch.last_rows]
-    return kv_cache, tables, last_hidden, hidden
+    if batch.kind == "decode":
+        return kv_cache, tables, hidden, None
+    return kv_cache, tables, hidden[batch.last_rows], hidden
 
 
 def sample_step(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from palladio.model.functional import ModelStructure, unflatten_model
+from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
 from palladio.runtime.batch_builder import NUM_COLUMNS, ForwardLayout
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, CompileReport, ProgramSet
@@ -69,12 +69,17 @@ class DeviceState(NamedTuple):
 
 
 class StepPrograms:
-    """Declares the closed set of programs for a model and its buckets; `compile` builds them all."""
+    """Declares the closed set of programs for a model and its buckets; `compile` builds them all.
+
+    Attributes:
+        head: picks the arrays that sampling and scoring take, out of the model's.
+    """
 
     def __init__(self, model: StaticModel, state: DeviceState, buckets: Buckets, page_size: int) -> None:
         self._model = model
         self._state: DeviceState = _abstract(state)
         self._page_size = page_size
+        self.head = LogitsHead.of(model.structure, len(state.weights))
         self._programs: ProgramSet[ProgramKey] = ProgramSet()
         for num_requests in buckets.decode:
             self._add_forward(ForwardLayout.decode(num_requests))
@@ -90,15 +95,21 @@ class StepPrograms:
         return self._programs.compile(monitor, progress)
 
     def forward(self, layout: ForwardLayout) -> Callable[..., Any]:
-        """(weights, kv_cache, tables, last_token, packed) → (kv_cache, tables, last hidden [B, D], hidden [T, D])"""
+        """(weights, kv_cache, tables, last_token, packed) → (kv_cache, tables, last hidden [B, D], hidden [T, D])
+
+        A decode step's hidden is None: it is the same as its last hidden.
+        """
         return self._programs[ProgramKey("forward", layout.num_requests, layout.num_tokens)]
 
     def sample(self, num_requests: int, tier: SampleTier) -> Callable[..., Any]:
-        """(weights, sampler, hidden [B, D], packed) → (sampler, SampleOutput)"""
+        """(head, state, hidden [B, D], packed) → (state, SampleOutput)
+
+        The state is the whole SamplerState for tier "full" and last_token alone for the others: fewer arrays a call.
+        """
         return self._programs[ProgramKey("sample", num_requests, tier=tier)]
 
     def score(self, num_tokens: int) -> Callable[..., Any]:
-        """(weights, hidden [T, D], targets [T]) → (logprobs, top ids, top logprobs)"""
+        """(head, hidden [T, D], targets [T]) → (logprobs, top ids, top logprobs)"""
         return self._programs[ProgramKey("score", num_tokens=num_tokens)]
 
     def reset(self) -> Callable[..., Any]:
@@ -114,7 +125,7 @@ class StepPrograms:
             tables: jax.Array,
             last_token: jax.Array,
             packed: jax.Array,
-        ) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array]:
+        ) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array | None]:
             model = unflatten_model(structure, weights)
             return forward_step(model, kv_cache, tables, last_token, packed, layout=layout, page_size=page_size)
 
@@ -129,34 +140,39 @@ class StepPrograms:
         )
 
     def _add_sample(self, num_requests: int, tier: SampleTier) -> None:
-        structure, _, num_valid_tokens = self._model
+        head, num_valid_tokens = self.head, self._model.num_valid_tokens
 
         def sample(
             weights: Weights, state: SamplerState, hidden: jax.Array, packed: jax.Array
         ) -> tuple[SamplerState, SampleOutput]:
-            logits = unflatten_model(structure, weights).logits(hidden, num_valid_tokens)
-            return sample_step(logits, state, packed, tier=tier)
+            return sample_step(head.logits(weights, hidden, num_valid_tokens), state, packed, tier=tier)
 
+        def sample_lightly(
+            weights: Weights, last_token: jax.Array, hidden: jax.Array, packed: jax.Array
+        ) -> tuple[jax.Array, SampleOutput]:
+            state, output = sample(weights, SamplerState.of_last_token(last_token), hidden, packed)
+            return state.last_token, output
+
+        full = tier == "full"
         self._programs.add(
             ProgramKey("sample", num_requests, tier=tier),
-            jax.jit(sample, donate_argnums=(1,)),
-            self._state.weights,
-            self._state.sampler,
+            jax.jit(sample if full else sample_lightly, donate_argnums=(1,)),
+            head.select(self._state.weights),
+            self._state.sampler if full else self._state.sampler.last_token,
             self._hidden(num_requests),
             _ints(num_requests, NUM_COLUMNS),
         )
 
     def _add_score(self, num_tokens: int) -> None:
-        structure, _, num_valid_tokens = self._model
+        head, num_valid_tokens = self.head, self._model.num_valid_tokens
 
         def score(weights: Weights, hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            model = unflatten_model(structure, weights)
-            return score_tokens(lambda rows: model.logits(rows, num_valid_tokens), hidden, targets)
+            return score_tokens(lambda rows: head.logits(weights, rows, num_valid_tokens), hidden, targets)
 
         self._programs.add(
             ProgramKey("score", num_tokens=num_tokens),
             jax.jit(score),
-            self._state.weights,
+            head.select(self._state.weights),
             self._hidden(num_tokens),
             _ints(num_tokens),
         )
