@@ -6,17 +6,16 @@
     python benchmarks/aot_steps.py --target tpu-v5e --all --json out.json
 
 The programs are those of StepPrograms, with the sizes that an engine would settle on: the KV cache fills the device.
-Each must compile, fit, alias the state that it updates (the KV cache, the sampler's), never call the host, and have no
-branch on data on a GPU. What it copies of a layer's cache is counted, and an error where nothing excuses it: XLA:TPU
-may copy it for a scatter. Loops whose trip count is data are counted too: at each of their iterations a GPU's host
-waits for the device.
+Each must compile, fit, update what it is given to update (the KV cache, the sampler's state) in place, never call the
+host, and on a GPU have no branch on data. Copies of a layer's whole cache are counted, and are an error but on TPU,
+whose compiler may make them for a scatter. Loops whose trip count is data are counted too: at each of their iterations
+a GPU's host waits for the device.
 """
 
 import argparse
 import collections
 import dataclasses
 import json
-import math
 import re
 import sys
 import time
@@ -27,7 +26,7 @@ from typing import Any
 import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
-from aot_targets import TARGETS, Compiled, Target
+from aot_targets import TARGETS, Compiled, Target, bytes_per_device
 from checkpoints import HALF_BILLION
 from flax import nnx
 from jax.sharding import Mesh
@@ -149,7 +148,7 @@ def num_pages(config: ModelConfig, weights: Weights, target: Target, num_devices
         page_size=sizes.page_size,
         wanted_tokens=None,
         useful_tokens=sizes.max_running * sizes.context_length,
-        weight_bytes=_bytes(weights),
+        weight_bytes=bytes_per_device(weights) * num_devices,
         fraction=default_fraction(target.platform),
     )
     return plan_pages(DeviceMemory(memory, memory), pool)
@@ -172,12 +171,11 @@ def abstract_state(config: ModelConfig, mesh: Mesh, weights: Weights, pages: int
     return DeviceState(weights, (cache,) * config.num_layers, *placed)
 
 
-def check(key: ProgramKey, program: Compiled, facts: Facts, state: DeviceState, target: Target) -> list[str]:
+def check(program: Compiled, facts: Facts, target: Target) -> list[str]:
     """What is wrong with a program."""
-    updated = {"forward": _bytes(state.kv_cache), "score": 0}.get(key.name, _bytes(state.sampler))
     wrong = []
-    if program.alias_bytes < updated:
-        wrong.append(f"aliases {program.alias_bytes:,} bytes of {updated:,} that it updates")
+    if program.alias_bytes < program.donated_bytes:
+        wrong.append(f"updates {program.alias_bytes:,} of {program.donated_bytes:,} donated bytes in place")
     if (needed := program.argument_bytes + program.temp_bytes) > target.memory:
         wrong.append(f"needs {needed / 2**30:.1f} GiB of {target.memory / 2**30:.0f}")
     if facts.cache_copies and target.platform != "tpu":
@@ -202,9 +200,10 @@ def compile_all(
     cache = state.kv_cache[0]
     cache_shape = cache.sharding.shard_shape(cache.shape)
     print(
-        f"weights {_bytes(weights) / 2**30:.2f} GiB, KV cache {_bytes(state.kv_cache) / 2**30:.2f} GiB "
-        f"({(pages - 1) * sizes.page_size:,} tokens; a layer {list(cache.shape)}), {num_devices} device(s) of "
-        f"{target.memory / 2**30:.0f} GiB"
+        f"weights {bytes_per_device(weights) / 2**30:.2f} GiB, "
+        f"KV cache {bytes_per_device(state.kv_cache) / 2**30:.2f} GiB "
+        f"({(pages - 1) * sizes.page_size:,} tokens; a layer {list(cache.shape)}), "
+        f"{num_devices} device(s) of {target.memory / 2**30:.0f} GiB"
     )
     for key, (jitted, args) in programs._programs._pending.items():
         if key.name not in only:
@@ -217,7 +216,7 @@ def compile_all(
             continue
         facts = Facts.of(program.hlo, cache_shape)
         figures = {name: value for name, value in dataclasses.asdict(program).items() if name != "hlo"}
-        yield row | figures | dataclasses.asdict(facts) | {"wrong": check(key, program, facts, state, target)}
+        yield row | figures | dataclasses.asdict(facts) | {"wrong": check(program, facts, target)}
 
 
 COLUMNS = (  # header, key of a row, divisor, decimals
@@ -239,11 +238,6 @@ def table_line(row: dict[str, Any]) -> str:
         for header, key, divisor, decimals in COLUMNS
     ]
     return f"{row['program']:<24} {'  '.join(cells)}  {'; '.join(row['wrong']) or 'ok'}"
-
-
-def _bytes(tree: Any) -> int:
-    """Of one device."""
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _name(key: ProgramKey) -> str:

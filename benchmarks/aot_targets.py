@@ -15,6 +15,7 @@ os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import dataclasses
+import math
 import time
 from typing import Any, Literal
 
@@ -96,7 +97,7 @@ class Compiled:
         lower_seconds: tracing and lowering. compile_seconds: the compiler.
         compile_cpu_seconds: the compiler's, on all cores; unlike the others it hardly depends on the machine's load.
         argument_bytes: of one device, as are the others.
-        alias_bytes: results that lie where arguments lay.
+        donated_bytes: arguments that may be updated in place. alias_bytes: results that lie where arguments lay.
         temp_bytes: scratch memory.
         hlo: the optimized program.
     """
@@ -105,6 +106,7 @@ class Compiled:
     compile_seconds: float
     compile_cpu_seconds: float
     argument_bytes: int
+    donated_bytes: int
     alias_bytes: int
     temp_bytes: int
     hlo: str
@@ -131,7 +133,21 @@ def compile_for(mesh: Mesh, jitted: Any, args: tuple[Any, ...]) -> Compiled:
         end - middle,
         cpu_end - cpu,
         memory.argument_size_in_bytes,
+        _donated_bytes(args, lowered),
         memory.alias_size_in_bytes,
         memory.temp_size_in_bytes,
         compiled.as_text(),
     )
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Of arrays, or of their shapes; those without a sharding are whole on every device."""
+    return sum(
+        math.prod(x.shape if x.sharding is None else x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+        for x in jax.tree.leaves(tree)
+    )
+
+
+def _donated_bytes(args: tuple[Any, ...], lowered: jax.stages.Lowered) -> int:
+    infos = jax.tree.leaves(lowered.args_info)
+    return sum(bytes_per_device(leaf) for leaf, info in zip(jax.tree.leaves(args), infos, strict=True) if info.donated)
