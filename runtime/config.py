@@ -13,6 +13,8 @@ from typing import Any, Literal, Self
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.field_checks import check_fields
 
+SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
+
 _NO_ENVIRONMENT: Mapping[str, str] = types.MappingProxyType({})
 _MAX_SEED = 2**63 - 1  # what jax.random.key takes
 
@@ -59,12 +61,20 @@ class CacheConfig:
         mem_fraction_static: share of the device's memory for weights and KV cache together; default: 0.85, and 0.5
             of the host's memory on CPU.
         kv_cache_dtype: of the cache; auto: the model's.
+        disable_radix_cache: compute every prompt in full, even where an earlier one began alike.
+        radix_eviction_policy: which cached prefixes go first when room is needed: those used longest ago (lru) or
+            least often (lfu).
+        cache_self_check: share of the cache hits (0 … 1) that is computed again while the engine is idle and compared;
+            a difference is logged with the request's id and turns the prefix cache off.
     """
 
     page_size: int = 16
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
     kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    disable_radix_cache: bool = False
+    radix_eviction_policy: Literal["lru", "lfu"] = "lru"
+    cache_self_check: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -80,8 +90,19 @@ class SchedulerConfig:
         max_prefill_tokens: most prompt tokens in one prefill step.
         chunked_prefill_size: longer prompts are prefilled in chunks of this many tokens; -1: never split;
             default: by platform.
-        schedule_policy: order of the waiting queue.
+        schedule_policy: which waiting request is admitted next: fcfs, the one that waited longest; lpm, the one with
+            the longest cached prefix; dfs-weight, neighbours in the prefix tree, the most asked-for branch first;
+            random; lof, the one with the largest max_tokens; priority, the one of the highest `priority`. All but
+            priority take the one that waited longest at every eighth turn, so that nobody starves.
+        schedule_low_priority_values_first: with the policy priority, the lowest value is the most urgent.
+        priority_scheduling_preemption_threshold: with the policy priority, a waiting request takes the place of a
+            running one if its priority is higher by more than this.
         schedule_conservativeness: over 1 keeps more pages free for running requests, so fewer are retracted.
+        enable_mixed_chunk: decode steps of running requests and prefill share a step; default: on, except on CPU.
+        disable_mixed_chunk: prefill and decode take turns instead.
+        num_continuous_decode_steps: decode steps that one program runs before the host looks at their tokens; more
+            hide the host's work, and waste what is computed after a request's end.
+        request_timeout: seconds after which a request that brings no `timeout` ends with an error; default: none.
         disable_overlap_schedule: read each step's tokens before the next one is dispatched (slower; same tokens).
     """
 
@@ -89,8 +110,14 @@ class SchedulerConfig:
     max_queued_requests: int | None = None
     max_prefill_tokens: int = 16384
     chunked_prefill_size: int | None = None
-    schedule_policy: Literal["fcfs"] = "fcfs"
+    schedule_policy: SchedulePolicy = "fcfs"
+    schedule_low_priority_values_first: bool = False
+    priority_scheduling_preemption_threshold: int = 10
     schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: bool = False
+    disable_mixed_chunk: bool = False
+    num_continuous_decode_steps: int = 1
+    request_timeout: float | None = None
     disable_overlap_schedule: bool = False
 
     def __post_init__(self) -> None:
@@ -108,6 +135,8 @@ class ExecutionConfig:
         compilation_cache_dir: persistent cache of compiled programs; "" turns it off; default: xla in
             PALLADIO_CACHE_DIR, else in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads
             these variables: offline, the default is ~/.cache/palladio/xla.
+        deterministic: greedy tokens and logprobs do not depend, to the last bit, on what else runs, how a prompt was
+            chunked, retractions or the prefix cache: every step runs in one fixed shape (slower).
         random_seed: root of the seeds of requests that bring none; default: random, printed at start.
         decode_log_interval: decode steps between two "Decode batch." log lines.
     """
@@ -116,6 +145,7 @@ class ExecutionConfig:
     tp_size: int = 1
     attention_backend: Literal["auto", "xla", "reference"] = "auto"
     compilation_cache_dir: str | None = None
+    deterministic: bool = False
     random_seed: int | None = None
     decode_log_interval: int = 40
 
@@ -155,11 +185,22 @@ class EngineConfig:
         _positive("--max-running-requests", scheduler.max_running_requests)
         _positive("--max-queued-requests", scheduler.max_queued_requests)
         _positive("--max-prefill-tokens", scheduler.max_prefill_tokens)
+        _positive("--num-continuous-decode-steps", scheduler.num_continuous_decode_steps)
         _positive("--decode-log-interval", execution.decode_log_interval)
         if scheduler.chunked_prefill_size not in (None, -1):
             _positive("--chunked-prefill-size", scheduler.chunked_prefill_size)
         if cache.mem_fraction_static is not None and not 0.0 < cache.mem_fraction_static <= 1.0:
             raise ConfigError(f"--mem-fraction-static must be in (0, 1], got {cache.mem_fraction_static}")
+        if not 0.0 <= cache.cache_self_check <= 1.0:
+            raise ConfigError(f"--cache-self-check must be in 0 … 1, got {cache.cache_self_check}")
+        if scheduler.enable_mixed_chunk and scheduler.disable_mixed_chunk:
+            raise ConfigError("--enable-mixed-chunk and --disable-mixed-chunk contradict each other: give one of them")
+        if scheduler.request_timeout is not None and not 0.0 < scheduler.request_timeout < float("inf"):
+            raise ConfigError(
+                f"--request-timeout must be a positive number of seconds, got {scheduler.request_timeout}"
+            )
+        if execution.deterministic and scheduler.num_continuous_decode_steps > 1:
+            raise ConfigError("--deterministic runs one shape of step: leave --num-continuous-decode-steps out")
         if not 0.0 <= scheduler.schedule_conservativeness < float("inf"):
             raise ConfigError(f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}")
         if execution.random_seed is not None and not 0 <= execution.random_seed <= _MAX_SEED:

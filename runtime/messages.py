@@ -3,6 +3,7 @@
 import dataclasses
 
 from palladio.runtime.outputs import TokenOutput
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 
 
@@ -19,6 +20,7 @@ class AddRequest:
     params: SamplingParams
     stop_token_ids: list[int]
     received: float
+    options: RequestOptions = dataclasses.field(default_factory=RequestOptions)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,15 +50,55 @@ class Shutdown:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The prefix cache, since the engine started.
+
+    Attributes:
+        enabled: False with --disable-radix-cache, and after a self-check that failed.
+        num_cached_tokens: tokens that it holds now, in use or not.
+        num_prompt_tokens: of the requests that looked for a prefix.
+        num_hit_tokens: of those, found.
+        num_evicted_tokens: dropped to make room.
+        num_self_checks, num_self_check_failures: of --cache-self-check.
+    """
+
+    enabled: bool = False
+    num_cached_tokens: int = 0
+    num_prompt_tokens: int = 0
+    num_hit_tokens: int = 0
+    num_evicted_tokens: int = 0
+    num_self_checks: int = 0
+    num_self_check_failures: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HistogramData:
+    """Counts of values, as Prometheus means them.
+
+    Attributes:
+        bounds: upper bounds of the buckets, ascending; one more bucket takes what is over the last.
+        counts: values in each bucket (not cumulative), len(bounds) + 1 of them.
+        total: sum of all values.
+    """
+
+    bounds: list[float] = dataclasses.field(default_factory=list)
+    counts: list[int] = dataclasses.field(default_factory=lambda: [0])
+    total: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot of the running engine, for /get_server_info, tests and metrics.
 
     Attributes:
         num_running, num_waiting: requests.
-        num_used_tokens, num_total_tokens: of the KV pool, in whole pages.
+        num_used_tokens, num_total_tokens: of the KV pool, in whole pages; what only the prefix cache holds is not used.
         last_gen_throughput: output tokens per second, over the last logged decode interval.
         num_compiles_after_ready: programs that steps compiled; anything but 0 is a defect.
         integrity_error: what check_integrity finds wrong; looked for only while nothing runs.
+        cache: the prefix cache.
+        device_idle: seconds between the end of one step and the start of the next, while there was work; an upper
+            bound: 0 where the next step was dispatched before the one before it had ended.
     """
 
     num_running: int
@@ -66,6 +108,8 @@ class EngineStats:
     last_gen_throughput: float
     num_compiles_after_ready: int
     integrity_error: str | None
+    cache: CacheStats = CacheStats()
+    device_idle: HistogramData = dataclasses.field(default_factory=HistogramData)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
