@@ -37,6 +37,7 @@ from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import ShardingRules
 from palladio.pallas_kernels.ragged_paged_attention import kv_page_shape
+from palladio.runtime.batch_builder import StepLayouts
 from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.memory import DeviceMemory, PoolRequest, default_fraction, plan_pages
 from palladio.runtime.sampler_state import SamplerState
@@ -196,7 +197,13 @@ def compile_all(
     pages = num_pages(config, weights, target, num_devices, sizes)
     state = abstract_state(config, mesh, weights, pages, sizes)
     hidden = jax.ShapeDtypeStruct((config.hidden_size,), DTYPE)
-    programs = StepPrograms(StaticModel(structure, hidden, config.vocab_size), state, sizes.buckets, sizes.page_size)
+    programs = StepPrograms(
+        StaticModel(structure, hidden, config.vocab_size),
+        state,
+        sizes.buckets,
+        StepLayouts.of(sizes.buckets, sizes.page_size),
+        sizes.page_size,
+    )
     cache = state.kv_cache[0]
     cache_shape = cache.sharding.shard_shape(cache.shape)
     print(
@@ -257,7 +264,8 @@ def _sizes(args: argparse.Namespace, config: ModelConfig) -> Sizes:
     )
     if not args.all:
         prefill = (bucket for bucket in buckets.prefill if bucket.num_tokens in args.prefill)
-        buckets = Buckets(tuple(args.decode), tuple(prefill) or tuple(PrefillBucket(n, 1) for n in args.prefill))
+        chosen = tuple(prefill) or tuple(PrefillBucket(n, 1) for n in args.prefill)
+        buckets = Buckets(tuple(args.decode), chosen, buckets.sample)
     return Sizes(buckets, args.page_size, DEFAULTS.max_running, context_length)
 
 

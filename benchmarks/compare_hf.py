@@ -1,225 +1,311 @@
-"""Palladio and Hugging Face on the same checkpoint, the same CPU, in float32, in one run.
+"""Palladio beside Hugging Face and llama.cpp: the same checkpoint, the same CPU, in float32, in one run.
 
-    python benchmarks/compare_hf.py [--models tiny 0.5b] [--batches 1 16] [--json out.json]
+    python benchmarks/compare_hf.py [--models tiny 0.5b] [--workloads single batch prefix] [--json out.json]
+    python benchmarks/compare_hf.py --llama-server PATH --gguf tiny=PATH 0.5b=PATH -- --schedule-policy lpm
 
 Sides: palladio-engine (offline) against hf-generate (`model.generate`), and palladio-server against hf-serve
-(`transformers serve --continuous-batching`), both loaded by benchmarks/serving.py. Each side runs in a process of its
-own, one at a time, warms up once, and is ended after --limit seconds; a side that cannot run is shown as such.
-hf-generate needs torch; hf-serve needs `pip install 'transformers[serving]'` too.
+(`transformers serve --continuous-batching`) and llama-server, all loaded by benchmarks/serving.py with the same texts.
+Each side runs in a process of its own, one at a time, warms up once, and is ended after --limit seconds; a side that
+cannot run is shown as such. Launch flags of palladio-server follow `--`.
+
+Workloads: one request; 16 at once; 16 at once with a common prefix of 512 tokens, which the run before had too, so that
+a prefix cache has it.
+
+hf-generate needs torch; hf-serve needs `pip install 'transformers[serving]'` too. llama-server takes part where its
+path is given, with each model as GGUF, made by llama.cpp's `convert_hf_to_gguf.py --outtype f32` (these checkpoints'
+pre-tokenizer, which the script does not know by its hash, is "qwen2").
 """
 
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
-import platform
 import random
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from checkpoints import make_checkpoint
-from serving import Target, Workload, run_workload
+from server_process import RunningServer, provenance, running_server
+from serving import WORDS, Target, Workload, run_prompts
 
 from palladio.utils import terminate_process
 
-PROMPT_TOKENS = 32
-NEW_TOKENS = {"tiny": 128, "0.5b": 32}
-SIDES = ("palladio-engine", "hf-generate", "palladio-server", "hf-serve")
-PAIRS = (("palladio-engine", "hf-generate"), ("palladio-server", "hf-serve"))
+BATCH = 16
+SIDES = ("palladio-engine", "hf-generate", "palladio-server", "hf-serve", "llama-server")
+PAIRS = (
+    ("palladio-engine", "hf-generate"),
+    ("palladio-server", "hf-serve"),
+    ("palladio-server", "llama-server"),
+)
+BEST_OF = 3
+ENOUGH_SECONDS = 90.0  # a workload that has run for so long is not repeated
 
 
-def prompt_ids(batch: int) -> list[list[int]]:
-    rng = random.Random(0)
-    return [[rng.randrange(300, 4000) for _ in range(PROMPT_TOKENS)] for _ in range(batch)]
+def workloads_of(model: str) -> dict[str, Workload]:
+    new_tokens = {"tiny": 128, "0.5b": 32}[model]
+    return {
+        workload.name: workload
+        for workload in (
+            Workload("single", requests=1, max_tokens=new_tokens, prompt_tokens=32, concurrency=1),
+            Workload("batch", requests=BATCH, max_tokens=new_tokens, prompt_tokens=32, concurrency=BATCH),
+            Workload("prefix", requests=BATCH, max_tokens=32, prompt_tokens=544, concurrency=BATCH, shared_tokens=512),
+        )
+    }
 
 
-def run_palladio_engine(checkpoint: str, batches: Sequence[int], tokens: int) -> dict[int, float]:
+class Prompts:
+    """Texts of known length in tokens: the same for every side."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(Path(checkpoint) / "tokenizer.json"))
+
+    def texts(self, workload: Workload, run: int) -> list[str]:
+        """Prompts of at least the workload's length, hardly more; only their common prefix is the same in every run."""
+        shared = self._text(random.Random(workload.name), workload.shared_tokens)
+        rng = random.Random(f"{workload.name} {run}")
+        own = workload.prompt_tokens - workload.shared_tokens
+        return [f"{shared} {self._text(rng, own)}".strip() for _ in range(workload.requests)]
+
+    def ids(self, workload: Workload, run: int) -> list[list[int]]:
+        """The same as token ids, cut to one length."""
+        return [self._encode(text)[: workload.prompt_tokens] for text in self.texts(workload, run)]
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _text(self, rng: random.Random, num_tokens: int) -> str:
+        text = ""
+        while len(self._encode(text)) < num_tokens:
+            text = f"{text} {rng.choice(WORDS)}".strip()
+        return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What one side has to do; sent to its process as JSON.
+
+    Attributes:
+        flags: more launch flags of palladio-server.
+        llama_server, gguf: its program and its copy of the checkpoint.
+    """
+
+    side: str
+    model: str
+    checkpoint: str
+    workloads: list[str]
+    flags: list[str]
+    llama_server: str | None
+    gguf: str | None
+
+
+def best_of(workload: Workload, once: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """The fastest of a few runs after one to warm up."""
+    start = time.perf_counter()
+    once(0)
+    results: list[dict[str, Any]] = []
+    while len(results) < BEST_OF and (not results or time.perf_counter() - start < ENOUGH_SECONDS):
+        results.append(once(len(results) + 1))
+    best = max(results, key=lambda result: float(result["tokens_per_second"]))
+    return {"requests": workload.requests, "runs": len(results)} | best
+
+
+def run_offline(task: Task, generate: Callable[[list[list[int]], int], int]) -> dict[str, Any]:
+    """`generate` takes prompts and a number of new tokens for each, and says how many there were."""
+    prompts = Prompts(task.checkpoint)
+
+    def measure(workload: Workload) -> dict[str, Any]:
+        def once(run: int) -> dict[str, Any]:
+            ids = prompts.ids(workload, run)
+            start = time.perf_counter()
+            count = generate(ids, workload.max_tokens)
+            return {"tokens_per_second": count / (time.perf_counter() - start)}
+
+        return best_of(workload, once)
+
+    workloads = workloads_of(task.model)
+    return {name: measure(workloads[name]) for name in task.workloads}
+
+
+def run_palladio_engine(task: Task) -> dict[str, Any]:
     from palladio import Engine
 
-    params = {"max_new_tokens": tokens, "temperature": 0.0, "ignore_eos": True}
-    with Engine(model_path=checkpoint, dtype="float32", max_running_requests=max(batches)) as engine:
+    with Engine(model_path=task.checkpoint, dtype="float32", max_running_requests=BATCH) as engine:
 
-        def generate(batch: int, seed: int) -> int:
-            # a first token of its own for each run, so that no run finds its prompts in a prefix cache
-            prompts = [[300 + seed * 64 + i, *ids[1:]] for i, ids in enumerate(prompt_ids(batch))]
-            results = engine.generate(input_ids=prompts, sampling_params=params)
+        def generate(ids: list[list[int]], new_tokens: int) -> int:
+            params = {"max_new_tokens": new_tokens, "temperature": 0.0, "ignore_eos": True}
+            results = engine.generate(input_ids=ids, sampling_params=params)
             return sum(result["meta_info"]["completion_tokens"] for result in results)
 
-        return measure(generate, batches)
+        return run_offline(task, generate)
 
 
-def run_hf_generate(checkpoint: str, batches: Sequence[int], tokens: int) -> dict[int, float]:
+def run_hf_generate(task: Task) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(task.checkpoint, dtype=torch.float32).eval()
 
-    def generate(batch: int, seed: int) -> int:
-        del seed
-        ids = torch.tensor(prompt_ids(batch))
+    def generate(ids: list[list[int]], new_tokens: int) -> int:
+        inputs = torch.tensor(ids)
         with torch.inference_mode():
             output = model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=tokens,
-                min_new_tokens=tokens,
+                input_ids=inputs,
+                attention_mask=torch.ones_like(inputs),
+                max_new_tokens=new_tokens,
+                min_new_tokens=new_tokens,
                 do_sample=False,
                 pad_token_id=0,
             )
-        return (output.shape[1] - ids.shape[1]) * batch
+        return int(output.shape[1] - inputs.shape[1]) * len(ids)
 
-    return measure(generate, batches)
-
-
-def measure(generate: Any, batches: Sequence[int]) -> dict[int, float]:
-    """Tokens per second at each batch size: the best of three runs after one to warm up."""
-    speeds = {}
-    for batch in batches:
-        generate(batch, 0)
-        best = 0.0
-        for seed in (1, 2, 3):
-            start = time.perf_counter()
-            count = generate(batch, seed)
-            best = max(best, count / (time.perf_counter() - start))
-        speeds[batch] = best
-    return speeds
+    return run_offline(task, generate)
 
 
-def wait_until_healthy(port: int, process: subprocess.Popen[str], limit: float) -> None:
-    deadline = time.monotonic() + limit
-    while True:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-            return
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with exit code {process.returncode}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not ready after {limit:g} s")
-        time.sleep(0.2)
+def server_command(task: Task) -> tuple[list[str], dict[str, Any]]:
+    """The launch command, and what to merge into each request."""
+    match task.side:
+        case "palladio-server":
+            command = [sys.executable, "-m", "palladio.launch_server", "--model-path", task.checkpoint]
+            command += ["--dtype", "float32", "--max-running-requests", str(BATCH), "--served-model-name", "*"]
+            return [*command, *task.flags], {}
+        case "hf-serve":
+            program = str(Path(sys.executable).with_name("transformers"))
+            command = [program, "serve", task.checkpoint, "--continuous-batching", "--dtype", "float32"]
+            # ignore_eos is unknown there; random weights hardly ever end by themselves
+            return [*command, "--device", "cpu"], {"ignore_eos": None}
+        case _:
+            if task.llama_server is None or task.gguf is None:
+                raise SystemExit("llama-server: give --llama-server and the model's --gguf")
+            longest = max(
+                workload.prompt_tokens + workload.max_tokens for workload in workloads_of(task.model).values()
+            )
+            command = [task.llama_server, "--model", task.gguf, "--parallel", str(BATCH)]
+            command += ["--ctx-size", str(BATCH * (longest + 128)), "--threads", str(os.cpu_count()), "--no-webui"]
+            return [*command, "--cache-type-k", "f32", "--cache-type-v", "f32", "--reasoning-format", "none"], {}
 
 
 @contextlib.contextmanager
-def server(command: list[str], log: Path, port: int) -> Iterator[None]:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
-        )
-    try:
-        wait_until_healthy(port, process, 400)
-        yield
-    finally:
-        terminate_process(process)
-
-
-def run_server(side: str, checkpoint: str, batches: Sequence[int], tokens: int) -> dict[int, float]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    if side == "palladio-server":
-        command = [sys.executable, "-m", "palladio.launch_server", "--model-path", checkpoint]
-        command += ["--dtype", "float32", "--max-running-requests", str(max(batches)), "--served-model-name", "*"]
-        extra: dict[str, Any] = {}
-    else:
-        program = Path(sys.executable).with_name("transformers")
-        command = [str(program), "serve", checkpoint, "--continuous-batching", "--dtype", "float32", "--device", "cpu"]
-        extra = {"ignore_eos": None}  # unknown there; random weights hardly ever end by themselves
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    target = Target(f"http://127.0.0.1:{port}/v1", checkpoint, "chat", extra)
-    speeds: dict[int, float] = {}
+def server_of(command: list[str]) -> Iterator[RunningServer]:
+    """Shows the end of its log if anything goes wrong."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         try:
-            with server(command, log, port):
-                for batch in batches:
-                    workload = Workload(f"batch {batch}", batch, tokens, PROMPT_TOKENS, concurrency=batch)
-                    results = [asyncio.run(run_workload(target, workload, 200, seed)) for seed in range(4)][1:]
-                    good = [result["tokens_per_second"] for result in results if not result["failures"]]
-                    if not good:
-                        raise RuntimeError("; ".join(results[0]["errors"]))
-                    speeds[batch] = max(good)
-        except (RuntimeError, TimeoutError) as error:
-            print(log.read_text()[-2000:], file=sys.stderr)
-            raise SystemExit(f"{side}: {error}") from error
-    return speeds
+            with running_server(command, log, {"CUDA_VISIBLE_DEVICES": ""}) as server:
+                yield server
+        except (RuntimeError, TimeoutError):
+            print(log.read_text(errors="replace")[-2000:], file=sys.stderr)
+            raise
 
 
-def run_side(side: str, checkpoint: str, batches: Sequence[int], tokens: int) -> dict[int, float]:
-    match side:
+def run_server(task: Task) -> dict[str, Any]:
+    command, extra = server_command(task)
+    prompts = Prompts(task.checkpoint)
+    workloads = workloads_of(task.model)
+    figures = ("tokens_per_second", "ttft_p50", "itl_p50", "prompt_tokens", "cached_tokens")
+    with server_of(command) as server:
+        target = Target(f"{server.url}/v1", task.checkpoint, "chat", extra)
+
+        async def load(workload: Workload, run: int) -> dict[str, Any]:
+            async with target.client(200) as client:
+                return await run_prompts(target, client, workload, prompts.texts(workload, run), 200)
+
+        def measure(workload: Workload) -> dict[str, Any]:
+            def once(run: int) -> dict[str, Any]:
+                result = asyncio.run(load(workload, run))
+                if result["failures"]:
+                    raise RuntimeError("; ".join(result["errors"]))
+                return {name: result[name] for name in figures}
+
+            return best_of(workload, once)
+
+        return {name: measure(workloads[name]) for name in task.workloads}
+
+
+def run_side(task: Task) -> dict[str, Any]:
+    match task.side:
         case "palladio-engine":
-            return run_palladio_engine(checkpoint, batches, tokens)
+            return run_palladio_engine(task)
         case "hf-generate":
-            return run_hf_generate(checkpoint, batches, tokens)
+            return run_hf_generate(task)
         case _:
-            return run_server(side, checkpoint, batches, tokens)
+            return run_server(task)
 
 
-def run_in_process(side: str, checkpoint: Path, args: argparse.Namespace, tokens: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--side", side, "--checkpoint", str(checkpoint), "--tokens", str(tokens)]
-    command += ["--batches", *map(str, args.batches)]
+def run_in_process(task: Task, limit: float) -> dict[str, Any]:
+    """What the side measured, or {"error": …}."""
+    command = [sys.executable, __file__, "--task", json.dumps(dataclasses.asdict(task))]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        output, errors = process.communicate(timeout=args.limit)
+        output, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         terminate_process(process)
-        return {"error": f"not done after {args.limit:g} s"}
+        return {"error": f"not done after {limit:g} s"}
     if process.returncode:
         return {"error": (errors.strip().splitlines() or ["?"])[-1][:300]}
-    return {"tokens_per_second": {int(batch): speed for batch, speed in json.loads(output.splitlines()[-1]).items()}}
+    return {"workloads": json.loads(output.splitlines()[-1])}
 
 
-def show(report: dict[str, Any], batches: Sequence[int]) -> None:
-    for model, sides in report["models"].items():
-        print(f"\n{model}: tokens/s" + "".join(f"{f'batch {batch}':>12}" for batch in batches))
+def show(report: dict[str, Any], names: Sequence[str]) -> None:
+    def table(title: str, figure: str, scale: float) -> None:
+        print(f"\n{title:<24}" + "".join(f"{name:>10}" for name in names))
         for side, result in sides.items():
-            speeds = result.get("tokens_per_second", {})
-            cells = "".join(f"{speeds[batch]:>12.1f}" if batch in speeds else f"{'-':>12}" for batch in batches)
-            print(f"  {side:<20}{cells}  {result.get('error', '')}")
+            rows = result.get("workloads", {})
+            values = [rows.get(name, {}).get(figure) for name in names]
+            if any(values) or figure == "tokens_per_second":
+                cells = "".join(f"{'-':>10}" if value is None else f"{value * scale:>10.1f}" for value in values)
+                print(f"  {side:<22}{cells}  {result.get('error', '')}")
+
+    for model, sides in report["models"].items():
+        table(f"{model}: tokens/s", "tokens_per_second", 1)
         for ours, theirs in PAIRS:
-            a, b = (sides.get(side, {}).get("tokens_per_second", {}) for side in (ours, theirs))
-            cells = "".join(f"{a[n] / b[n]:>11.2f}x" if n in a and n in b else f"{'-':>12}" for n in batches)
-            print(f"  {'ratio to ' + theirs:<20}{cells}")
+            a, b = (sides.get(side, {}).get("workloads", {}) for side in (ours, theirs))
+            if a and b:
+                ratios = (a[name]["tokens_per_second"] / b[name]["tokens_per_second"] for name in names)
+                print(f"  {'ratio to ' + theirs:<22}" + "".join(f"{ratio:>9.2f}x" for ratio in ratios))
+        table(f"{model}: ttft p50, ms", "ttft_p50", 1000)
+        table(f"{model}: cached tokens", "cached_tokens", 1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    names = tuple(workloads_of("tiny"))
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=tuple(NEW_TOKENS), default=("tiny", "0.5b"))
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
-    parser.add_argument("--batches", nargs="+", type=int, default=(1, 16))
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that one side may take")
+    parser.add_argument("--models", nargs="+", choices=("tiny", "0.5b"), default=("tiny", "0.5b"))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, help="default: all; llama-server where it is given")
+    parser.add_argument("--workloads", nargs="+", choices=names, default=names)
+    parser.add_argument("--llama-server", help="llama.cpp's server program")
+    parser.add_argument(
+        "--gguf", nargs="+", default=(), metavar="MODEL=PATH", help="the checkpoints for it, in float32"
+    )
+    parser.add_argument("--limit", type=float, default=1200.0, help="seconds that one side may take")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "palladio", help="for checkpoints")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--checkpoint", help=argparse.SUPPRESS)
-    parser.add_argument("--tokens", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    parser.add_argument("flags", nargs="*", help="more launch flags of palladio-server, after --")
     args = parser.parse_args(argv)
-    if args.side:
-        print(json.dumps(run_side(args.side, args.checkpoint, args.batches, args.tokens)))
+    if args.task:
+        print(json.dumps(run_side(Task(**json.loads(args.task)))))
         return 0
-    report: dict[str, Any] = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": f"{platform.platform()}, {os.cpu_count()} cores",
-        "dtype": "float32",
-        "prompt_tokens": PROMPT_TOKENS,
-        "new_tokens": NEW_TOKENS,
-        "models": {},
-    }
+    gguf = dict(item.split("=", 1) for item in args.gguf)
+    sides = args.sides or [side for side in SIDES if side != "llama-server" or args.llama_server]
+    report = provenance() | {"dtype": "float32", "models": {}}
     for model in args.models:
-        checkpoint = make_checkpoint(model, args.cache)
+        checkpoint = str(make_checkpoint(model, args.cache))
         report["models"][model] = {}
-        for side in args.sides:
+        for side in sides:
             print(f"{model}: {side} …", file=sys.stderr, flush=True)
-            report["models"][model][side] = run_in_process(side, checkpoint, args, NEW_TOKENS[model])
-    show(report, args.batches)
+            task = Task(side, model, checkpoint, list(args.workloads), args.flags, args.llama_server, gguf.get(model))
+            report["models"][model][side] = run_in_process(task, args.limit)
+    show(report, args.workloads)
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0

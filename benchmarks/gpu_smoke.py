@@ -55,7 +55,12 @@ def attention_numerics(tiny: bool) -> Figures:
         num_pages = 1 + width * len(lengths)
         table = 1 + rng.permutation(num_pages - 1).reshape(len(lengths), width).astype(np.int32)
         metadata = AttentionMetadata(
-            jnp.asarray(starts), jnp.asarray(totals), jnp.asarray(table), jnp.int32(len(lengths)), kind
+            jnp.asarray(starts),
+            jnp.asarray(totals),
+            jnp.asarray(table),
+            jnp.int32(len(lengths)),
+            jnp.int32(len(lengths) if kind == "decode" else 0),
+            kind,
         )
         q = rng.normal(size=(starts[-1], N, H)).astype(np.float32)
         pages = rng.normal(size=kv_page_shape(num_pages, K, page_size, H)).astype(np.float32)

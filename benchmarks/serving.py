@@ -220,19 +220,26 @@ async def run_workload(target: Target, workload: Workload, limit: float, seed: i
     """Runs one workload for at most `limit` seconds; what has not ended by then counts as failed."""
     async with target.client(limit) as client:
         prompts = await make_prompts(target, client, workload, seed)
-        gate = asyncio.Semaphore(workload.concurrency)
+        return await run_prompts(target, client, workload, prompts, limit)
 
-        async def one(prompt: str) -> Answer:
-            async with gate:
-                return await ask(target, client, prompt, workload.max_tokens)
 
-        start = time.perf_counter()
-        tasks = [asyncio.create_task(one(prompt)) for prompt in prompts]
-        _, late = await asyncio.wait(tasks, timeout=limit)
-        seconds = time.perf_counter() - start
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+async def run_prompts(
+    target: Target, client: httpx.AsyncClient, workload: Workload, prompts: Sequence[str], limit: float
+) -> dict[str, Any]:
+    """The same with given prompts."""
+    gate = asyncio.Semaphore(workload.concurrency)
+
+    async def one(prompt: str) -> Answer:
+        async with gate:
+            return await ask(target, client, prompt, workload.max_tokens)
+
+    start = time.perf_counter()
+    tasks = [asyncio.create_task(one(prompt)) for prompt in prompts]
+    _, late = await asyncio.wait(tasks, timeout=limit)
+    seconds = time.perf_counter() - start
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
     answers = [Answer(error=f"not done after {limit:g} s") if task in late else task.result() for task in tasks]
     return summarize(workload, answers, seconds)
 

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from palladio.runtime.errors import (
+    DeadlineError,
     EngineDeadError,
     EngineNotReadyError,
     GenerationError,
@@ -30,6 +31,7 @@ TABLE: tuple[tuple[type[PalladioError], int, str | None], ...] = (
     (EngineNotReadyError, 503, "engine_not_ready"),
     (OverloadedError, 503, "overloaded"),
     (EngineDeadError, 503, "engine_dead"),
+    (DeadlineError, 504, "deadline_exceeded"),
     (RequestAbortedError, CLIENT_CLOSED_REQUEST, "request_aborted"),
     (GenerationError, 500, "generation_failed"),
     (PalladioError, 500, "internal_error"),

@@ -94,9 +94,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "prompt_embeds": NotYet(),
     "return_tokens_as_token_ids": NotYet(instead="use return_token_ids"),
     # the engine
-    "priority": NotYet((0,)),
-    "cache_salt": NotYet(),
-    "extra_key": NotYet(),
     "lora_path": NotYet(),
     "session_params": NotYet(),
     "session_id": NotYet(),

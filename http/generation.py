@@ -132,7 +132,7 @@ async def _disconnected(receive: Receive) -> None:
 
 def _start(engine: EngineClient, job: Job, received: float) -> Outputs:
     params = job.fitted_params(engine.info, len(job.prompt))
-    return engine.generate(job.prompt, params, request_id=job.request_id, received=received)
+    return engine.generate(job.prompt, params, request_id=job.request_id, received=received, options=job.options)
 
 
 async def _merge(engine: EngineClient, jobs: Sequence[Job], received: float) -> Outputs:

@@ -1,4 +1,4 @@
-"""What all wire types share: how a request body is read, and the sampling fields of chat and completions."""
+"""What all wire types share: how a request body is read, and the fields that chat and completions have in common."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -47,7 +47,7 @@ class StreamOptions(WireModel):
 
 
 class SamplingFields(WireModel):
-    """Fields of chat and text completions alike. Ranges are checked by SamplingParams."""
+    """Fields of chat and text completions alike. Ranges are checked by SamplingParams and RequestOptions."""
 
     model: str | None = None
     n: int | None = None
@@ -76,6 +76,10 @@ class SamplingFields(WireModel):
     stream_options: StreamOptions | None = None
     rid: RequestId | None = None
     request_id: RequestId | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    priority: int | None = None
+    timeout: float | None = None
 
 
 def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> InvalidRequestError:
@@ -87,20 +91,24 @@ def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> Invalid
     paths: dict[str, list[str]] = {}
     for error in exc.errors(include_url=False):
         reason = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        paths.setdefault(_path(error["loc"], data), []).append(reason)
+        paths.setdefault(_path(error["loc"], data, is_missing=error["type"] == "missing"), []).append(reason)
     field = next(iter(paths)).partition(".")[0]
     path = max((path for path in paths if path.partition(".")[0] == field), key=lambda path: path.count("."))
     reasons = paths[path]
     return InvalidRequestError(f"{path}: {' or '.join(dict.fromkeys(reasons))}", param=path)
 
 
-def _path(location: Sequence[str | int], data: object) -> str:
-    """The dotted path of a location, without the names of union branches that pydantic puts in."""
+def _path(location: Sequence[str | int], data: object, *, is_missing: bool) -> str:
+    """The dotted path of a location, without the names of union branches that pydantic puts in.
+
+    Args:
+        is_missing: the last step names what `data` has not.
+    """
     names: list[str] = []
     for position, step in enumerate(location):
         if isinstance(data, dict) and isinstance(step, str):
             known = step in data
-            if known or position == len(location) - 1:
+            if known or (is_missing and position == len(location) - 1):
                 names.append(step)
                 data = data.get(step)
         elif isinstance(data, list) and isinstance(step, int):

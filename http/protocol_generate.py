@@ -36,3 +36,7 @@ class GenerateRequest(WireModel):
     logprob_start_len: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     top_logprobs_num: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     return_text_in_logprobs: bool | None = None
+    cache_salt: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    extra_key: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    priority: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    timeout: float | Annotated[list[float], Field(fail_fast=True)] | None = None

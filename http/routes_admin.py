@@ -18,6 +18,7 @@ from palladio.http.protocol import RequestId, WireModel
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import Job
+from palladio.runtime.stats_report import describe_stats
 
 HEALTH_TIMEOUT = 20.0  # seconds that one token may take, SGLang's value
 FLUSH_POLL = 0.05
@@ -107,7 +108,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
         http = dataclasses.asdict(context.config)
         http["api_key"] = None if context.config.api_key is None else "(set)"
         limits = dataclasses.asdict(engine.info)
-        stats = dataclasses.asdict(await engine.stats())
+        stats = describe_stats(await engine.stats())
         return (
             engine.config.flags()
             | http

@@ -12,7 +12,7 @@ from palladio.http.context import Context
 from palladio.http.generation import OutputStream, until_disconnect
 from palladio.http.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.protocol_chat import ChatRequest
-from palladio.http.sampling import check_scoring_only, client_names, request_name, sampling_params
+from palladio.http.sampling import check_scoring_only, client_names, request_name, request_options, sampling_params
 from palladio.http.sse import ChatChunks, EventStream, StreamSettings
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import SamplingParams
@@ -44,7 +44,7 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
         raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
     fields = {"max_tokens": limit_name, "logprobs": "top_logprobs"}
     with client_names(fields | {"prompt": "messages"}, fields):
-        params = _params(body, context, limit_name)
+        params, options = _params(body, context, limit_name), request_options(body)
         name = request_name(body, request.state.request_id)
         prompt_ids = await context.chat_template.encode(
             context.encoder,
@@ -54,7 +54,8 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
             add_special_tokens=body.add_special_tokens,
             kwargs=body.chat_template_kwargs,
         )
-        stream = OutputStream(context, [Job(name, prompt_ids, params)], name=name, received=received)
+        job = Job(name, prompt_ids, params, options=options)
+        stream = OutputStream(context, [job], name=name, received=received)
         head = {
             "id": name,
             "object": "chat.completion.chunk" if body.stream else "chat.completion",

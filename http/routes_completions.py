@@ -14,7 +14,7 @@ from palladio.http.generation import OutputStream, check_num_samples, job_ids, u
 from palladio.http.logprobs import LegacyLogprobs, prompt_logprobs
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_completions import CompletionRequest
-from palladio.http.sampling import check_scoring_only, request_name, sampling_params
+from palladio.http.sampling import check_scoring_only, request_name, request_options, sampling_params
 from palladio.http.sse import CompletionChunks, EventStream, StreamSettings
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import SamplingParams
@@ -39,7 +39,7 @@ def completions_router(context: Context) -> APIRouter:
 async def _complete(context: Context, request: Request, body: CompletionRequest) -> Response:
     received = time.time()
     model = context.model_name(body.model)
-    params = _params(body, context)
+    params, options = _params(body, context), request_options(body)
     name = request_name(body, request.state.request_id)
     prompts = split_prompts(body.prompt, "prompt")
     check_num_samples(len(prompts), len(prompts) * params.n)
@@ -47,7 +47,7 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     echoes = _echoes(context, prompts, params) if body.echo else None
     default_length = DEFAULT_MAX_TOKENS if body.max_tokens is None else None
     jobs = [
-        Job(request_id, ids, params, position * params.n, default_length)
+        Job(request_id, ids, params, position * params.n, default_length, options)
         for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
     ]
     stream = OutputStream(context, jobs, name=name, received=received)

@@ -137,12 +137,19 @@ def _expand(
         "top_logprobs_num": body.top_logprobs_num,
         "return_text_in_logprobs": bool(body.return_text_in_logprobs),
     }
+    options = {
+        "cache_salt": body.cache_salt,
+        "extra_key": body.extra_key,
+        "priority": body.priority,
+        "timeout": body.timeout,
+    }
     jobs, _ = expand_jobs(
         prompt=None,
         input_ids=prompts,
         sampling_params=sampling,
         rid=ids,
         logprobs=logprobs,
+        options=options,
         defaults=context.sampling_defaults,
     )
     check_num_samples(len(jobs), sum(job.params.n for job in jobs))

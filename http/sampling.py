@@ -1,4 +1,4 @@
-"""Wire fields → SamplingParams."""
+"""Wire fields → SamplingParams and RequestOptions."""
 
 import contextlib
 import re
@@ -7,6 +7,7 @@ from typing import Any
 
 from palladio.http.protocol import SamplingFields
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 
 WORKED_OUT = frozenset(("max_tokens", "logprobs", "stop", "no_stop_trim"))  # from several fields, or by the route
@@ -34,6 +35,16 @@ def sampling_params(
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "no_stop_trim": _no_stop_trim(body)}
     values["stop"] = body.stop or None  # "" and [] are how some clients spell "no stop strings"
     return SamplingParams.from_dict(values, defaults=defaults)
+
+
+def request_options(body: SamplingFields) -> RequestOptions:
+    """
+    Raises:
+        InvalidRequestError: a value is out of range.
+    """
+    return RequestOptions.of(
+        cache_salt=body.cache_salt, extra_key=body.extra_key, priority=body.priority, timeout=body.timeout
+    )
 
 
 @contextlib.contextmanager

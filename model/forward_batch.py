@@ -26,6 +26,7 @@ class ForwardBatch:
         page_offsets: i32[T], its row within that page.
         last_rows: i32[B], index along T of request b's last token of this step; 0 for padding rows.
         num_requests: i32[], real rows of B.
+        num_decodes: i32[], the first so many requests own one token each; more may, and they need not be counted.
         kind: static; "decode" promises T == B and one token per row (row b is token b), so cheaper code may run.
     """
 
@@ -38,8 +39,11 @@ class ForwardBatch:
     page_offsets: jax.Array
     last_rows: jax.Array
     num_requests: jax.Array
+    num_decodes: jax.Array
     kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})
 
     def attention_metadata(self) -> AttentionMetadata:
         """The part that attention needs."""
-        return AttentionMetadata(self.query_start, self.kv_len, self.block_table, self.num_requests, self.kind)
+        return AttentionMetadata(
+            self.query_start, self.kv_len, self.block_table, self.num_requests, self.num_decodes, self.kind
+        )

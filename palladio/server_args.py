@@ -41,9 +41,9 @@ class ServerArgs:
         return self.engine_config().flags() | vars(self.http)
 
     def describe(self) -> str:
-        """The boot line: SGLang's flags in its order, the ones that are not ours at their defaults, then our own."""
+        """The boot line: SGLang's flags in its order, the ones that are not ours as they stand, then our own."""
         ours = self.flags()
-        shown = {flag.name: ours.pop(flag.name, flag.default) for flag in load_sglang_flags()} | ours
+        shown = {flag.name: ours.pop(flag.name, flag.value) for flag in load_sglang_flags()} | ours
         if shown["tokenizer_path"] is None:
             shown["tokenizer_path"] = shown["model_path"]
         names = shown["served_model_name"] or (shown["model_path"],)

@@ -1,8 +1,8 @@
 """What becomes of SGLang's command line flags that are not ours: one row a flag, read from sglang_flags.json.
 
 Verdicts: K, the same meaning here (built once it is a field of ServerArgs); P, planned; W, without meaning on XLA;
-E, removed from SGLang. K and P flags that are not built are accepted at SGLang's default and are an error otherwise;
-W flags are accepted with a warning that says why; E flags are an error.
+E, removed from SGLang. K and P flags that are not built are accepted at SGLang's default and are an error otherwise,
+but for switches of what is always on here; W flags are accepted with a warning that says why; E flags are an error.
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ class SglangFlag:
         meaning: what it does in SGLang.
         reason: W: why it has no effect; E: why it is refused; else what to do instead, if anything.
         aliases: other names of the same flag.
+        always_on: of a switch that is not ours: what it asks for is how things are here.
         foreign_values: of a flag that is ours: values that only mean something in SGLang; `reason` says why.
     """
 
@@ -38,16 +39,22 @@ class SglangFlag:
     reason: str = ""
     aliases: tuple[str, ...] = ()
     foreign_values: tuple[str, ...] = ()
+    always_on: str = ""
 
     @property
     def option(self) -> str:
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def value(self) -> Scalar:
+        """What it stands at, while it is none of ours."""
+        return True if self.always_on else self.default
+
     def accept(self, values: Sequence[str]) -> str | None:
         """Judges the flag as typed with these values; it must not be one of ours.
 
         Returns:
-            A warning, or None when there is nothing to say.
+            One line for the log, or None when there is nothing to say.
 
         Raises:
             ConfigError: planned and not at its default, removed, or malformed.
@@ -57,6 +64,8 @@ class SglangFlag:
             return f"{self.option} has no effect on XLA: {self.reason}"
         if self.verdict == "E":
             raise ConfigError(f"{self.option} is not accepted: {self.reason}")
+        if self.always_on:
+            return f"{self.option} changes nothing: {self.always_on}"
         if value != self.default:
             hint = f"; {self.reason}" if self.reason else ""
             raise ConfigError(

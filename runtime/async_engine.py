@@ -25,6 +25,7 @@ from palladio.runtime.errors import (
 from palladio.runtime.hub import read_sampling_defaults, resolve_source
 from palladio.runtime.messages import (
     AbortRequests,
+    AddRequest,
     ControlReply,
     EngineFailed,
     EngineReady,
@@ -41,6 +42,7 @@ from palladio.runtime.progress import ProgressDisplay
 from palladio.runtime.request_front import LONG_TEXT as LONG_TEXT
 from palladio.runtime.request_front import RequestFront
 from palladio.runtime.request_front import Room as Room
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 from palladio.runtime.transport import EngineTransport
@@ -131,7 +133,13 @@ class AsyncEngine:
         self._die(EngineFailed("the engine was shut down", config=False))
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, *, request_id: str, received: float | None = None
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        received: float | None = None,
+        options: RequestOptions = RequestOptions(),
     ) -> AsyncGenerator[RequestOutput, None]:
         """See EngineClient.generate."""
         received = time.time() if received is None else received
@@ -146,7 +154,8 @@ class AsyncEngine:
                 prompt_ids = await asyncio.to_thread(front.prompt_ids, prompt)
             else:
                 prompt_ids = front.prompt_ids(prompt)
-            self._begin(front, stream, request_id, prompt_ids, params, received)
+            self._accepting_front()  # it may have died or begun to drain while a long prompt was tokenized
+            self._begin(stream, request_id, front.expand(request_id, prompt_ids, params, received, options))
             while stream.unfinished or stream.pending or stream.error is not None:
                 for output in await stream.take():
                     yield output
@@ -204,7 +213,7 @@ class AsyncEngine:
 
     def _become_ready(self) -> None:
         if self._state == "starting" and self._info is not None and self._tokenizer_loaded:
-            self._front = RequestFront(self._info, self.tokenizer)
+            self._front = RequestFront(self._info, self.tokenizer, self.config.scheduler)
             self._state = "ready"
             self._settle()
 
@@ -235,17 +244,7 @@ class AsyncEngine:
             raise not_ready(self)
         return self._front
 
-    def _begin(
-        self,
-        front: RequestFront,
-        stream: "_Stream",
-        request_id: str,
-        prompt_ids: list[int],
-        params: SamplingParams,
-        received: float,
-    ) -> None:
-        self._accepting_front()  # it may have died or begun to drain while a long prompt was tokenized
-        requests = front.expand(request_id, prompt_ids, params, received)
+    def _begin(self, stream: "_Stream", request_id: str, requests: list[AddRequest]) -> None:
         for index, request in enumerate(requests):
             processor = SampleProcessor(request_id, index, request, self.tokenizer)
             self._samples[request.request_id] = (stream, processor)

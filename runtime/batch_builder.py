@@ -4,8 +4,11 @@ Positions, page ids, block tables and sampled tokens are derived or kept on the 
 small int32 vector a step crosses the border. Their layout is here and nowhere else.
 """
 
+import bisect
 import dataclasses
 import itertools
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +17,7 @@ from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.request import Request
 from palladio.runtime.sampler import split_seed
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduler import ScheduledBatch
+from palladio.runtime.scheduled_batch import ScheduledBatch
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -36,6 +39,10 @@ Int32Array = npt.NDArray[np.int32]
 ) = range(13)
 NUM_COLUMNS = 13
 
+ON_DEVICE = -1  # in place of a token id: the one that the request's slot sampled last
+SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
+EARLY_UPDATES = 512  # longer ones are written ahead of the step, so many at a time
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForwardLayout:
@@ -43,30 +50,54 @@ class ForwardLayout:
 
     Attributes:
         num_requests: B. num_tokens: T. num_updates: U, changes of the block table.
+        sample_sizes: of how many first rows the step hands over hidden states: the sample buckets, up to B.
+        num_steps: forward passes; more than one only of a decode step.
     """
 
     num_requests: int
     num_tokens: int
     num_updates: int
+    sample_sizes: tuple[int, ...]
+    num_steps: int = 1
 
     @classmethod
-    def decode(cls, num_requests: int) -> "ForwardLayout":
-        return cls(num_requests, 0, num_requests)  # a row takes at most one page a step
+    def decode(cls, num_requests: int, page_size: int, num_steps: int = 1) -> Self:
+        num_updates = num_requests * -(-num_steps // page_size)
+        return cls(num_requests, 0, num_updates, (num_requests,), num_steps)
 
     @classmethod
-    def prefill(cls, bucket: PrefillBucket, page_size: int) -> "ForwardLayout":
-        return cls(bucket.num_requests, bucket.num_tokens, bucket.num_tokens // page_size + bucket.num_requests)
+    def prefill(cls, bucket: PrefillBucket, page_size: int, sample_sizes: Sequence[int]) -> Self:
+        num_updates = bucket.num_tokens // page_size + bucket.num_requests + SPARE_UPDATES
+        useful = tuple(sample_sizes[: bisect.bisect_left(sample_sizes, bucket.num_requests) + 1])
+        return cls(bucket.num_requests, bucket.num_tokens, num_updates, useful)
 
     @property
     def size(self) -> int:
-        return 1 + 3 * self.num_requests + 3 * self.num_updates + self.num_tokens
+        return 2 + 3 * self.num_requests + 3 * self.num_updates + self.num_tokens
 
     def sections(self) -> tuple[slice, ...]:
-        """Slices of: count [1], slot_ids [B], starts [B], lengths [B], updates [3·U] (as [U, 3]), token_ids [T]."""
-        bounds = [0, 1]
+        """Slices of: counts [2] (requests, decodes), slot_ids [B], starts [B], lengths [B], updates [3·U] (as [U, 3]),
+        token_ids [T]."""
+        bounds = [0, 2]
         for length in (*(self.num_requests,) * 3, 3 * self.num_updates, self.num_tokens):
             bounds.append(bounds[-1] + length)
         return tuple(slice(low, high) for low, high in itertools.pairwise(bounds))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepLayouts:
+    """The layout of each bucket."""
+
+    decode: Mapping[int, ForwardLayout]
+    prefill: Mapping[PrefillBucket, ForwardLayout]
+
+    @classmethod
+    def of(cls, buckets: Buckets, page_size: int, num_decode_steps: int = 1) -> Self:
+        """Args: num_decode_steps: forward passes of a decode step."""
+        return cls(
+            {size: ForwardLayout.decode(size, page_size, num_decode_steps) for size in buckets.decode},
+            {bucket: ForwardLayout.prefill(bucket, page_size, buckets.sample) for bucket in buckets.prefill},
+        )
 
 
 class SlotColumns:
@@ -99,14 +130,16 @@ class HostBatch:
 
     Attributes:
         forward: i32[layout.size]
-        sampling: i32[B, NUM_COLUMNS]; slot 0 in rows that do not sample.
+        sampling: i32[R, NUM_COLUMNS] of the rows that sample, padded to a sample bucket; None: none does.
+        early_updates: i32[EARLY_UPDATES, 3] each: changes of the block table that do not fit the step's vector.
         score_targets: i32[T], the prompt token that each position predicts; None: no logprobs of prompts are asked for.
         num_padding: tokens of the bucket that no request uses.
     """
 
     layout: ForwardLayout
     forward: Int32Array
-    sampling: Int32Array
+    sampling: Int32Array | None
+    early_updates: list[Int32Array]
     score_targets: Int32Array | None
     num_padding: int
 
@@ -114,48 +147,67 @@ class HostBatch:
 class BatchBuilder:
     """Fills step vectors for the smallest bucket that holds the batch."""
 
-    def __init__(self, buckets: Buckets, columns: SlotColumns, page_size: int) -> None:
+    def __init__(self, buckets: Buckets, layouts: StepLayouts, columns: SlotColumns) -> None:
         self._buckets = buckets
+        self._layouts = layouts
         self._columns = columns
-        self._decode_layouts = {size: ForwardLayout.decode(size) for size in buckets.decode}
-        self._prefill_layouts = {bucket: ForwardLayout.prefill(bucket, page_size) for bucket in buckets.prefill}
 
     def build(self, batch: ScheduledBatch) -> HostBatch:
         rows = batch.rows
-        if batch.kind == "decode":
-            layout = self._decode_layouts[self._buckets.pick_decode(len(rows))]
+        num_rows = len(rows)
+        only_decodes, one_shape = batch.kind == "decode", not self._layouts.decode
+        if only_decodes and not one_shape:
+            layout = self._layouts.decode[self._buckets.pick_decode(num_rows)]
         else:
-            layout = self._prefill_layouts[self._buckets.pick_prefill(batch.num_tokens, len(rows))]
+            layout = self._layouts.prefill[self._buckets.pick_prefill(batch.num_tokens, num_rows)]
         forward = np.zeros(layout.size, np.int32)
-        count, slot_ids, starts, lengths, updates, token_ids = layout.sections()
-        forward[count] = len(rows)
-        forward[slot_ids][: len(rows)] = [row.request.slot for row in rows]
-        forward[starts][: len(rows)] = [row.start for row in rows]
-        forward[lengths][: len(rows)] = [row.num_tokens for row in rows]
-        if batch.table_updates:
-            assert len(batch.table_updates) <= layout.num_updates, "more new pages than the bucket's tokens can fill"
-            forward[updates].reshape(-1, 3)[: len(batch.table_updates)] = batch.table_updates
-        if batch.kind == "prefill":
+        counts, slot_ids, starts, lengths, updates, token_ids = layout.sections()
+        # In a single shape all rows take one path: results must not depend on whether a token is decoded.
+        forward[counts] = num_rows, 0 if one_shape else batch.num_decodes
+        forward[slot_ids][:num_rows] = [row.request.slot for row in rows]
+        forward[starts][:num_rows] = [row.start for row in rows]
+        forward[lengths][:num_rows] = [row.num_tokens for row in rows]
+        early, late = _split_updates(batch.table_updates, layout.num_updates)
+        if late:
+            forward[updates].reshape(-1, 3)[: len(late)] = late
+        if layout.num_tokens:
             tokens: list[int] = []
             for row in rows:
-                tokens += row.request.token_ids[row.start : row.start + row.num_tokens]
+                tokens += (ON_DEVICE,) if row.decodes else row.request.token_ids[row.start : row.start + row.num_tokens]
             forward[token_ids][: len(tokens)] = tokens
+        used = batch.num_tokens if layout.num_tokens else num_rows
         return HostBatch(
             layout,
             forward,
-            self._sampling(batch, layout.num_requests),
-            _score_targets(batch, layout.num_tokens) if batch.kind == "prefill" else None,
-            (layout.num_tokens or layout.num_requests) - batch.num_tokens,
+            self._sampling(batch),
+            early,
+            None if only_decodes else _score_targets(batch, layout.num_tokens),
+            (layout.num_tokens or layout.num_requests) - used,
         )
 
-    def _sampling(self, batch: ScheduledBatch, num_requests: int) -> Int32Array:
-        slot_ids = np.zeros(num_requests, np.int32)
-        slot_ids[: len(batch.rows)] = [
-            row.request.slot if row.samples and row.request.max_tokens > 0 else 0 for row in batch.rows
-        ]
+    def _sampling(self, batch: ScheduledBatch) -> Int32Array | None:
+        count = batch.num_sampled_rows
+        if count == 0:
+            return None
+        rows = batch.rows[:count]
+        slot_ids = np.zeros(self._buckets.pick_sample(count), np.int32)
+        slot_ids[:count] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
         sampling = self._columns.take(slot_ids)
-        sampling[: len(batch.rows), POSITION] = [row.start + row.num_tokens for row in batch.rows]
+        sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
         return sampling
+
+
+def _split_updates(
+    updates: list[tuple[int, int, int]], room: int
+) -> tuple[list[Int32Array], list[tuple[int, int, int]]]:
+    """What must be written ahead of the step, in whole arrays, and what fits its vector."""
+    early = []
+    while len(updates) > room:
+        array = np.zeros((EARLY_UPDATES, 3), np.int32)
+        part, updates = updates[:EARLY_UPDATES], updates[EARLY_UPDATES:]
+        array[: len(part)] = part
+        early.append(array)
+    return early, updates
 
 
 def _score_targets(batch: ScheduledBatch, num_tokens: int) -> Int32Array | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Self
 
 MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
-TOKENS_PER_PREFILL_REQUEST = 16  # a prefill bucket of T tokens holds T/16 requests: shorter prompts take a larger one
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -20,12 +19,14 @@ class Buckets:
     """Padded sizes, ascending.
 
     Attributes:
-        decode: requests of a decode step.
+        decode: requests of a decode step; empty: decode steps run as prefill steps of one token a request.
         prefill: (tokens, requests) of a prefill step.
+        sample: rows that a step samples.
     """
 
     decode: tuple[int, ...]
     prefill: tuple[PrefillBucket, ...]
+    sample: tuple[int, ...]
 
     @classmethod
     def create(cls, *, max_running: int, max_step_tokens: int, growth: int, decode_growth: int = 2) -> Self:
@@ -39,10 +40,15 @@ class Buckets:
         """
         decode = _geometric(1, max_running, decode_growth)
         prefill = tuple(
-            PrefillBucket(tokens, _round_up(decode, min(max_running, max(1, tokens // TOKENS_PER_PREFILL_REQUEST))))
+            PrefillBucket(tokens, min(tokens, max_running))
             for tokens in _geometric(min(MIN_PREFILL_TOKENS, max_step_tokens), max_step_tokens, growth)
         )
-        return cls(decode, prefill)
+        return cls(decode, prefill, decode)
+
+    @classmethod
+    def create_one(cls, *, max_running: int, max_step_tokens: int) -> Self:
+        """A single shape for all steps, so that no result depends on which one was picked."""
+        return cls((), (PrefillBucket(max_step_tokens, max_running),), (max_running,))
 
     @property
     def max_prefill_requests(self) -> int:
@@ -51,6 +57,10 @@ class Buckets:
     def pick_decode(self, num_requests: int) -> int:
         """The smallest decode bucket that holds so many requests."""
         return _round_up(self.decode, num_requests)
+
+    def pick_sample(self, num_rows: int) -> int:
+        """The smallest sample bucket that holds so many rows."""
+        return _round_up(self.sample, num_rows)
 
     def pick_prefill(self, num_tokens: int, num_requests: int) -> PrefillBucket:
         """The smallest prefill bucket that holds so many tokens of so many requests."""

@@ -17,6 +17,7 @@ from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import EngineDeadError, InvalidRequestError
 from palladio.runtime.sglang_format import GenerateJob, JobResult, Sampling, expand_jobs, generate_job
+from palladio.runtime.stats_report import describe_stats
 from palladio.runtime.tokenizer import Tokenizer
 from palladio.runtime.transport import ThreadTransport
 
@@ -86,6 +87,10 @@ class Engine:
         top_logprobs_num: int | Sequence[int] | None = None,
         return_text_in_logprobs: bool = False,
         rid: str | Sequence[str] | None = None,
+        extra_key: str | Sequence[str | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
+        priority: int | Sequence[int | None] | None = None,
+        timeout: float | Sequence[float | None] | None = None,
         stream: bool = False,
         show_progress: bool | None = None,
     ) -> Result | list[Result] | Iterator[Result]:
@@ -100,6 +105,11 @@ class Engine:
             top_logprobs_num: likeliest tokens to report at each position.
             return_text_in_logprobs: tokens' text beside their ids.
             rid: the request's id, or one a prompt.
+            extra_key: prefixes are shared in the cache only between prompts of the same key; this and the next three
+                may be lists, one entry a prompt.
+            cache_salt: vLLM's name for extra_key; if both are given, both must be the same.
+            priority: with schedule_policy="priority": prompts of higher priority go first.
+            timeout: seconds that a prompt may take; then it ends with the finish reason "abort" and what it has.
             stream: return an iterator instead; each item holds all of its sample's text so far, and `index` says
                 which sample it is, if there are several.
             show_progress: a progress bar over prompts; default: if there are several and stderr is a terminal.
@@ -109,6 +119,7 @@ class Engine:
 
         Raises:
             InvalidRequestError: a parameter or a prompt is wrong; nothing is generated then.
+            DeadlineError: a prompt had not a single token when its timeout passed; the other prompts end with it.
             EngineDeadError: the engine failed or was shut down.
         """
         jobs, is_list = expand_jobs(
@@ -122,6 +133,7 @@ class Engine:
                 "top_logprobs_num": top_logprobs_num,
                 "return_text_in_logprobs": return_text_in_logprobs,
             },
+            options={"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout},
             defaults=self._engine.sampling_defaults,
         )
         if stream:
@@ -141,6 +153,10 @@ class Engine:
         top_logprobs_num: int | Sequence[int] | None = None,
         return_text_in_logprobs: bool = False,
         rid: str | Sequence[str] | None = None,
+        extra_key: str | Sequence[str | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
+        priority: int | Sequence[int | None] | None = None,
+        timeout: float | Sequence[float | None] | None = None,
         stream: bool = False,
     ) -> Result | list[Result] | AsyncIterator[Result]:
         """As `generate`, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
@@ -155,6 +171,7 @@ class Engine:
                 "top_logprobs_num": top_logprobs_num,
                 "return_text_in_logprobs": return_text_in_logprobs,
             },
+            options={"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout},
             defaults=self._engine.sampling_defaults,
         )
         if stream:
@@ -185,7 +202,7 @@ class Engine:
         """Flags, the limits that the engine settled on, and a snapshot of its state."""
         stats = self._run(self._engine.stats())
         limits = dataclasses.asdict(self._engine.info)
-        return self._engine.config.flags() | limits | {"internal_states": [dataclasses.asdict(stats)]}
+        return self._engine.config.flags() | limits | {"internal_states": [describe_stats(stats)]}
 
     def shutdown(self) -> None:
         """Ends the engine; what still runs is aborted. Idempotent."""

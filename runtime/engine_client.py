@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.messages import EngineReady, EngineStats, LoadProgress
 from palladio.runtime.outputs import RequestOutput
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -45,18 +46,26 @@ class EngineClient(Protocol):
         """
 
     def generate(
-        self, prompt: str | list[int], params: SamplingParams, *, request_id: str, received: float | None = None
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        received: float | None = None,
+        options: RequestOptions = RequestOptions(),
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the outputs of all n samples, interleaved, until each has finished.
 
         Closing the iterator early (a client that disconnects) aborts what still runs and frees its pages.
-        An abort from elsewhere ends the iterator with `finish.type == "abort"` on each sample that had not finished.
+        An abort from elsewhere ends the iterator with `finish.type == "abort"` on each sample that had not finished;
+        so does what goes wrong after the first output, with the HTTP status of its error in `finish.status`.
 
         Raises (at the first step of the iterator, before any work is queued):
             InvalidRequestError: empty prompt, ids out of the vocabulary, text without a tokenizer,
-                a request_id already running.
+                a request_id already running, a priority that the scheduling policy does not look at.
             ContextLengthError: prompt longer than the context, with both numbers.
             OverloadedError: queue full, engine starting or draining.
+            DeadlineError: the timeout passed before the first output.
             EngineDeadError: the engine ended; also raised mid-stream.
         """
         ...

@@ -10,6 +10,7 @@
     │   └── EngineNotReadyError      the engine is still loading or compiling, or it drains (503)
     ├── RequestAbortedError          the request was aborted before it ended (499)
     ├── GenerationError              the model or the server failed at this request; others go on (500)
+    ├── DeadlineError                the request's timeout passed before it ended (504)
     └── EngineDeadError              the engine process ended; nothing can be answered (503)
 
 Every message says what was wrong and what to change. The branch that a model can raise is rooted in `model.errors`.
@@ -68,6 +69,10 @@ class GenerationError(PalladioError):
     pass
 
 
+class DeadlineError(PalladioError):
+    pass
+
+
 class EngineDeadError(PalladioError):
     pass
 
@@ -79,6 +84,8 @@ def request_error(status: int, message: str) -> PalladioError:
             return InvalidRequestError(message)
         case 503:
             return OverloadedError(message)
+        case 504:
+            return DeadlineError(message)
         case 0 | 499:
             return RequestAbortedError(message)
         case _:

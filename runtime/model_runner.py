@@ -1,6 +1,7 @@
 """ModelRunner: owns the device's state and runs steps on it with programs that were compiled ahead."""
 
 import dataclasses
+import operator
 from collections.abc import Callable
 
 import jax
@@ -10,7 +11,7 @@ from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
-from palladio.runtime.batch_builder import BatchBuilder, SlotColumns, num_scored
+from palladio.runtime.batch_builder import BatchBuilder, HostBatch, SlotColumns, StepLayouts, num_scored
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, CompileReport
 from palladio.runtime.outputs import TokenLogprob
@@ -18,8 +19,8 @@ from palladio.runtime.request import Request
 from palladio.runtime.sampler import SampleOutput, SampleTier
 from palladio.runtime.sampler_state import SamplerState, SlotTokens, slot_rules
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduler import ScheduledBatch, StepTokens
-from palladio.runtime.step_programs import RESET_TOKENS, DeviceState, StaticModel, StepPrograms
+from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
+from palladio.runtime.step_programs import COMPARED_PAGES, RESET_TOKENS, DeviceState, StaticModel, StepPrograms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,15 +28,25 @@ class InFlightStep:
     """A dispatched step; its arrays are computed, or will be.
 
     Attributes:
-        output: None if no row samples.
+        output: None if no row samples; stacked if the step decoded several times (`num_steps` > 1).
         scores: of prompt tokens: logprobs f32[T], likeliest ids i32[T, 20] and theirs f32[T, 20]; None: not asked for.
         num_padding: tokens of the bucket that no request uses.
+        num_steps: how often it sampled.
+        last_array: what it computes last.
     """
 
     batch: ScheduledBatch
     output: SampleOutput | None
     scores: tuple[jax.Array, jax.Array, jax.Array] | None
     num_padding: int
+    num_steps: int
+    last_array: jax.Array
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has computed all of it."""
+        done: bool = self.last_array.is_ready()  # type: ignore[attr-defined]  # jax.Array's stub lacks it
+        return done
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +59,8 @@ class DeviceShape:
         page_size: tokens per page.
         vocab_size: columns of the logits.
         num_valid_tokens: ids from here on are padding of the vocabulary.
+        num_decode_steps: forward passes of a decode step.
+        checks_cache: whether pages will be compared.
         dtype: of hidden states.
     """
 
@@ -56,6 +69,8 @@ class DeviceShape:
     page_size: int
     vocab_size: int
     num_valid_tokens: int
+    num_decode_steps: int
+    checks_cache: bool
     dtype: DTypeLike
 
 
@@ -73,12 +88,15 @@ class ModelRunner:
         )
         self._shape = shape
         self._columns = SlotColumns(shape.num_slots)
-        self._builder = BatchBuilder(buckets, self._columns, shape.page_size)
+        layouts = StepLayouts.of(buckets, shape.page_size, shape.num_decode_steps)
+        self._builder = BatchBuilder(buckets, layouts, self._columns)
         self._tiers: list[SampleTier] = ["greedy"] * shape.num_slots
         self._tenants: list[tuple[Request | None, int]] = [(None, 0)] * shape.num_slots
         self._programs = StepPrograms(
-            StaticModel(structure, hidden, shape.num_valid_tokens), self._state, buckets, shape.page_size
+            StaticModel(structure, hidden, shape.num_valid_tokens), self._state, buckets, layouts, shape.page_size
         )
+        if shape.checks_cache:
+            self._programs.add_compare()
         self._head = self._programs.head.select(weights)
 
     def warm_up(self, monitor: CompileMonitor, progress: Callable[[int, int], None]) -> CompileReport:
@@ -88,43 +106,70 @@ class ModelRunner:
     def execute(self, batch: ScheduledBatch) -> InFlightStep:
         """Dispatches a step; returns before the device has run it."""
         if batch.kind == "prefill":
-            for row in batch.rows:
+            for row in batch.rows[batch.num_decodes :]:
                 self._settle(row.request)
         host = self._builder.build(batch)
+        for updates in host.early_updates:
+            self._state = self._state._replace(tables=self._programs.tables()(self._state.tables, updates))
+        step = self._decode(batch, host) if host.layout.num_steps > 1 else self._forward_and_sample(batch, host)
+        for array in jax.tree.leaves((step.output, step.scores)):
+            array.copy_to_host_async()
+        return step
+
+    def read(self, step: InFlightStep) -> list[StepTokens]:
+        """Waits for a step and returns its tokens, one StepTokens for each time that it sampled."""
+        if step.num_steps == 1:
+            return [_read_tokens(step.batch, step.output, step.scores)]
+        stacked = jax.tree.map(np.asarray, step.output)
+        return [
+            _read_tokens(step.batch, jax.tree.map(operator.itemgetter(number), stacked), None)
+            for number in range(max(row.num_tokens for row in step.batch.rows))
+        ]
+
+    def page_difference(self, pages: list[int], others: list[int]) -> float:
+        """The largest relative difference of these pages' keys and values, page by page; waits for the device.
+
+        Compares as many as `others` has. Exists with --cache-self-check only.
+        """
+        compare, largest = self._programs.compare(), 0.0
+        for begin in range(0, len(others), COMPARED_PAGES):
+            part = others[begin : begin + COMPARED_PAGES]
+            numbers = np.zeros((2, COMPARED_PAGES), np.int32)
+            numbers[:, : len(part)] = pages[begin : begin + len(part)], part
+            largest = max(largest, float(compare(self._state.kv_cache, numbers)))
+        return largest
+
+    def _forward_and_sample(self, batch: ScheduledBatch, host: HostBatch) -> InFlightStep:
         weights, kv_cache, tables, sampler = self._state
         forward = self._programs.forward(host.layout)
         kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
         output: SampleOutput | None = None
-        if any(row.samples for row in batch.rows):
-            tier = self._tier(batch)
-            sample = self._programs.sample(host.layout.num_requests, tier)
+        if host.sampling is not None:
+            num_rows, tier = len(host.sampling), self._tier(batch)
+            rows = last_hidden[host.layout.sample_sizes.index(num_rows)]
+            sample = self._programs.sample(num_rows, tier)
             if tier == "full":
-                sampler, output = sample(self._head, sampler, last_hidden, host.sampling)
+                sampler, output = sample(self._head, sampler, rows, host.sampling)
             else:
-                last_token, output = sample(self._head, sampler.last_token, last_hidden, host.sampling)
+                last_token, output = sample(self._head, sampler.last_token, rows, host.sampling)
                 sampler = dataclasses.replace(sampler, last_token=last_token)
-            for array in jax.tree.leaves(output):
-                array.copy_to_host_async()
         scores = None
         if host.score_targets is not None:
             scores = self._programs.score(host.layout.num_tokens)(self._head, hidden, host.score_targets)
-            for array in scores:
-                array.copy_to_host_async()
         self._state = DeviceState(weights, kv_cache, tables, sampler)
-        return InFlightStep(batch, output, scores, host.num_padding)
+        last_array = scores[0] if scores is not None else last_hidden[0] if output is None else output.token_ids
+        return InFlightStep(batch, output, scores, host.num_padding, 1, last_array)
 
-    def read(self, step: InFlightStep) -> StepTokens:
-        """Waits for a step and returns its tokens."""
-        rows = step.batch.rows
-        prompt_logprobs = None if step.scores is None else _read_scores(step.batch, *step.scores)
-        if step.output is None:
-            return StepTokens([0] * len(rows), [True] * len(rows), prompt_logprobs=prompt_logprobs)
-        token_ids: list[int] = np.asarray(step.output.token_ids).tolist()
-        is_finite: list[bool] = np.asarray(step.output.is_finite).tolist()
-        logprobs = None
-        if any(row.request.params.logprobs is not None for row in rows):
-            logprobs = _read_logprobs(step.batch, step.output, token_ids)
-        return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
+    def _decode(self, batch: ScheduledBatch, host: HostBatch) -> InFlightStep:
+        weights, kv_cache, tables, sampler = self._state
+        tier = self._tier(batch)
+        decode = self._programs.decode(host.layout, tier)
+        state = sampler if tier == "full" else sampler.last_token
+        output: SampleOutput
+        kv_cache, tables, state, output = decode(weights, kv_cache, tables, state, host.forward, host.sampling)
+        sampler = state if tier == "full" else dataclasses.replace(sampler, last_token=state)
+        self._state = DeviceState(weights, kv_cache, tables, sampler)
+        return InFlightStep(batch, output, None, host.num_padding, host.layout.num_steps, output.token_ids)
 
     def _tier(self, batch: ScheduledBatch) -> SampleTier:
         tiers = {self._tiers[row.request.slot] for row in batch.rows if row.samples}
@@ -170,14 +215,28 @@ def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, 
     return tuple(zip(ids[:count].tolist(), logprobs[:count].tolist(), strict=True))
 
 
+def _read_tokens(
+    batch: ScheduledBatch, output: SampleOutput | None, scores: tuple[jax.Array, jax.Array, jax.Array] | None
+) -> StepTokens:
+    prompt_logprobs = None if scores is None else _read_scores(batch, *scores)
+    if output is None:
+        return StepTokens([], [], prompt_logprobs=prompt_logprobs)
+    token_ids: list[int] = np.asarray(output.token_ids).tolist()
+    is_finite: list[bool] = np.asarray(output.is_finite).tolist()
+    logprobs = None
+    if any(row.request.params.logprobs is not None for row in batch.rows):
+        logprobs = _read_logprobs(batch, output, token_ids)
+    return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
+
+
 def _read_logprobs(batch: ScheduledBatch, output: SampleOutput, token_ids: list[int]) -> list[TokenLogprob | None]:
     assert output.logprobs is not None, "a request with logprobs runs in tier full"
     chosen = np.asarray(output.logprobs).tolist()
     top_ids, top_logprobs = np.asarray(output.top_ids), np.asarray(output.top_logprobs)
     result: list[TokenLogprob | None] = []
-    for i, row in enumerate(batch.rows):
+    for i, row in enumerate(batch.rows[: batch.num_sampled_rows]):
         count = row.request.params.logprobs
-        if count is None or not row.samples:
+        if count is None:
             result.append(None)
         else:
             result.append(TokenLogprob(token_ids[i], chosen[i], _top(top_ids[i], top_logprobs[i], count)))

@@ -5,6 +5,8 @@ import enum
 
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob
+from palladio.runtime.radix_cache import PageKey, RadixNode
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 
 
@@ -28,8 +30,14 @@ class Request:
         num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run.
         num_pending: tokens sampled by dispatched steps and not read yet (they live on the device).
         prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
-        pages: the KV pages that it owns, in order; empty unless RUNNING.
+        pages: the KV pages of its tokens, in order; empty unless RUNNING. See cache_manager for who owns which.
+        node: where the prefix cache's part of them ends, held while RUNNING; None: it has nothing to do with the cache.
+        num_tree_pages: how many of the first pages the prefix cache knows.
+        page_keys: of its first pages, as far as they have been looked up.
+        duplicates: those of them that it has other pages for, so that they are the request's own.
         slot: its row in the per-request device state; 0 (the scratch row) unless RUNNING.
+        shares_prefix: False: it neither uses the prefix cache nor adds to it.
+        num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
         prompt_logprobs: what has been read of them, if asked for and not sent yet.
     """
 
@@ -40,12 +48,18 @@ class Request:
     received: float
     max_tokens: int
     token_ids: list[int]
+    options: RequestOptions
     status: RequestStatus = RequestStatus.WAITING
     num_computed: int = 0
     num_pending: int = 0
     prefill_end: int = 0
     pages: list[int] = dataclasses.field(default_factory=list)
+    node: RadixNode | None = None
+    num_tree_pages: int = 0
+    page_keys: list[PageKey] = dataclasses.field(default_factory=list)
+    duplicates: list[int] = dataclasses.field(default_factory=list)
     slot: int = 0
+    shares_prefix: bool = True
     num_cached_tokens: int = 0
     num_retractions: int = 0
     prompt_logprobs: list[TokenLogprob] | None = None
@@ -63,9 +77,15 @@ class Request:
             received=message.received,
             max_tokens=message.params.max_tokens,
             token_ids=list(message.prompt_ids),
+            options=message.options,
             prefill_end=len(message.prompt_ids),
             prompt_logprobs=None if message.params.prompt_logprobs is None else [],
         )
+
+    @property
+    def deadline(self) -> float | None:
+        """When it ends with an error, in seconds since the epoch."""
+        return None if self.options.timeout is None else self.received + self.options.timeout
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -6,8 +6,10 @@ import random
 from collections.abc import Iterable
 from typing import Self
 
+from palladio.runtime.config import SchedulerConfig
 from palladio.runtime.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.messages import AddRequest, EngineReady
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -51,10 +53,14 @@ class RequestFront:
     Args:
         info: the engine's limits.
         tokenizer: None with skip_tokenizer_init.
+        scheduler: which options have an effect, and their defaults.
     """
 
-    def __init__(self, info: EngineReady, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, info: EngineReady, tokenizer: Tokenizer | None, scheduler: SchedulerConfig = SchedulerConfig()
+    ) -> None:
         self._info = info
+        self._scheduler = scheduler
         self._room = Room.of(info)
         self._tokenizer = tokenizer
         self._random = random.Random(info.random_seed)
@@ -85,7 +91,12 @@ class RequestFront:
         return ids
 
     def expand(
-        self, request_id: str, prompt_ids: list[int], params: SamplingParams, received: float
+        self,
+        request_id: str,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        received: float,
+        options: RequestOptions = RequestOptions(),
     ) -> list[AddRequest]:
         """One AddRequest for each of the n samples, with everything that the engine needs settled.
 
@@ -94,8 +105,10 @@ class RequestFront:
 
         Raises:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
-            InvalidRequestError: an id out of the vocabulary, too many stop ids, stop strings without a tokenizer.
+            InvalidRequestError: an id out of the vocabulary, too many stop ids, stop strings without a tokenizer, a
+                priority that the scheduling policy does not look at.
         """
+        options = options.settle(self._scheduler)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")
         self._check_ids("logit_bias", "logit_bias", params.logit_bias)
@@ -113,7 +126,7 @@ class RequestFront:
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
             )
             engine_id = f"{name}~{next(self._serial):x}"
-            requests.append(AddRequest(engine_id, prompt_ids, sample, stop_token_ids, received))
+            requests.append(AddRequest(engine_id, prompt_ids, sample, stop_token_ids, received, options))
         return requests
 
     def _seed(self, seed: int | None, index: int) -> int:

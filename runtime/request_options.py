@@ -1,11 +1,15 @@
 """What a request asks of the engine beside its tokens: whose cache it shares, how urgent it is, how long it has."""
 
 import dataclasses
-import math
+import json
+from typing import Self
 
+from palladio.runtime.config import SchedulerConfig
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.sampling_params import check_float, check_int
 
 MAX_PRIORITY = 2**31 - 1
+MAX_SALT_LENGTH = 1024  # characters; the cache keeps a salt as long as what it stands for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,7 +21,7 @@ class RequestOptions:
         timeout: seconds from its arrival after which it ends with an error; None: --request-timeout.
 
     Raises:
-        InvalidRequestError: a value is out of range.
+        InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
     """
 
     cache_salt: str | None = None
@@ -25,11 +29,56 @@ class RequestOptions:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if abs(self.priority) > MAX_PRIORITY:
+        check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
+        if self.timeout is not None:
+            check_float("timeout", self.timeout, 0.0, None, open_low=True)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        cache_salt: str | None = None,
+        extra_key: str | None = None,
+        priority: int | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """From a caller's fields; None: not given.
+
+        Args:
+            cache_salt, extra_key: two names of one thing, vLLM's and SGLang's; of two salts both must match.
+
+        Raises:
+            InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
+        """
+        for name, value in (("cache_salt", cache_salt), ("extra_key", extra_key)):
+            _check_salt(name, value)
+        return cls(_join_salts(cache_salt, extra_key), 0 if priority is None else priority, timeout)
+
+    def settle(self, scheduler: SchedulerConfig) -> Self:
+        """The options as this server's flags complete them.
+
+        Raises:
+            InvalidRequestError: a priority, where the scheduling policy does not look at it.
+        """
+        if self.priority != 0 and scheduler.schedule_policy != "priority":
             raise InvalidRequestError(
-                f"priority must be in -{MAX_PRIORITY} … {MAX_PRIORITY}, got {self.priority}", param="priority"
+                f"priority has no effect under --schedule-policy {scheduler.schedule_policy}: start the server with "
+                "--schedule-policy priority, or leave priority out",
+                param="priority",
             )
-        if self.timeout is not None and not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise InvalidRequestError(
-                f"timeout must be a positive number of seconds, got {self.timeout}", param="timeout"
-            )
+        if self.timeout is not None or scheduler.request_timeout is None:
+            return self
+        return dataclasses.replace(self, timeout=scheduler.request_timeout)
+
+
+def _check_salt(name: str, value: object) -> None:
+    if value is not None and not (isinstance(value, str) and 0 < len(value) <= MAX_SALT_LENGTH):
+        raise InvalidRequestError(f"{name} must be a string of 1 … {MAX_SALT_LENGTH} characters", param=name)
+
+
+def _join_salts(*salts: str | None) -> str | None:
+    """One salt for those that are given: the only one as it is, several as JSON, and none can be taken for another."""
+    given = [salt for salt in salts if salt is not None]
+    if not given:
+        return None
+    return given[0] if len(given) == 1 and not given[0].startswith("[") else json.dumps(given)

@@ -74,25 +74,25 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 0, None)
-        _check_int("min_tokens", self.min_tokens, 0, None)
+            check_int("max_tokens", self.max_tokens, 0, None)
+        check_int("min_tokens", self.min_tokens, 0, None)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens ({self.min_tokens}) must not be over max_tokens ({self.max_tokens})", param="min_tokens"
             )
-        _check_float("temperature", self.temperature, 0.0, None)
-        _check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _check_int("top_k", self.top_k, -1, None)
-        _check_float("min_p", self.min_p, 0.0, 1.0)
-        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_float("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
-        _check_int("n", self.n, 1, MAX_N)
+        check_float("temperature", self.temperature, 0.0, None)
+        check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        check_int("top_k", self.top_k, -1, None)
+        check_float("min_p", self.min_p, 0.0, 1.0)
+        check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_float("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
+        check_int("n", self.n, 1, MAX_N)
         if self.seed is not None:
-            _check_int("seed", self.seed, -(2**63), 2**64 - 1)
+            check_int("seed", self.seed, -(2**63), 2**64 - 1)
         for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if value is not None:
-                _check_int(name, value, 0, MAX_LOGPROBS)
+                check_int(name, value, 0, MAX_LOGPROBS)
         for name in ("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"):
             if not isinstance(object.__getattribute__(self, name), bool):
                 raise InvalidRequestError(f"{name} must be true or false", param=name)
@@ -188,13 +188,21 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check_int(name: str, value: object, low: int, high: int | None) -> None:
+def check_int(name: str, value: object, low: int, high: int | None) -> None:
+    """
+    Raises:
+        InvalidRequestError: not an integer, or not in low … high (None: no limit).
+    """
     bounds = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
     if not _is_int(value) or value < low or (high is not None and value > high):  # type: ignore[operator]
         raise InvalidRequestError(f"{name} must be {bounds}, got {value!r}", param=name)
 
 
-def _check_float(name: str, value: object, low: float, high: float | None, *, open_low: bool = False) -> None:
+def check_float(name: str, value: object, low: float, high: float | None, *, open_low: bool = False) -> None:
+    """
+    Raises:
+        InvalidRequestError: not a finite number, or not in low … high (None: no limit; `open_low`: low is not in).
+    """
     sign = ">" if open_low else "≥"
     bounds = f"a number {sign} {low:g}" + ("" if high is None else f" and ≤ {high:g}")
     if (

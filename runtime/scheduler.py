@@ -5,25 +5,19 @@ It runs one step ahead of the device: when it plans step n+1, the tokens of step
 ignored then. Device steps run in order, so pages and slots can be given to others at once.
 """
 
-import collections
 import dataclasses
 import time
-from collections.abc import Sequence
 from typing import Literal
 
 from palladio.runtime.buckets import Buckets
-from palladio.runtime.cache_manager import CacheManager
+from palladio.runtime.cache_manager import CacheManager, Prefix
+from palladio.runtime.deadlines import Deadlines
 from palladio.runtime.errors import OverloadedError
+from palladio.runtime.new_token_ratio import NewTokenRatio
 from palladio.runtime.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.request import Request, RequestStatus
-
-# The share of a request's max_tokens that admission expects it to use: starts high, sinks while no request is
-# retracted, jumps up when one is. SGLang's scheme and constants, so that --schedule-conservativeness means the same.
-INIT_NEW_TOKEN_RATIO = 0.7
-MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
-NEW_TOKEN_RATIO_DECAY = INIT_NEW_TOKEN_RATIO * (1 - MIN_NEW_TOKEN_RATIO_FACTOR) / 600  # a decode step
-CLIP_MAX_NEW_TOKENS = 4096  # longer requests are counted as this long: few run to their limit
-RETRACT_DECODE_STEPS = 20  # after a retraction, expect the others to run at least this much further
+from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
+from palladio.runtime.waiting_queue import WaitingQueue
 
 NOT_FINITE = FinishReason(
     "abort",
@@ -32,60 +26,18 @@ NOT_FINITE = FinishReason(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledRow:
-    """One request's part of a step: its tokens [start, start + num_tokens)."""
-
-    request: Request
-    start: int
-    num_tokens: int
-    samples: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledBatch:
-    """One step, as the host sees it.
-
-    Attributes:
-        kind: "decode": one token per row, the last one sampled; "prefill": known tokens.
-        table_updates: changes of the block table that must be applied before the step.
-        num_waiting: length of the queue after scheduling (for the log).
-    """
-
-    kind: Literal["decode", "prefill"]
-    rows: list[ScheduledRow]
-    table_updates: list[tuple[int, int, int]]
-    num_waiting: int
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.rows) if self.kind == "decode" else sum(row.num_tokens for row in self.rows)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepTokens:
-    """What the device answered for a batch, row by row.
-
-    Attributes:
-        token_ids: one per row (junk where the row does not sample).
-        is_finite: one per row; False where the logits were NaN or infinite, so that the token means nothing.
-        logprobs: one per row, where any row asked for them.
-        prompt_logprobs: per row: of the prompt tokens that this step's rows predict; None where not asked for.
-    """
-
-    token_ids: Sequence[int]
-    is_finite: Sequence[bool]
-    logprobs: list[TokenLogprob | None] | None = None
-    prompt_logprobs: list[list[TokenLogprob] | None] | None = None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchedulerLimits:
     """Attributes:
     max_running: requests that run at once (device slots 1 … max_running).
     max_queued: waiting requests; None: no limit.
-    max_step_tokens: prompt tokens of one prefill step.
+    max_step_tokens: tokens of one prefill step.
     splits_prompts: whether a prompt may be prefilled over several steps; if not, none is longer than a step.
+    mixes: whether running requests decode in prefill steps too; else the two take turns.
+    num_decode_steps: tokens that a request decodes in one step.
+    preemption_threshold: a waiting request takes the place of a running one if it is more urgent by more than this;
+        None: never.
+    low_values_first: low priority values are the urgent ones.
     conservativeness: see --schedule-conservativeness.
     """
 
@@ -93,6 +45,10 @@ class SchedulerLimits:
     max_queued: int | None
     max_step_tokens: int
     splits_prompts: bool = True
+    mixes: bool = False
+    num_decode_steps: int = 1
+    preemption_threshold: int | None = None
+    low_values_first: bool = False
     conservativeness: float = 1.0
 
 
@@ -109,28 +65,27 @@ class Scheduler:
     """Queues, admits, grows, retracts and ends requests.
 
     Attributes:
-        waiting: by id, in order; retracted requests at the front.
+        waiting: retracted requests included.
         running: requests that own a slot and pages.
         retractions: since the log last took them.
     """
 
-    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager) -> None:
+    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingQueue) -> None:
         self.limits = limits
         self.buckets = buckets
         self.cache = cache
-        self.waiting: collections.OrderedDict[str, Request] = collections.OrderedDict()
+        self.waiting = waiting
         self.running: list[Request] = []
         self.retractions: list[Retraction] = []
         self._requests: dict[str, Request] = {}
         self._free_slots = list(range(limits.max_running, 0, -1))
-        self._init_ratio = min(INIT_NEW_TOKEN_RATIO * limits.conservativeness, 1.0)
-        self._min_ratio = self._init_ratio * MIN_NEW_TOKEN_RATIO_FACTOR
-        self._ratio = self._init_ratio
+        self._ratio = NewTokenRatio(limits.conservativeness)
+        self._deadlines = Deadlines()
         self._prefilled_last = False
 
     @property
     def has_requests(self) -> bool:
-        return bool(self.running or self.waiting)
+        return bool(self._requests)
 
     def add(self, request: Request) -> None:
         """Queues a request.
@@ -145,7 +100,8 @@ class Scheduler:
             )
         assert request.request_id not in self._requests, f"request id {request.request_id} is in use"
         self._requests[request.request_id] = request
-        self.waiting[request.request_id] = request
+        self.waiting.add(request)
+        self._deadlines.add(request)
 
     def abort(self, request_id: str) -> bool:
         """Ends a request without output; False if it is not here (any more)."""
@@ -155,19 +111,39 @@ class Scheduler:
         self._end(request)
         return True
 
+    def expire(self) -> list[TokenOutput]:
+        """Ends the requests whose time is up."""
+        now = time.time()
+        return [self._expire(request, now) for request in self._deadlines.take_expired(now)]
+
     def schedule(self) -> ScheduledBatch | None:
         """Plans the next step and moves its requests' lengths on; None when nothing can run (yet)."""
-        batch: ScheduledBatch | None = None
-        # Where both kinds of work wait they take turns, so that a long prompt does not stop the running streams.
-        if not self._prefilled_last:
-            batch = self._schedule_prefill() or self._schedule_decode()
-        else:
-            batch = self._schedule_decode() or self._schedule_prefill()
-        self._prefilled_last = batch is not None and batch.kind == "prefill"
-        return batch
+        self.cache.drop_duplicates()
+        if self.limits.preemption_threshold is not None:
+            self._preempt(self.limits.preemption_threshold)
+        mixes = self.limits.mixes and 2 * len(self.running) <= self.limits.max_step_tokens
+        decoding: list[Request] | None = None
+        may_admit = True
+        # Unless a step holds both kinds of work they take turns, so that a long prompt does not stop running streams.
+        if mixes or self._prefilled_last:
+            num_retractions = len(self.retractions)
+            decoding = self._take_decoding()
+            may_admit = len(self.retractions) == num_retractions
+            if decoding and not mixes:
+                return self._decode(decoding)
+        prefill = self._take_prefill(len(decoding or ()), may_admit)
+        if prefill:
+            self._prefilled_last = True
+            prefill.sort(key=lambda row: not row.samples)
+            return self._batch("prefill", [self._decode_row(r, 1) for r in decoding or ()] + prefill)
+        return self._decode(self._take_decoding() if decoding is None else decoding)
 
-    def process(self, batch: ScheduledBatch, tokens: StepTokens) -> list[TokenOutput]:
-        """Takes a step's tokens into its requests, ends those that are done, and returns what is new."""
+    def process(self, batch: ScheduledBatch, tokens: StepTokens, step: int = 0) -> list[TokenOutput]:
+        """Takes a step's tokens into its requests, ends those that are done, and returns what is new.
+
+        Args:
+            step: of a decode batch of several steps: which one.
+        """
         outputs: list[TokenOutput] = []
         now = time.time()
         for i, row in enumerate(batch.rows):
@@ -176,9 +152,8 @@ class Scheduler:
                 continue  # ended while this step was under way
             if tokens.prompt_logprobs is not None:
                 self._take_prompt_logprobs(request, row, tokens.prompt_logprobs[i])
-            if not row.samples:
-                continue
-            outputs.append(self._take_token(request, tokens, i, now))
+            if row.samples and step < row.num_tokens:
+                outputs.append(self._take_token(request, tokens, i, now))
         return outputs
 
     def check_integrity(self) -> None:
@@ -191,122 +166,179 @@ class Scheduler:
         slots = sorted(self._free_slots + [request.slot for request in self.running])
         assert slots == list(range(1, self.limits.max_running + 1)), "a slot is lost or used twice"
         assert len(self._requests) == len(self.running) + len(self.waiting), "a request is lost"
-        assert all(request.slot == 0 and not request.pages for request in self.waiting.values())
+        assert all(request.slot == 0 and not request.pages for request in self.waiting)
 
-    def _schedule_prefill(self) -> ScheduledBatch | None:
+    # Prefill
+
+    def _take_prefill(self, num_decoding: int, may_admit: bool) -> list[ScheduledRow]:
+        """Chunks of prompts: of running requests, then of those that wait, if there is room for them."""
         rows: list[ScheduledRow] = []
-        budget = self.limits.max_step_tokens
-        for request in self.running:  # at most one is split over steps, but a retraction may leave it anywhere
-            if request.is_prefilling and budget > 0:
-                budget -= self._add_chunk(rows, request, budget)
-        reserved = self._reserved_tokens() if self.waiting else 0
-        while self.waiting and budget > 0 and len(rows) < self.buckets.max_prefill_requests:
-            request = next(iter(self.waiting.values()))
-            if not self._free_slots or request.num_pending or not self._fits(request, reserved):
+        budget = self.limits.max_step_tokens - num_decoding
+        for running in self.running:  # at most one is split over steps, but a retraction may leave it anywhere
+            if budget > 0 and running.is_prefilling:
+                budget -= self._add_chunk(rows, running, budget)
+        if not (may_admit and self._free_slots and len(self.waiting)):
+            return rows
+        max_rows = self.buckets.max_prefill_requests - num_decoding
+        reserved = self._reserved_tokens()
+        self.waiting.refresh()
+        while budget > 0 and self._free_slots and len(rows) < max_rows:
+            request = self.waiting.peek()
+            if request is None:
                 break
-            if not self.limits.splits_prompts and len(request.token_ids) > budget:
+            if request.num_pending or (not self.limits.splits_prompts and len(request.token_ids) > budget):
+                break  # pending: retracted a moment ago, and its last token has not been read yet
+            prefix = self.cache.find_prefix(request)
+            if not self._has_room(request, prefix, reserved):
                 break
-            del self.waiting[request.request_id]
-            self._admit(request)
+            self.waiting.take()
+            self._admit(request, prefix)
             budget -= self._add_chunk(rows, request, budget)
             reserved += self._expected_tokens(request)
-        return self._batch("prefill", rows) if rows else None
+        return rows
 
-    def _schedule_decode(self) -> ScheduledBatch | None:
-        ready = [r for r in self.running if not r.is_prefilling and r.wants_token]
-        if not ready:
-            return None
-        if self._retract_for(ready):
-            ready = [r for r in ready if r.status is RequestStatus.RUNNING]
-        rows: list[ScheduledRow] = []
-        for request in ready:
-            grown = self.cache.grow(request, request.num_computed + 1)
-            assert grown, "retraction left too few pages"
-            rows.append(ScheduledRow(request, request.num_computed, 1, samples=True))
-            request.num_computed += 1
-            request.num_pending += 1
-        self._ratio = max(self._ratio - NEW_TOKEN_RATIO_DECAY, self._min_ratio)
-        return self._batch("decode", rows) if rows else None
+    def _has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
+        if not self.running:
+            return True  # the front refuses requests that do not fit an empty pool
+        size = self.cache.page_size
+        rest = len(request.token_ids) - len(prefix.pages) * size
+        wanted = rest + self._ratio.expected_output(request) + size
+        return wanted + reserved + prefix.num_idle_pages * size <= self.cache.num_available_tokens
 
-    def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
-        updates, self.cache.table_updates = self.cache.table_updates, []
-        return ScheduledBatch(kind, rows, updates, len(self.waiting))
+    def _expected_tokens(self, request: Request) -> int:
+        """Tokens of cache that a running request will still take: the rest of its prefill, and its expected output."""
+        rest = max(0, request.prefill_end - request.num_computed)
+        return rest + self._ratio.expected_output(request) + self.cache.page_size
 
-    def _admit(self, request: Request) -> None:
+    def _reserved_tokens(self) -> int:
+        return sum(map(self._expected_tokens, self.running))
+
+    def _admit(self, request: Request, prefix: Prefix) -> None:
         request.status = RequestStatus.RUNNING
         request.slot = self._free_slots.pop()
         request.prefill_end = len(request.token_ids)
+        self.cache.admit(request, prefix)
         if request.scheduled is None:
             request.scheduled = time.time()
+            request.num_cached_tokens = request.num_computed
         self.running.append(request)
 
     def _add_chunk(self, rows: list[ScheduledRow], request: Request, budget: int) -> int:
         """Adds as much of the request's prefill as the budget and the free pages allow; returns the tokens added."""
         start = request.num_computed
-        free = len(request.pages) * self.cache.page_size - start + self.cache.num_free_tokens
+        free = len(request.pages) * self.cache.page_size - start + self.cache.num_available_tokens
         count = min(request.prefill_end - start, budget, free)
         if count <= 0:
             return 0
         self.cache.grow(request, start + count)
         request.num_computed += count
+        self.cache.share(request)
         samples = not request.is_prefilling
         if samples and request.max_tokens > 0:
             request.num_pending += 1
         rows.append(ScheduledRow(request, start, count, samples))
         return count
 
-    def _fits(self, request: Request, reserved: int) -> bool:
-        if not self.running:
-            return True  # the front refuses requests that do not fit an empty pool
-        return self._expected_tokens(request) + reserved <= self.cache.num_free_tokens
+    # Decode
 
-    def _expected_tokens(self, request: Request) -> int:
-        """Tokens of cache that it will still take: the rest of its prefill, and the output it is expected to make."""
-        output = min(request.max_remaining_tokens, CLIP_MAX_NEW_TOKENS)
-        return max(0, request.prefill_end - request.num_computed) + int(output * self._ratio) + self.cache.page_size
+    def _take_decoding(self) -> list[Request]:
+        """Requests that can decode, each with room for one more token."""
+        ready = [r for r in self.running if not r.is_prefilling and r.wants_token]
+        if not ready:
+            return ready
+        if self._retract_for(ready):
+            ready = [r for r in ready if r.status is RequestStatus.RUNNING]
+        for request in ready:
+            grown = self.cache.grow(request, request.num_computed + 1)
+            assert grown, "retraction left too few pages"
+        return ready
 
-    def _reserved_tokens(self) -> int:
-        return sum(self._expected_tokens(request) for request in self.running)
+    def _decode(self, decoding: list[Request]) -> ScheduledBatch | None:
+        self._prefilled_last = False
+        if not decoding:
+            return None
+        num_steps = self.limits.num_decode_steps
+        if num_steps == 1:
+            return self._batch("decode", [self._decode_row(request, 1) for request in decoding])
+        rows = []
+        for request in decoding:
+            count = min(num_steps, request.max_remaining_tokens)
+            grown = self.cache.grow(request, request.num_computed + count)
+            rows.append(self._decode_row(request, count if grown else 1))
+        return self._batch("decode", rows)
+
+    def _decode_row(self, request: Request, count: int) -> ScheduledRow:
+        row = ScheduledRow(request, request.num_computed, count, samples=True, decodes=True)
+        request.num_computed += count
+        request.num_pending += count
+        return row
+
+    def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
+        updates, self.cache.table_updates = self.cache.table_updates, []
+        num_decodes = sum(row.decodes for row in rows)
+        if num_decodes:
+            self._ratio.decay()
+        return ScheduledBatch(kind, rows, updates, len(self.waiting), num_decodes)
+
+    # Retraction and preemption
 
     def _retract_for(self, ready: list[Request]) -> bool:
         """Takes pages from running requests until each ready one can grow by a token; False if none had to go.
 
-        Those that lose least go first: the fewest computed tokens have to be computed again, and among equals the
-        youngest. One request always stays, and it fits alone, so the others get their turn.
+        The least urgent go first; of those, who loses least: the fewest computed tokens have to be computed again, and
+        among equals the youngest goes. One request always stays, and it fits alone, so the others get their turn.
         """
-        old_ratio, retracted = self._ratio, 0
-        needed = sum(self.cache.pages_to_grow(r, r.num_computed + 1) for r in ready)
-        if needed <= self.cache.allocator.num_free:
+        cache = self.cache
+        growing = {r.request_id for r in ready if cache.pages_to_grow(r, r.num_computed + 1)}
+        if len(growing) <= cache.num_available_pages:
             return False
-        victims = sorted(self.running, key=lambda r: (-r.num_computed, r.received))
-        while needed > self.cache.allocator.num_free and len(victims) > 1:
+        old_ratio, retracted = self._ratio.value, 0
+        victims = sorted(self.running, key=self._retraction_order)
+        while len(growing) > cache.num_available_pages and len(victims) > 1:
             victim = victims.pop()
-            if victim in ready:
-                needed -= self.cache.pages_to_grow(victim, victim.num_computed + 1)
+            growing.discard(victim.request_id)
             self._retract(victim)
             retracted += 1
-        self._ratio = self._ratio_after_retraction()
-        self.retractions.append(Retraction(retracted, old_ratio, self._ratio))
+        self._ratio.raise_for(self.running)
+        self.retractions.append(Retraction(retracted, old_ratio, self._ratio.value))
         return True
 
-    def _ratio_after_retraction(self) -> float:
-        done = sum(r.num_output_tokens + RETRACT_DECODE_STEPS for r in self.running)
-        planned = sum(min(r.max_tokens, CLIP_MAX_NEW_TOKENS) for r in self.running)
-        return min(1.0, max(self._ratio, done / max(planned, 1)))
+    def _retraction_order(self, request: Request) -> tuple[int, int, float]:
+        """Who is retracted last sorts first."""
+        return -self._urgency(request), -self.cache.num_lost_tokens(request), request.received
+
+    def _urgency(self, request: Request) -> int:
+        """How much a request is to be preferred; 0 unless priorities are on."""
+        if self.limits.preemption_threshold is None:
+            return 0
+        return -request.options.priority if self.limits.low_values_first else request.options.priority
+
+    def _preempt(self, threshold: int) -> None:
+        """Makes room for the next waiting request if it is more urgent than running ones by more than the threshold."""
+        self.waiting.refresh()
+        request = self.waiting.peek()
+        while request is not None and self.running:
+            if self._free_slots and self._has_room(request, self.cache.find_prefix(request), self._reserved_tokens()):
+                return
+            victim = max(self.running, key=self._retraction_order)
+            if self._urgency(request) - self._urgency(victim) <= threshold:
+                return
+            self._retract(victim)
 
     def _retract(self, request: Request) -> None:
         self._leave(request)
         request.status = RequestStatus.WAITING
         request.num_computed = 0
         request.num_retractions += 1
-        self.waiting[request.request_id] = request
-        self.waiting.move_to_end(request.request_id, last=False)
+        self.waiting.put_back(request)
+
+    # Ends
 
     def _end(self, request: Request) -> None:
         if request.status is RequestStatus.RUNNING:
             self._leave(request)
         else:  # aborted in the queue; or retracted just before its last token was read
-            del self.waiting[request.request_id]
+            self.waiting.remove(request)
         request.status = RequestStatus.FINISHED
         del self._requests[request.request_id]
 
@@ -315,6 +347,18 @@ class Scheduler:
         self.running.remove(request)
         self._free_slots.append(request.slot)
         request.slot = 0
+
+    def _expire(self, request: Request, now: float) -> TokenOutput:
+        state = "waiting for its turn" if request.scheduled is None else f"{request.num_output_tokens} tokens done"
+        finish = FinishReason(
+            "abort",
+            message=f"The request did not finish within its timeout of {request.options.timeout:g} s ({state}); "
+            "raise timeout (or --request-timeout), or ask for fewer tokens",
+            status=504,
+        )
+        output = TokenOutput(request.request_id, [], cached_tokens=request.num_cached_tokens, finish=finish)
+        self._finish(request, output, now)
+        return output
 
     def _take_token(self, request: Request, tokens: StepTokens, i: int, now: float) -> TokenOutput:
         output = TokenOutput(request.request_id, [], cached_tokens=request.num_cached_tokens)
@@ -329,10 +373,13 @@ class Scheduler:
             output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         output.finish = request.finish_reason() if tokens.is_finite[i] else NOT_FINITE
         if output.finish is not None:
-            output.num_retractions = request.num_retractions
-            output.times = request.times(now)
-            self._end(request)
+            self._finish(request, output, now)
         return output
+
+    def _finish(self, request: Request, output: TokenOutput, now: float) -> None:
+        output.num_retractions = request.num_retractions
+        output.times = request.times(now)
+        self._end(request)
 
     @staticmethod
     def _take_prompt_logprobs(request: Request, row: ScheduledRow, new: list[TokenLogprob] | None) -> None:

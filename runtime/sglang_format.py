@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import operator
+import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.messages import EngineReady
 from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
 from palladio.runtime.request_front import LONG_TEXT, Room
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -78,6 +80,7 @@ class Job:
     params: SamplingParams
     first_index: int = 0
     default_length: int | None = None
+    options: RequestOptions = RequestOptions()
 
     def fitted_params(self, info: EngineReady, num_prompt_tokens: int) -> SamplingParams:
         """The parameters with max_tokens settled, where `default_length` says so."""
@@ -90,7 +93,7 @@ class Job:
 class GenerateJob(Job):
     """A job whose result is SGLang's."""
 
-    options: LogprobOptions = LogprobOptions()
+    logprobs: LogprobOptions = LogprobOptions()
 
 
 def expand_jobs(
@@ -100,6 +103,7 @@ def expand_jobs(
     sampling_params: Sampling | Sequence[Sampling] | None,
     rid: str | Sequence[str] | None,
     logprobs: Mapping[str, Any],
+    options: Mapping[str, Any],
     defaults: Mapping[str, Any],
 ) -> tuple[list[GenerateJob], bool]:
     """The prompts of a call, each with its own parameters, and whether the result is a list (prompts were, or n > 1).
@@ -110,6 +114,7 @@ def expand_jobs(
         sampling_params: for all prompts, or one a prompt.
         rid: the request's id, or one a prompt; None: random.
         logprobs: fields of LogprobOptions by name, each for all prompts or a list.
+        options: arguments of RequestOptions.of, likewise.
         defaults: the checkpoint's sampling defaults.
 
     Raises:
@@ -121,26 +126,28 @@ def expand_jobs(
     rids = [uuid.uuid4().hex for _ in prompts] if rid is None else _spread("rid", rid, count)
     if len(set(rids)) != count:
         raise InvalidRequestError("rid must be different for each prompt", param="rid")
-    columns = {name: _spread(name, value, count) for name, value in logprobs.items()}
+    logprob_rows, option_rows = _rows(logprobs, count), _rows(options, count)
     jobs: list[GenerateJob] = []
     first_index = 0
     for i in range(count):
         params, default_length = _sampling_params(samplings[i], defaults)
-        options = LogprobOptions(**{name: column[i] for name, column in columns.items()})
-        params = options.apply(params)
-        jobs.append(GenerateJob(rids[i], prompts[i], params, first_index, default_length, options))
+        shown = LogprobOptions(**logprob_rows[i])
+        params = shown.apply(params)
+        job_options = RequestOptions.of(**option_rows[i])
+        jobs.append(GenerateJob(rids[i], prompts[i], params, first_index, default_length, job_options, shown))
         first_index += params.n
     return jobs, is_list or first_index > count
 
 
 async def generate_job(engine: EngineClient, job: GenerateJob) -> AsyncGenerator[RequestOutput, None]:
     """`engine.generate` for a job; a default length needs the prompt's, so the prompt is tokenized here then."""
-    prompt = job.prompt
+    received, prompt = time.time(), job.prompt
     if job.default_length is not None and isinstance(prompt, str) and engine.tokenizer is not None:
         encode = engine.tokenizer.encode
         prompt = await asyncio.to_thread(encode, prompt) if len(prompt) > LONG_TEXT else encode(prompt)
     params = job.fitted_params(engine.info, len(prompt))
-    async with contextlib.aclosing(engine.generate(prompt, params, request_id=job.request_id)) as outputs:
+    source = engine.generate(prompt, params, request_id=job.request_id, received=received, options=job.options)
+    async with contextlib.aclosing(source) as outputs:
         async for output in outputs:
             yield output
 
@@ -228,7 +235,7 @@ class JobResult:
     """
 
     def __init__(self, job: GenerateJob, tokenizer: Tokenizer | None, *, first_index: int = 0) -> None:
-        self.samples = [SampleResult(job.options, tokenizer) for _ in range(job.params.n)]
+        self.samples = [SampleResult(job.logprobs, tokenizer) for _ in range(job.params.n)]
         self._first_index = first_index
 
     def add(self, output: RequestOutput) -> SampleResult:
@@ -293,6 +300,12 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
     if len(value) != count:
         raise InvalidRequestError(f"{name} has {len(value)} entries for {count} prompts", param=name)
     return list(value)
+
+
+def _rows(fields: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The fields of each prompt."""
+    columns = {name: _spread(name, value, count) for name, value in fields.items()}
+    return [{name: column[i] for name, column in columns.items()} for i in range(count)]
 
 
 def _sampling_params(sampling: Sampling, defaults: Mapping[str, Any]) -> tuple[SamplingParams, int | None]:

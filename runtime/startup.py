@@ -30,6 +30,7 @@ from palladio.runtime.memory import DeviceMemory, PoolRequest, default_fraction,
 from palladio.runtime.messages import EngineReady, LoadProgress
 from palladio.runtime.model_runner import DeviceShape, ModelRunner
 from palladio.runtime.scheduler import Scheduler, SchedulerLimits
+from palladio.runtime.waiting_queue import WaitingQueue
 
 logger = logging.getLogger("palladio.engine")
 
@@ -51,6 +52,7 @@ class PlatformDefaults:
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
+        mixes: prefill steps decode as well.
         pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
             each. A CPU's memory is the host's, so only take what is likely to be used.
     """
@@ -59,11 +61,16 @@ class PlatformDefaults:
     max_running: int
     chunk: int
     bucket_growth: int
+    mixes: bool
     pool_per_request: int | None
 
 
-_CPU = PlatformDefaults(dtype="float32", max_running=64, chunk=1024, bucket_growth=4, pool_per_request=1024)
-_ACCELERATOR = PlatformDefaults(dtype="bfloat16", max_running=256, chunk=8192, bucket_growth=2, pool_per_request=None)
+_CPU = PlatformDefaults(
+    dtype="float32", max_running=64, chunk=1024, bucket_growth=4, mixes=False, pool_per_request=1024
+)
+_ACCELERATOR = PlatformDefaults(
+    dtype="bfloat16", max_running=256, chunk=8192, bucket_growth=2, mixes=True, pool_per_request=None
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ class EngineLimits:
     max_running: int
     chunk: int
     max_step_tokens: int
+    mixes: bool
     useful_pool_tokens: int
 
 
@@ -115,15 +123,15 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     kv_cache = spec.allocate(num_pages, mesh)
     _log_pool(spec, num_pages)
 
-    buckets = Buckets.create(
-        max_running=limits.max_running, max_step_tokens=limits.max_step_tokens, growth=defaults.bucket_growth
-    )
+    buckets = _buckets(config, limits, defaults)
     shape = DeviceShape(
         num_slots=limits.max_running + 1,
         pages_per_request=-(-limits.context_length // spec.page_size),
         page_size=spec.page_size,
         vocab_size=model_config.vocab_size,
         num_valid_tokens=_num_valid_tokens(config, path, model_config.vocab_size),
+        num_decode_steps=config.scheduler.num_continuous_decode_steps,
+        checks_cache=config.cache.cache_self_check > 0,
         dtype=dtypes.model,
     )
     runner = ModelRunner(model, kv_cache, shape, buckets)
@@ -131,17 +139,7 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     logger.info(
         "Compiled %d programs in %.1f s (%d from the cache)", report.num_programs, report.seconds, report.cache_hits
     )
-    scheduler = Scheduler(
-        SchedulerLimits(
-            max_running=limits.max_running,
-            max_queued=config.scheduler.max_queued_requests,
-            max_step_tokens=limits.max_step_tokens,
-            splits_prompts=limits.chunk != -1,
-            conservativeness=config.scheduler.schedule_conservativeness,
-        ),
-        buckets,
-        CacheManager(num_pages, spec.page_size),
-    )
+    scheduler = _scheduler(config, limits, buckets, num_pages, seed)
     num_tokens = (num_pages - 1) * spec.page_size
     _log_limits(config, limits, num_tokens)
     ready = EngineReady(
@@ -162,6 +160,44 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
         random_seed=seed,
     )
     return EngineParts(ready, scheduler, runner, monitor)
+
+
+def _buckets(config: EngineConfig, limits: EngineLimits, defaults: PlatformDefaults) -> Buckets:
+    if config.execution.deterministic:
+        return Buckets.create_one(max_running=limits.max_running, max_step_tokens=limits.max_step_tokens)
+    return Buckets.create(
+        max_running=limits.max_running, max_step_tokens=limits.max_step_tokens, growth=defaults.bucket_growth
+    )
+
+
+def _scheduler(config: EngineConfig, limits: EngineLimits, buckets: Buckets, num_pages: int, seed: int) -> Scheduler:
+    options, page_size = config.scheduler, config.cache.page_size
+    cache = CacheManager(
+        num_pages,
+        page_size,
+        shares_prefixes=not config.cache.disable_radix_cache,
+        eviction_policy=config.cache.radix_eviction_policy,
+    )
+    by_priority = options.schedule_policy == "priority"
+    waiting = WaitingQueue(
+        options.schedule_policy,
+        cache.tree,
+        page_size,
+        low_values_first=options.schedule_low_priority_values_first,
+        seed=seed,
+    )
+    scheduler_limits = SchedulerLimits(
+        max_running=limits.max_running,
+        max_queued=options.max_queued_requests,
+        max_step_tokens=limits.max_step_tokens,
+        splits_prompts=limits.chunk != -1,
+        mixes=limits.mixes,
+        num_decode_steps=options.num_continuous_decode_steps,
+        preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
+        low_values_first=options.schedule_low_priority_values_first,
+        conservativeness=options.schedule_conservativeness,
+    )
+    return Scheduler(scheduler_limits, buckets, cache, waiting)
 
 
 def _choose_device(name: str) -> jax.Device:
@@ -222,15 +258,25 @@ def _limits(config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults
         )
     scheduler = config.scheduler
     chunk = defaults.chunk if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
+    max_running = scheduler.max_running_requests or defaults.max_running
+    if config.execution.deterministic:
+        # Every step has this one size, decode steps too: no larger than it must be.
+        chunk = max(max_running, scheduler.chunked_prefill_size or 0)
     if chunk == -1:  # a prompt is never split, so a step must hold the longest one
         max_step_tokens = max(scheduler.max_prefill_tokens, context_length)
     else:
         max_step_tokens = min(chunk, scheduler.max_prefill_tokens)
-    max_running = scheduler.max_running_requests or defaults.max_running
     useful = max_running * context_length
     if defaults.pool_per_request is not None:
         useful = min(useful, max_running * defaults.pool_per_request + context_length)
-    return EngineLimits(context_length, max_running, chunk, min(max_step_tokens, max_running * context_length), useful)
+    return EngineLimits(
+        context_length,
+        max_running,
+        chunk,
+        max_step_tokens=min(max_step_tokens, max_running * context_length),
+        mixes=chunk != -1 and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
+        useful_pool_tokens=useful,
+    )
 
 
 def _load(

@@ -4,7 +4,8 @@ import logging
 import time
 
 from palladio.runtime.cache_manager import CacheManager
-from palladio.runtime.scheduler import Retraction, ScheduledBatch
+from palladio.runtime.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduler import Retraction
 
 logger = logging.getLogger("palladio.engine")
 
@@ -29,7 +30,7 @@ class StepLogger:
             self._log_prefill(batch, num_running, num_padding)
             return
         self._num_decodes += 1
-        self._num_tokens += len(batch.rows)
+        self._num_tokens += batch.num_tokens
         if self._num_decodes % self._interval == 0:
             self._log_decode(batch, num_padding)
 
@@ -47,10 +48,11 @@ class StepLogger:
         return used, used / self._cache.num_total_tokens
 
     def _log_prefill(self, batch: ScheduledBatch, num_running: int, num_padding: int) -> None:
-        new = [row.request for row in batch.rows if row.start == row.request.num_cached_tokens]
+        prefill = batch.rows[batch.num_decodes :]
+        new = [row.request for row in prefill if row.start == row.request.num_cached_tokens]
         num_cached = sum(request.num_cached_tokens for request in new)
         num_tokens = batch.num_tokens
-        self._num_tokens += sum(1 for row in batch.rows if row.samples)
+        self._num_tokens += batch.num_sampled_rows
         logger.info(
             "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
             "#queue-req: %d, bucket: tok=%d, pad: %d%%",
@@ -58,7 +60,7 @@ class StepLogger:
             num_tokens,
             num_cached,
             self._usage()[1],
-            num_running - len(batch.rows),
+            num_running - len(prefill),
             batch.num_waiting,
             num_tokens + num_padding,
             round(100 * num_padding / (num_tokens + num_padding)),

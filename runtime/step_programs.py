@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
-from palladio.runtime.batch_builder import NUM_COLUMNS, ForwardLayout
+from palladio.runtime.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout, StepLayouts
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, CompileReport, ProgramSet
 from palladio.runtime.sampler import SampleOutput, SampleTier
@@ -21,8 +21,9 @@ from palladio.runtime.sampler_state import (
 )
 from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
 from palladio.runtime.scoring import score_tokens
-from palladio.runtime.step_functions import forward_step, sample_step
+from palladio.runtime.step_functions import decode_steps, forward_step, page_difference, sample_step, update_tables
 
+COMPARED_PAGES = 64  # pages that one compare program compares
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 TIERS: tuple[SampleTier, ...] = ("greedy", "random", "full")
 
@@ -32,7 +33,7 @@ Weights = tuple[jax.Array, ...]
 class ProgramKey(NamedTuple):
     """Names a compiled program: what it does, the sizes of its bucket, and the sampler's tier."""
 
-    name: Literal["forward", "sample", "score", "reset"]
+    name: Literal["forward", "sample", "decode", "score", "reset", "tables", "compare"]
     num_requests: int = 0
     num_tokens: int = 0
     tier: SampleTier | None = None
@@ -75,31 +76,65 @@ class StepPrograms:
         head: picks the arrays that sampling and scoring take, out of the model's.
     """
 
-    def __init__(self, model: StaticModel, state: DeviceState, buckets: Buckets, page_size: int) -> None:
+    def __init__(
+        self, model: StaticModel, state: DeviceState, buckets: Buckets, layouts: StepLayouts, page_size: int
+    ) -> None:
         self._model = model
         self._state: DeviceState = _abstract(state)
         self._page_size = page_size
         self.head = LogitsHead.of(model.structure, len(state.weights))
         self._programs: ProgramSet[ProgramKey] = ProgramSet()
-        for num_requests in buckets.decode:
-            self._add_forward(ForwardLayout.decode(num_requests))
+        for layout in layouts.decode.values():
+            if layout.num_steps == 1:
+                self._add_forward(layout)
+            else:
+                for tier in TIERS:
+                    self._add_decode(layout, tier)
+        for layout in layouts.prefill.values():
+            self._add_forward(layout)
+            self._add_score(layout.num_tokens)
+        for num_rows in buckets.sample:
             for tier in TIERS:
-                self._add_sample(num_requests, tier)
-        for bucket in buckets.prefill:
-            self._add_forward(ForwardLayout.prefill(bucket, page_size))
-            self._add_score(bucket.num_tokens)
+                self._add_sample(num_rows, tier)
         self._add_reset()
+        self._programs.add(
+            ProgramKey("tables"),
+            jax.jit(update_tables, donate_argnums=(0,)),
+            self._state.tables,
+            _ints(EARLY_UPDATES, 3),
+        )
 
     def compile(self, monitor: CompileMonitor, progress: Callable[[int, int], None]) -> CompileReport:
         """Args: progress: called with (done, total) after each program."""
         return self._programs.compile(monitor, progress)
 
     def forward(self, layout: ForwardLayout) -> Callable[..., Any]:
-        """(weights, kv_cache, tables, last_token, packed) → (kv_cache, tables, last hidden [B, D], hidden [T, D])
+        """(weights, kv_cache, tables, last_token, packed) → (kv_cache, tables, last hidden, hidden [T, D])
 
-        A decode step's hidden is None: it is the same as its last hidden.
+        Last hidden is [R, D] for each R in layout.sample_sizes. A decode step's hidden is None: it is the same.
         """
         return self._programs[ProgramKey("forward", layout.num_requests, layout.num_tokens)]
+
+    def decode(self, layout: ForwardLayout, tier: SampleTier) -> Callable[..., Any]:
+        """(weights, kv_cache, tables, state, packed, packed sampling) → (kv_cache, tables, state, SampleOutput)
+
+        Several steps in one: outputs are stacked. The state is as for `sample`.
+        """
+        return self._programs[ProgramKey("decode", layout.num_requests, tier=tier)]
+
+    def tables(self) -> Callable[..., Any]:
+        """(tables, updates i32[EARLY_UPDATES, 3]) → tables"""
+        return self._programs[ProgramKey("tables")]
+
+    def add_compare(self) -> None:
+        """Declares the program that compares pages."""
+        self._programs.add(
+            ProgramKey("compare"), jax.jit(page_difference), self._state.kv_cache, _ints(2, COMPARED_PAGES)
+        )
+
+    def compare(self) -> Callable[..., Any]:
+        """(kv_cache, pages i32[2, COMPARED_PAGES]) → f32[]"""
+        return self._programs[ProgramKey("compare")]
 
     def sample(self, num_requests: int, tier: SampleTier) -> Callable[..., Any]:
         """(head, state, hidden [B, D], packed) → (state, SampleOutput)
@@ -125,7 +160,7 @@ class StepPrograms:
             tables: jax.Array,
             last_token: jax.Array,
             packed: jax.Array,
-        ) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array | None]:
+        ) -> tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...], jax.Array | None]:
             model = unflatten_model(structure, weights)
             return forward_step(model, kv_cache, tables, last_token, packed, layout=layout, page_size=page_size)
 
@@ -137,6 +172,42 @@ class StepPrograms:
             self._state.tables,
             self._state.sampler.last_token,
             _ints(layout.size),
+        )
+
+    def _add_decode(self, layout: ForwardLayout, tier: SampleTier) -> None:
+        structure, head, num_valid_tokens = self._model.structure, self.head, self._model.num_valid_tokens
+        page_size, full = self._page_size, tier == "full"
+
+        def decode(
+            weights: Weights,
+            kv_cache: tuple[jax.Array, ...],
+            tables: jax.Array,
+            sampler: SamplerState | jax.Array,
+            packed: jax.Array,
+            packed_sampling: jax.Array,
+        ) -> tuple[tuple[jax.Array, ...], jax.Array, SamplerState | jax.Array, SampleOutput]:
+            state = sampler if isinstance(sampler, SamplerState) else SamplerState.of_last_token(sampler)
+            (kv_cache, tables, state), outputs = decode_steps(
+                unflatten_model(structure, weights),
+                (kv_cache, tables, state),
+                packed,
+                packed_sampling,
+                lambda hidden: head.logits(head.select(weights), hidden, num_valid_tokens),
+                layout=layout,
+                page_size=page_size,
+                tier=tier,
+            )
+            return kv_cache, tables, state if full else state.last_token, outputs
+
+        self._programs.add(
+            ProgramKey("decode", layout.num_requests, tier=tier),
+            jax.jit(decode, donate_argnums=(1, 2, 3)),
+            self._state.weights,
+            self._state.kv_cache,
+            self._state.tables,
+            self._state.sampler if full else self._state.sampler.last_token,
+            _ints(layout.size),
+            _ints(layout.num_requests, NUM_COLUMNS),
         )
 
     def _add_sample(self, num_requests: int, tier: SampleTier) -> None:

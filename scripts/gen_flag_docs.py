@@ -55,6 +55,8 @@ def fate(flag: SglangFlag) -> str:
             return f"accepted with a warning, no effect: {flag.reason}"
         case "E":
             return f"error: {flag.reason}"
+        case _ if flag.always_on:
+            return f"always on: {flag.always_on}"
         case _:
             hint = f" ({flag.reason})" if flag.reason else ""
             absent = flag.default is None or flag.default is False

@@ -17,14 +17,17 @@ from palladio.runtime.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.messages import EngineReady, EngineStats, LoadProgress
+from palladio.runtime.messages import CacheStats, EngineReady, EngineStats, HistogramData, LoadProgress
 from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
 MODEL = "qwen/qwen2.5-0.5b-instruct"
 EOS_ID = 2
 CACHED_TOKENS = 3
+CACHE_STATS = CacheStats(enabled=True, num_cached_tokens=64, num_prompt_tokens=80, num_hit_tokens=20)
+DEVICE_IDLE = HistogramData([0.001, 0.01, 0.1], [10, 89, 1, 0], 0.5)
 
 
 @dataclasses.dataclass
@@ -34,6 +37,7 @@ class Call:
     request_id: str
     prompt_ids: list[int]
     params: SamplingParams
+    options: RequestOptions
     finished: bool = False
     aborted: bool = False
 
@@ -46,7 +50,8 @@ class FakeEngine:
         fail: raised after `fail_after` tokens.
         refuse: raised before any token.
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
-        state, progress, failure, sampling_defaults: as EngineClient has them.
+        cached_tokens: of a sample, by prompt ids and sample index.
+        config, state, progress, failure, sampling_defaults: as EngineClient has them.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
@@ -63,6 +68,7 @@ class FakeEngine:
         self.fail_after = 0
         self.refuse: Exception | None = None
         self.abort_status = 0
+        self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
@@ -117,7 +123,13 @@ class FakeEngine:
         self.failure = self.failure or "shut down"
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, *, request_id: str, received: float | None = None
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        received: float | None = None,
+        options: RequestOptions = RequestOptions(),
     ) -> AsyncGenerator[RequestOutput, None]:
         if self.state == "dead":
             raise EngineDeadError(self.failure or "dead")
@@ -129,7 +141,8 @@ class FakeEngine:
             raise InvalidRequestError(f"a request with id {request_id!r} is already running", param="request_id")
         prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) and self.tokenizer else list(prompt)
         self._check(prompt_ids, params)
-        call = self._running[request_id] = Call(request_id, prompt_ids, params)
+        options = options.settle(self.config.scheduler)
+        call = self._running[request_id] = Call(request_id, prompt_ids, params, options)
         self.calls.append(call)
         try:
             await asyncio.sleep(self.first_delay)
@@ -168,7 +181,7 @@ class FakeEngine:
         self.num_flushes += 1
 
     async def stats(self, timeout: float = 20.0) -> EngineStats:
-        return EngineStats(len(self._running), 0, 0, 20480, 0.0, 0, None)
+        return EngineStats(len(self._running), 0, 0, 20480, 0.0, 0, None, CACHE_STATS, DEVICE_IDLE)
 
 
 class _Sample:
@@ -229,7 +242,7 @@ class _Sample:
             finish=finish,
             prompt_tokens=len(prompt_ids),
             completion_tokens=self._count,
-            cached_tokens=CACHED_TOKENS,
+            cached_tokens=self._engine.cached_tokens(prompt_ids, self._index),
             times=RequestTimes(self._received, finished=time.time()) if finish else None,
         )
 

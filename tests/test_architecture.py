@@ -19,9 +19,11 @@ ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the f
 
 # What http may see of runtime.
 RUNTIME_FACE = {
-    *("async_engine", "config", "engine_client", "errors", "messages", "outputs", "sampling_params", "tokenizer"),
+    *("async_engine", "config", "engine_client", "errors", "messages", "outputs"),
+    *("request_options", "sampling_params", "tokenizer"),
     "field_checks",  # of config dataclasses, http's too
     "sglang_format",  # results of /generate and of Engine.generate, which are the same
+    "stats_report",  # of /server_info and of Engine.get_server_info, likewise
 }
 
 # The modules of the runtime that may import jax. All others are the host side: importing them must not bring jax in.

@@ -18,6 +18,8 @@ class AttentionMetadata:
         kv_len: i32[B], tokens of the request in the cache, its queries included; 0 for padding rows.
         block_table: i32[B, Pmax], pages of request b in order; 0 (the scratch page) beyond its end.
         num_requests: i32[], real rows of B.
+        num_decodes: i32[], the first so many requests own one token each (request b token b), so cheaper code may
+            compute them; 0 promises nothing.
         kind: static; "decode" promises T == B and that row b owns token b alone.
     """
 
@@ -25,6 +27,7 @@ class AttentionMetadata:
     kv_len: jax.Array
     block_table: jax.Array
     num_requests: jax.Array
+    num_decodes: jax.Array
     kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})
 
 

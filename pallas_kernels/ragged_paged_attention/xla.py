@@ -1,8 +1,8 @@
 """The portable backend: plain XLA operations, with loops whose trip counts follow the real tokens. Fast on CPU.
 
 Online softmax in float32 over chunks of the keys, one block of queries of one request after the other; a decode step is
-blocks of one query. So work grows with each request's own keys, never with the width of the block table, the longest
-neighbour or the padding rows.
+blocks of one query, and so are the requests of one token that come first in a mixed step. So work grows with each
+request's own keys, never with the width of the block table, the longest neighbour or the padding rows.
 
 Measured on two CPU cores, float32, N=14, K=2, H=64, S=16, ms a layer (2026-11, JAX 0.10.2):
   decode                        all requests at once    one after the other
@@ -46,27 +46,56 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
     T, N, H = q.shape
     K = kv_pages.shape[1]
-    block = 1 if metadata.kind == "decode" else min(T, QUERY_BLOCK)
-    out = _attend(q.reshape(T, K, N // K, H), kv_pages, metadata, options, block)
+    q = q.reshape(T, K, N // K, H)
+    query_len = metadata.query_start[1:] - metadata.query_start[:-1]
+    if metadata.kind == "decode":
+        out = _attend(q, kv_pages, metadata, options, _Pass(1, query_len, True), jnp.zeros(q.shape))
+    else:
+        decodes = jnp.arange(query_len.shape[0]) < metadata.num_decodes
+        out = jnp.zeros(q.shape)
+        for part in (
+            _Pass(1, jnp.where(decodes, query_len, 0), True),
+            _Pass(min(T, QUERY_BLOCK), jnp.where(decodes, 0, query_len), False),
+        ):
+            out = _attend(q, kv_pages, metadata, options, part, out)
     return out.reshape(T, N, H).astype(q.dtype)
 
 
+class _Pass(NamedTuple):
+    """Which queries are attended together.
+
+    Attributes:
+        block: static; queries of one request at a time.
+        query_len: i32[B], of each request; 0: not in this pass.
+        one_each: static; the pass is of the first requests, which own one token each.
+    """
+
+    block: int
+    query_len: jax.Array
+    one_each: bool
+
+
 def _attend(
-    q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions, block: int
+    q: jax.Array,
+    kv_pages: jax.Array,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
+    part: _Pass,
+    out: jax.Array,
 ) -> jax.Array:
-    """q [T, K, G, H] → f32[T, K, G, H], `block` queries of one request at a time."""
-    _, K, G, H = q.shape
+    """q [T, K, G, H], out f32[T, K, G, H] → out with the rows of this pass."""
+    T, K, G, H = q.shape
+    block, query_len = part.block, part.query_len
     pages, table = _pages_per_chunk(kv_pages, metadata)
     chunk = pages * kv_pages.shape[2]
     # A block reads and writes `block` rows even where its request ends earlier. Blocks go in the order of their first
     # tokens, so the next one overwrites what does not belong to its predecessor; the last one needs the extra rows.
-    padded = jnp.pad(q.astype(jnp.float32) * options.scale, ((0, block - 1), (0, 0), (0, 0), (0, 0)))
-
-    query_len = metadata.query_start[1:] - metadata.query_start[:-1]  # [B]
+    extra = ((0, block - 1), (0, 0), (0, 0), (0, 0))
+    padded = jnp.pad(q.astype(jnp.float32) * options.scale, extra)
     block_end = jnp.cumsum(-(-query_len // block))  # [B], blocks of requests 0 … b
 
     def attend(number: jax.Array, out: jax.Array) -> jax.Array:
-        request = number if metadata.kind == "decode" else jnp.searchsorted(block_end, number, side="right")
+        request = number if part.one_each else jnp.searchsorted(block_end, number, side="right")
         before = number - (block_end[request] - -(-query_len[request] // block))
         start = metadata.query_start[request] + before * block
         kv_len = metadata.kv_len[request]
@@ -87,8 +116,8 @@ def _attend(
         done = softmax.finish().reshape(K, block, G, H).transpose(1, 0, 2, 3)
         return lax.dynamic_update_slice_in_dim(out, done, start, axis=0)
 
-    out: jax.Array = lax.fori_loop(0, block_end[-1], attend, jnp.zeros_like(padded))
-    return out[: q.shape[0]]
+    out = lax.fori_loop(0, block_end[-1], attend, jnp.pad(out, extra))
+    return out[:T]
 
 
 def _pages_per_chunk(kv_pages: jax.Array, metadata: AttentionMetadata) -> tuple[int, jax.Array]:

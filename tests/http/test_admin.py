@@ -66,7 +66,9 @@ def test_information(serve, engine: FakeEngine) -> None:
             response = client.get(path)
             info = response.json()
             assert (info["context_length"], info["page_size"], info["stream_interval"]) == (2048, 16, 1)
-            assert info["internal_states"][0]["num_running"] == 0
+            state = info["internal_states"][0]
+            assert (state["num_running"], state["cache"]["enabled"], state["cache"]["hit_rate"]) == (0, True, 0.25)
+            assert (state["device_idle"]["p50"], state["device_idle"]["p99"]) == (0.01, 0.01)
             assert "secret" not in response.text
         assert client.get("/version").json()["version"] == __version__
         assert client.get("/openapi.json").json()["paths"]["/v1/chat/completions"]["post"]["requestBody"]

@@ -78,6 +78,7 @@ def error_of(response: httpx.Response, status: int = 400) -> dict:
         ({"seed": 1.5}, "seed", "integer"),
         ({"stop": 5}, "stop", "string or should be a valid list"),
         ({"stop": [1]}, "stop.0", "string"),
+        ({"stop": {"a": 1}}, "stop", "string or should be a valid list"),
         ({"stop": [""]}, "stop", "non-empty"),
         ({"stop": ["x"] * 100}, "stop", "at most"),
         ({"stop_token_ids": [-1]}, "stop_token_ids", "≥ 0"),

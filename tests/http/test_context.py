@@ -15,6 +15,7 @@ from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.runtime.async_engine import LONG_TEXT, Room, _refusal, not_ready
 from palladio.runtime.errors import (
     ContextLengthError,
+    DeadlineError,
     EngineDeadError,
     EngineNotReadyError,
     GenerationError,
@@ -94,6 +95,7 @@ def test_the_smaller_limit_counts_and_is_named(tokenizer: Tokenizer) -> None:
         (499, RequestAbortedError, 499, "request_aborted"),
         (500, GenerationError, 500, "generation_failed"),
         (503, PalladioError, 503, "overloaded"),
+        (504, DeadlineError, 504, "deadline_exceeded"),
         (400, PalladioError, 400, None),
     ],
 )

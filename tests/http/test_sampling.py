@@ -27,6 +27,7 @@ from palladio.runtime.sampling_params import SamplingParams
 READ = {
     *("model", "max_tokens", "stop", "no_stop_trim", "include_stop_str_in_output", "add_special_tokens"),
     *("return_token_ids", "stream", "stream_options", "rid", "request_id"),
+    *("cache_salt", "extra_key", "priority", "timeout"),
 }
 ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
     (

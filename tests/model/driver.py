@@ -61,7 +61,8 @@ class Driver:
             query_start[row], kv_len[row], last_rows[row] = start, self.lengths[b], start + count - 1
             table[row] = self.table[b]
             start += count
-        fields = (ids, positions, query_start, kv_len, table, pages, offsets, last_rows, np.int32(len(rows)))
+        counts_of_rows = np.int32(len(rows)), np.int32(len(rows) if kind == "decode" else 0)
+        fields = (ids, positions, query_start, kv_len, table, pages, offsets, last_rows, *counts_of_rows)
         batch = ForwardBatch(*map(jnp.asarray, fields), kind=kind)
         logits, self.cache = self._step(self.leaves, self.cache, batch)
         logits = np.asarray(logits)

@@ -23,6 +23,7 @@ from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.http.routes_admin import AbortRequest
 from palladio.http.routes_generate import SAMPLING_NAMES
 from palladio.runtime import sampling_params
+from palladio.runtime.request_options import MAX_SALT_LENGTH
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
@@ -110,6 +111,7 @@ def test_limits() -> None:
         sampling_params.MAX_STOP_STRINGS,
         sampling_params.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
+        MAX_SALT_LENGTH,
         HttpConfig().max_request_bytes,
     ]
 
@@ -138,6 +140,11 @@ def paths_of(value: object, path: str = "") -> Iterator[str]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     tokenizer = Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
     return TestClient(create_app(FakeEngine(tokenizer, reply="Hello, wörld!"), HttpConfig()))
+
+
+def test_server_info(server: TestClient) -> None:
+    (state,) = server.get("/server_info").json()["internal_states"]
+    assert {name for cell, _ in rows("internal states") for name in names(cell)} == set(paths_of(state))
 
 
 EVERYTHING = {"logprobs": 1, "prompt_logprobs": 1, "return_token_ids": True}

@@ -13,6 +13,7 @@ PUBLIC_NAMES = [
     "CheckpointError",
     "ConfigError",
     "ContextLengthError",
+    "DeadlineError",
     "Engine",
     "EngineConfig",
     "EngineDeadError",

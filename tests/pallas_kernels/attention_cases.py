@@ -13,6 +13,7 @@ class Case:
     name: str
     lengths: tuple[tuple[int, int], ...]
     kind: str = "prefill"
+    num_decodes: int = 0  # of a prefill case
     num_heads: int = 4
     num_kv_heads: int = 2
     head_size: int = 64
@@ -34,6 +35,9 @@ CASES = [
     Case("chunked", ((S, S), (5, 11), (3 * S - 1, 2), (40, 60)), padding_tokens=3),
     Case("several blocks", ((0, 150), (7, 129), (0, 128), (200, 3)), padding_rows=1, padding_tokens=22),
     Case("mixed with decode", ((30, 1), (0, 33), (15, 1), (16, 1), (2, 7)), padding_rows=3, padding_tokens=5),
+    Case("mixed", ((30, 1), (0, 1), (150, 1), (0, 33), (2, 140)), num_decodes=3, padding_rows=2, padding_tokens=5),
+    Case("mixed, window", ((60, 1), (15, 1), (16, 1), (2, 70)), num_decodes=2, padding_tokens=3, window=20),
+    Case("mixed, only decodes", ((30, 1), (0, 1), (150, 1)), num_decodes=3, padding_rows=1, padding_tokens=4),
     Case("full table", ((0, 64), (63, 1)), table_width=4),
     Case("table of one page", ((0, 16), (3, 2)), table_width=1),
     Case("odd pages", ((0, 50), (9, 13)), page_size=7),

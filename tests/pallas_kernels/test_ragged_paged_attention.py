@@ -18,12 +18,13 @@ from palladio.pallas_kernels.ragged_paged_attention.api import BACKENDS
 from tests.pallas_kernels.attention_cases import CASES, Case, make
 
 
-def _metadata(data, kind):
+def _metadata(data, kind, num_decodes=0):
     return AttentionMetadata(
         jnp.asarray(data.query_start),
         jnp.asarray(data.kv_len),
         jnp.asarray(data.block_table),
         jnp.int32(data.num_requests),
+        jnp.int32(data.num_requests if kind == "decode" else num_decodes),
         kind,
     )
 
@@ -36,7 +37,7 @@ def test_matches_the_oracle(case, backend):
     out = attend(
         data.q,
         data.kv_pages,
-        _metadata(data, case.kind),
+        _metadata(data, case.kind, case.num_decodes),
         scale=case.head_size**-0.5,
         sliding_window=case.window,
         soft_cap=case.soft_cap,
@@ -64,7 +65,9 @@ def test_work_does_not_grow_with_the_block_table():
     """Loops run by the real lengths: no array of the compiled program is as wide as the table."""
     data = make(Case("narrow", ((299, 1),), kind="decode"))
     table = jnp.zeros((1, 8192), jnp.int32).at[0, :24].set(data.block_table[0])
-    metadata = AttentionMetadata(jnp.asarray(data.query_start), jnp.asarray(data.kv_len), table, jnp.int32(1), "decode")
+    metadata = AttentionMetadata(
+        jnp.asarray(data.query_start), jnp.asarray(data.kv_len), table, jnp.int32(1), jnp.int32(1), "decode"
+    )
     call = jax.jit(lambda q, pages, metadata: ragged_paged_attention(q, pages, metadata, scale=1.0, backend="xla"))
     text = call.lower(data.q, data.kv_pages, metadata).compile().as_text()
     assert not re.search(r"f32\[[^\]]*(8192|131072)", text)

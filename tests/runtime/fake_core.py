@@ -66,6 +66,7 @@ class FakeEngineCore:
         self._knobs = knobs or {}
         self._running = {}  # id → [request, tokens so far, scheduled]
         self._num_steps = 0
+        self.requests = []  # all that ever came
         self.aborted = []
 
     @property
@@ -80,6 +81,7 @@ class FakeEngineCore:
         assert request.request_id not in self._running
         assert request.params.n == 1
         assert request.params.seed is not None
+        self.requests.append(request)
         self._running[request.request_id] = (request, [], time.time())
 
     def abort(self, request_ids):
@@ -108,6 +110,10 @@ class FakeEngineCore:
         return outputs
 
     def _advance(self, request, tokens, scheduled):
+        timeout = request.options.timeout
+        if timeout is not None and time.time() > request.received + timeout:
+            finish = FinishReason("abort", message=f"not done within {timeout:g} s", status=504)
+            return TokenOutput(request.request_id, [], finish=finish)
         first = not tokens
         new, finish = [], None
         for _ in range(self._knobs.get("tokens_per_step", 1)):

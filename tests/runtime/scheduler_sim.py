@@ -9,8 +9,11 @@ from palladio.runtime.cache_manager import CacheManager
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.request import Request
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduler import ScheduledBatch, ScheduledRow, Scheduler, SchedulerLimits, StepTokens
+from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
+from palladio.runtime.scheduler import Scheduler, SchedulerLimits
+from palladio.runtime.waiting_queue import WaitingQueue
 
 EOS = 7
 
@@ -33,8 +36,9 @@ def expected_output(prompt: list[int], max_tokens: int, stop_ids: frozenset[int]
 class Simulation:
     """Runs a Scheduler `lag` steps ahead of the simulated device (1 is what EngineCore does).
 
-    The device keeps what was written to each page row, as (request, position), and checks before it samples that every
-    earlier position of the request is still there: a page that two requests write to is found at once.
+    The device keeps, for each row of each page, the salt and all tokens up to the one that was written there. Before it
+    samples it checks that every position of the request holds just that: a page that two requests write to, or a prefix
+    that is not the request's own, is found at once.
     """
 
     num_pages: int = 20
@@ -44,33 +48,57 @@ class Simulation:
     max_queued: int | None = None
     lag: int = 1
     splits_prompts: bool = True
+    mixes: bool = False
+    num_decode_steps: int = 1
+    shares_prefixes: bool = True
+    eviction_policy: str = "lru"
+    policy: str = "fcfs"
+    one_shape: bool = False
 
     def __post_init__(self) -> None:
-        self.cache = CacheManager(self.num_pages, self.page_size)
-        self.buckets = Buckets.create(max_running=self.max_running, max_step_tokens=self.max_step_tokens, growth=2)
+        self.cache = CacheManager(
+            self.num_pages,
+            self.page_size,
+            shares_prefixes=self.shares_prefixes,
+            eviction_policy=self.eviction_policy,  # type: ignore[arg-type]
+        )
+        if self.one_shape:
+            self.buckets = Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+        else:
+            self.buckets = Buckets.create(max_running=self.max_running, max_step_tokens=self.max_step_tokens, growth=2)
         limits = SchedulerLimits(
             max_running=self.max_running,
             max_queued=self.max_queued,
             max_step_tokens=self.max_step_tokens,
             splits_prompts=self.splits_prompts,
+            mixes=self.mixes,
+            num_decode_steps=self.num_decode_steps,
+            preemption_threshold=10 if self.policy == "priority" else None,
         )
-        self.scheduler = Scheduler(limits, self.buckets, self.cache)
+        waiting = WaitingQueue(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting)
         self.tables: dict[int, dict[int, int]] = {}
-        self.written: dict[tuple[int, int], tuple[str, int]] = {}
+        self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}
         self.device_tokens: dict[int, list[int]] = {}
-        self.in_flight: deque[tuple[ScheduledBatch, list[int]]] = deque()
+        self.in_flight: deque[tuple[ScheduledBatch, list[list[int]]]] = deque()
         self.outputs: dict[str, list[int]] = {}
         self.scored: dict[str, list[int]] = {}
         self.finished: dict[str, TokenOutput] = {}
         self.batches: list[ScheduledBatch] = []
 
-    def add(self, request_id: str, prompt: list[int], max_tokens: int, **params) -> None:
-        message = AddRequest(request_id, prompt, SamplingParams(max_tokens=max_tokens, seed=0, **params), [EOS], 0.0)
+    def add(
+        self, request_id: str, prompt: list[int], max_tokens: int, *, received: float = 0.0, options=None, **params
+    ) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, seed=0, **params)
+        stop_ids = [] if sampling.ignore_eos else [EOS]
+        message = AddRequest(request_id, prompt, sampling, stop_ids, received, options or RequestOptions())
         self.scheduler.add(Request.from_message(message))
         self.outputs[request_id] = []
 
     def step(self) -> bool:
         """One engine step; False when there was nothing to do."""
+        for output in self.scheduler.expire():
+            self.finished[output.request_id] = output
         batch = self.scheduler.schedule()
         if batch is not None:
             self.batches.append(batch)
@@ -80,14 +108,9 @@ class Simulation:
         while len(self.in_flight) > (self.lag if batch is not None else 0):
             done, tokens = self.in_flight.popleft()
             scores = [self._scores(row) for row in done.rows]
-            for output in self.scheduler.process(
-                done, StepTokens(tokens, [True] * len(tokens), prompt_logprobs=scores)
-            ):
-                self.outputs[output.request_id] += output.token_ids
-                if output.prompt_logprobs is not None:
-                    self.scored[output.request_id] = [entry.token_id for entry in output.prompt_logprobs]
-                if output.finish is not None:
-                    self.finished[output.request_id] = output
+            for number, sampled in enumerate(tokens):
+                step_tokens = StepTokens(sampled, [True] * len(sampled), prompt_logprobs=None if number else scores)
+                self._take(self.scheduler.process(done, step_tokens, number))
         self.scheduler.check_integrity()
         return True
 
@@ -98,15 +121,58 @@ class Simulation:
                 return
         raise AssertionError(f"not done after {max_steps} steps")
 
-    def _run(self, batch: ScheduledBatch) -> list[int]:
+    def _take(self, outputs: list[TokenOutput]) -> None:
+        for output in outputs:
+            self.outputs[output.request_id] += output.token_ids
+            if output.prompt_logprobs is not None:
+                self.scored[output.request_id] = [entry.token_id for entry in output.prompt_logprobs]
+            if output.finish is not None:
+                self.finished[output.request_id] = output
+
+    def _run(self, batch: ScheduledBatch) -> list[list[int]]:
+        """Tokens of each row that samples, for each time that the step samples."""
         for slot, column, page in batch.table_updates:
             self.tables.setdefault(slot, {})[column] = page
-        if batch.kind == "decode":
-            assert len(batch.rows) <= self.max_running
+        assert batch.num_decodes == sum(row.decodes for row in batch.rows)
+        assert [row.decodes for row in batch.rows] == sorted((row.decodes for row in batch.rows), reverse=True)
+        samples = [row.samples for row in batch.rows]
+        assert samples == sorted(samples, reverse=True), "rows that sample come first"
+        if batch.kind == "decode" and self.buckets.decode:
+            assert all(1 <= row.num_tokens <= self.num_decode_steps for row in batch.rows)
+            self.buckets.pick_decode(len(batch.rows))
         else:
             assert batch.num_tokens <= self.max_step_tokens
             self.buckets.pick_prefill(batch.num_tokens, len(batch.rows))
-        return [self._run_row(batch, i) for i in range(len(batch.rows))]
+        num_steps = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
+        return [self._run_once(batch, number) for number in range(num_steps)]
+
+    def _run_once(self, batch: ScheduledBatch, number: int) -> list[int]:
+        rows = [row for row in batch.rows if not row.decodes or number < row.num_tokens]
+        for row in rows:  # all keys and values are written before any token attends
+            slot, end = row.request.slot, row.start + (number + 1 if row.decodes else row.num_tokens)
+            if not row.decodes:
+                self.device_tokens[slot] = row.request.token_ids[:end]
+            tokens = self.device_tokens[slot]
+            assert len(tokens) == end, "the device does not know a token of this step"
+            for position in range(row.start + number, end):
+                self.written[self._place(slot, position)] = self._content(row, position)
+        sampled = []
+        for row in batch.rows[: batch.num_sampled_rows]:
+            tokens = self.device_tokens[row.request.slot]
+            if row not in rows:
+                sampled.append(-1)
+                continue
+            for position in range(len(tokens)):
+                where = self._place(row.request.slot, position)
+                assert self.written[where] == self._content(row, position), "this page holds something else"
+            token = next_token(tokens) if row.request.max_tokens else 0
+            if row.request.max_tokens:
+                self.device_tokens[row.request.slot] = [*tokens, token]
+            sampled.append(token)
+        return sampled
+
+    def _content(self, row: ScheduledRow, position: int) -> tuple[str | None, tuple[int, ...]]:
+        return row.request.options.cache_salt, tuple(self.device_tokens[row.request.slot][: position + 1])
 
     def _scores(self, row: ScheduledRow) -> list[TokenLogprob] | None:
         request = row.request
@@ -114,22 +180,6 @@ class Simulation:
         if request.prompt_logprobs is None:
             return None
         return [TokenLogprob(token, -1.0) for token in request.prompt_ids[row.start + 1 : row.start + 1 + count]]
-
-    def _run_row(self, batch: ScheduledBatch, i: int) -> int:
-        row = batch.rows[i]
-        slot, name = row.request.slot, row.request.request_id
-        if batch.kind == "prefill":
-            self.device_tokens[slot] = row.request.token_ids[: row.start + row.num_tokens]
-        tokens = self.device_tokens[slot]
-        assert len(tokens) == row.start + row.num_tokens, "the device does not know a token of this step"
-        for position in range(row.start, row.start + row.num_tokens):
-            self.written[self._place(slot, position)] = (name, position)
-        for position in range(len(tokens)):
-            assert self.written[self._place(slot, position)] == (name, position), "someone else wrote to this page"
-        if not row.samples or row.request.max_tokens == 0:
-            return 0
-        self.device_tokens[slot] = [*tokens, next_token(tokens)]
-        return self.device_tokens[slot][-1]
 
     def _place(self, slot: int, position: int) -> tuple[int, int]:
         page = self.tables[slot][position // self.page_size]

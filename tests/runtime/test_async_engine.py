@@ -11,15 +11,17 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import (
     ConfigError,
     ContextLengthError,
+    DeadlineError,
     EngineDeadError,
     EngineNotReadyError,
     InvalidRequestError,
     OverloadedError,
 )
 from palladio.runtime.hub import read_sampling_defaults, resolve_model_path
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.transport import ThreadTransport
-from tests.runtime.fake_core import FACTORY, next_token
+from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 GREEDY = {"temperature": 0.0}
@@ -30,10 +32,10 @@ def model_dir(tmp_path_factory):
     return build_tiny_tokenizer(tmp_path_factory.mktemp("model"))
 
 
-def make(model_dir, knobs=None, **flags):
+def make(model_dir, knobs=None, *, factory=FACTORY, **flags):
     flags = {"json_model_override_args": json.dumps(knobs or {}), **flags}
     config = EngineConfig.from_flags({"model_path": str(model_dir), **flags})
-    return AsyncEngine(config, ThreadTransport(FACTORY))
+    return AsyncEngine(config, ThreadTransport(factory))
 
 
 @contextlib.asynccontextmanager
@@ -174,6 +176,46 @@ async def test_refusals(model_dir):
         with pytest.raises(OverloadedError):
             await engine.flush_cache()
         await source.aclose()
+
+
+async def test_options_reach_every_sample(model_dir):
+    cores = []
+
+    def create(config, on_progress):
+        cores.append(FakeEngineCore.create(config, on_progress))
+        return cores[0]
+
+    flags = {"schedule_policy": "priority", "request_timeout": 60.0}
+    async with running(model_dir, factory=create, **flags) as engine:
+        given = RequestOptions("salt", 5, 30.0)
+        params = SamplingParams(n=2, max_tokens=1)
+        assert [output async for output in engine.generate([5], params, request_id="a", options=given)]
+        await collect(engine, [5], max_tokens=1)
+    assert [request.options for request in cores[0].requests] == [given, given, RequestOptions(timeout=60.0)]
+
+
+async def test_priority_needs_the_policy(model_dir):
+    async with running(model_dir) as engine:
+        source = engine.generate([5], SamplingParams(), request_id="r", options=RequestOptions(priority=1))
+        with pytest.raises(InvalidRequestError, match="--schedule-policy priority"):
+            await anext(source)
+        assert len(await collect(engine, [5], max_tokens=1)) == 1  # the id is free again
+
+
+async def test_deadlines(model_dir):
+    async with running(model_dir, {"step_delay": 0.005}) as engine:
+
+        def start(seconds):
+            options = RequestOptions(timeout=seconds)
+            return engine.generate([5], SamplingParams(n=2, **GREEDY), request_id="r", options=options)
+
+        with pytest.raises(DeadlineError, match=r"not done within 0.001 s"):
+            await anext(start(0.001))
+        outputs = [output async for output in start(0.1)]
+        ends = [output.finish for output in outputs if output.finish is not None]
+        assert [(end.type, end.status) for end in ends] == [("abort", 504)] * 2
+        assert ids_of(outputs) == greedy_ids(5, len(ids_of(outputs))) != []
+        assert (await engine.stats()).num_running == 0
 
 
 async def test_failing_step_reaches_every_stream(model_dir):

@@ -13,13 +13,14 @@ import pytest
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine import Engine
-from palladio.runtime.errors import ConfigError, ContextLengthError, EngineDeadError, InvalidRequestError
+from palladio.runtime.errors import ConfigError, ContextLengthError, DeadlineError, EngineDeadError, InvalidRequestError
 from palladio.runtime.outputs import FinishReason
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import finish_reason
 from palladio.runtime.tokenizer import Tokenizer
 from palladio.runtime.transport import ThreadTransport
-from tests.runtime.fake_core import FACTORY, next_token
+from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,10 +34,10 @@ def model_dir(tmp_path_factory):
     return directory
 
 
-def make(model_dir, knobs=None, **flags):
+def make(model_dir, knobs=None, *, factory=FACTORY, **flags):
     flags = {"json_model_override_args": json.dumps(knobs or {}), **flags}
     config = EngineConfig.from_flags({"model_path": str(model_dir), **flags})
-    return Engine.from_async_engine(AsyncEngine(config, ThreadTransport(FACTORY)))
+    return Engine.from_async_engine(AsyncEngine(config, ThreadTransport(factory)))
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,12 @@ def test_calls_from_several_threads(engine):
         ({"prompt": "a", "top_logprobs_num": 3}, "top_logprobs_num"),
         ({"prompt": "a", "top_logprobs_num": 300, "return_logprob": True}, "top_logprobs_num"),
         ({"prompt": "a", "logprob_start_len": -2, "return_logprob": True}, "logprob_start_len"),
+        ({"prompt": "a", "extra_key": 5}, "extra_key"),
+        ({"prompt": "a", "cache_salt": ""}, "cache_salt"),
+        ({"prompt": ["a", "b"], "cache_salt": ["x"]}, "cache_salt"),
+        ({"prompt": "a", "priority": 1}, "priority"),
+        ({"prompt": "a", "priority": "high"}, "priority"),
+        ({"prompt": ["a", "b"], "timeout": [1, -1]}, "timeout"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": ["a", "b", ""]}, "prompt"),
     ],
@@ -190,6 +197,35 @@ def test_refusals(engine, arguments, param):
         engine.generate(**arguments)
     assert caught.value.param == param
     assert engine.get_server_info()["internal_states"][0]["num_running"] == 0
+
+
+def test_options(model_dir):
+    cores = []
+
+    def create(config, on_progress):
+        cores.append(FakeEngineCore.create(config, on_progress))
+        return cores[0]
+
+    with make(model_dir, factory=create, schedule_policy="priority") as engine:
+        prompts = {"input_ids": [[5], [6]], "sampling_params": {"max_new_tokens": 1}}
+        options = {"extra_key": ["x", None], "cache_salt": "y", "priority": [1, 2], "timeout": 30}
+        engine.generate(**prompts, **options)
+        asyncio.run(engine.async_generate(**prompts, **options))
+        engine.generate(input_ids=[7], sampling_params={"max_new_tokens": 1})
+    got = [(request.prompt_ids[0], request.options) for request in cores[0].requests]
+    expected = [(5, RequestOptions('["y", "x"]', 1, 30)), (6, RequestOptions("y", 2, 30))]
+    assert got == [*expected, *expected, (7, RequestOptions())]
+
+
+def test_deadlines(model_dir):
+    with make(model_dir, {"step_delay": 0.005}) as engine:
+        with pytest.raises(DeadlineError, match=r"not done within 0.001 s"):
+            engine.generate("a", timeout=0.001)
+        cut, whole = engine.generate(["a", "b"], {"max_new_tokens": 60}, timeout=[0.1, None])
+        reason = {"type": "abort", "message": "not done within 0.1 s", "status_code": 504}
+        assert cut["meta_info"]["finish_reason"] == reason
+        assert 0 < len(cut["output_ids"]) < 60
+        assert whole["meta_info"]["finish_reason"]["type"] == "length"
 
 
 def test_encode_says_no(engine):
@@ -202,6 +238,8 @@ def test_server_info_and_flush(engine):
     info = engine.get_server_info()
     assert info["context_length"] == 256
     assert info["model_type"] == "fake"
+    state = info["internal_states"][0]
+    assert (state["cache"]["hit_rate"], state["device_idle"]["count"]) == (None, 0)
     assert engine.abort_request() == 0
 
 
@@ -243,8 +281,8 @@ def test_bad_start(tmp_path, model_dir):
         Engine(model_path=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="unknown engine option"):
         Engine(model_path=model_dir, page_sise=3)
-    with pytest.raises(ConfigError, match="--schedule-policy must be one of fcfs, got 'lpm'"):
-        Engine(model_path=model_dir, schedule_policy="lpm")
+    with pytest.raises(ConfigError, match=r"--schedule-policy must be one of .*, got 'sjf'"):
+        Engine(model_path=model_dir, schedule_policy="sjf")
     threads = threading.active_count()
     with pytest.raises(ConfigError):
         make(model_dir, {"start_error": "config"})

@@ -20,16 +20,19 @@ from palladio.runtime.errors import ConfigError, EngineDeadError, InvalidRequest
 from palladio.runtime.messages import (
     AbortRequests,
     AddRequest,
+    CacheStats,
     ControlReply,
     EngineFailed,
     EngineStats,
     FlushCache,
     GetStats,
+    HistogramData,
     LoadProgress,
     Shutdown,
     StepOutputs,
 )
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.transport import ThreadTransport
 from tests.runtime.fake_core import EOS, FACTORY, FakeEngineCore, make_ready, next_token
@@ -77,6 +80,7 @@ def wait_gone(pid, seconds):
     "message",
     [
         AddRequest("a", [1, 2], SamplingParams(seed=2**64 - 1, logit_bias={3: -1.5}, stop=["x", "é"]), [2], 1.5),
+        AddRequest("a", [1], SamplingParams(), [], 1.5, RequestOptions("salt", -7, 2.5)),
         AbortRequests(["a", "b"]),
         FlushCache(1),
         GetStats(2),
@@ -95,6 +99,11 @@ def test_codec_to_engine(message):
         make_ready(),
         EngineFailed("no", config=True),
         ControlReply(1, ok=True, stats=EngineStats(1, 2, 3, 4, 5.0, 6, None)),
+        ControlReply(
+            1,
+            ok=True,
+            stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, CacheStats(True, 7), HistogramData([0.5], [1, 2], 3.0)),
+        ),
         StepOutputs(
             [
                 TokenOutput("a", [1]),

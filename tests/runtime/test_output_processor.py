@@ -2,11 +2,13 @@ import dataclasses
 
 import pytest
 
+from palladio.runtime.config import SchedulerConfig
 from palladio.runtime.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.output_processor import SampleProcessor, merge_outputs
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
 from palladio.runtime.request_front import RequestFront
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 from tests.runtime.fake_core import make_ready
@@ -161,6 +163,19 @@ def test_expand_n(front):
     assert [request.params.seed for request in requests] == [2**64 - 1, 0, 1]
     assert [request.params.prompt_logprobs for request in requests] == [0, None, None]
     assert all(request.params.n == 1 for request in requests)
+
+
+def test_expand_settles_the_options(front, tokenizer):
+    given = RequestOptions("salt", 0, 2.0)
+    requests = front.expand("r", [5], SamplingParams(n=2), 1.0, given)
+    assert [request.options for request in requests] == [given, given]
+    with pytest.raises(InvalidRequestError, match="--schedule-policy priority"):
+        front.expand("r", [5], SamplingParams(), 1.0, RequestOptions(priority=1))
+    scheduler = SchedulerConfig(schedule_policy="priority", request_timeout=9.0)
+    (request,) = RequestFront(make_ready(), tokenizer, scheduler).expand(
+        "r", [5], SamplingParams(), 1.0, RequestOptions(priority=1)
+    )
+    assert request.options == RequestOptions(None, 1, 9.0)
 
 
 def test_drawn_seeds_follow_the_engines_seed(tokenizer):

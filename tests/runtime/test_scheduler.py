@@ -1,10 +1,15 @@
 import itertools
+import sys
+import time
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from palladio.runtime.deadlines import Deadlines
 from palladio.runtime.errors import OverloadedError
+from palladio.runtime.new_token_ratio import NewTokenRatio
+from palladio.runtime.request_options import RequestOptions
 from tests.runtime.scheduler_sim import EOS, Simulation, expected_output
 
 STOP = frozenset({EOS})
@@ -56,7 +61,7 @@ def test_max_tokens_zero_only_computes_the_prompt() -> None:
 def test_out_of_pages_retracts_and_loses_nothing() -> None:
     sim = Simulation(num_pages=12, page_size=4, max_running=4)
     prompts = {f"r{i}": ([i + 1] * 6, 30) for i in range(6)}
-    sim.scheduler._ratio = sim.scheduler._min_ratio = 0.0  # admit as if no request made output
+    sim.scheduler._ratio = NewTokenRatio(0.0)  # admit as if no request made output
     for name, (prompt, max_tokens) in prompts.items():
         sim.add(name, prompt, max_tokens)
     sim.run()
@@ -98,7 +103,7 @@ def test_abort_in_every_state_frees_everything() -> None:
 def test_prompts_that_fit_a_step_are_not_split_when_asked() -> None:
     sim = Simulation(num_pages=100, max_step_tokens=100, splits_prompts=False)
     for name in "ab":
-        sim.add(name, list(range(20, 80)), 2)
+        sim.add(name, list(range(ord(name), ord(name) + 60)), 2)
     sim.run()
     assert [row.num_tokens for batch in sim.batches if batch.kind == "prefill" for row in batch.rows] == [60, 60]
 
@@ -120,29 +125,217 @@ def test_order_is_first_come_first_served() -> None:
     assert list(sim.finished) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("one_shape", [False, True])
+def test_mixed_steps_decode_while_a_long_prompt_is_prefilled(one_shape: bool) -> None:
+    sim = Simulation(num_pages=60, mixes=True, one_shape=one_shape)
+    prompts = {"stream": ([11, 12], 30), "long": (list(range(30, 90)), 3)}
+    sim.add("stream", *prompts["stream"], ignore_eos=True)
+    sim.step()
+    sim.add("long", *prompts["long"])
+    sim.run()
+    mixed = [batch for batch in sim.batches if batch.kind == "prefill" and batch.num_decodes]
+    assert [[row.num_tokens for row in batch.rows] for batch in mixed] == [[1, 15], [1, 15], [1, 15], [1, 15]]
+    assert [batch.kind for batch in sim.batches].count("decode") == 29 - len(mixed)
+    assert sim.outputs["stream"] == expected_output([11, 12], 30, frozenset())
+    assert sim.outputs["long"] == expected_output(prompts["long"][0], 3, STOP)
+
+
+def test_steps_are_not_mixed_when_decoding_would_crowd_out_prefill() -> None:
+    sim = Simulation(num_pages=100, max_running=8, max_step_tokens=8, mixes=True)
+    for i in range(6):
+        sim.add(f"r{i}", [i + 1, 2], 40, ignore_eos=True)
+    sim.add("late", list(range(30, 60)), 3)
+    sim.run()
+    check(sim, {"late": (list(range(30, 60)), 3)})
+    assert sim.finished["late"].times.first_token <= sim.finished["r0"].times.finished
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("mixes", [False, True])
+def test_several_decode_steps_in_one(mixes: bool, lag: int) -> None:
+    prompts = {f"r{i}": ([3 * i + 1] * (2 + i), 5 + 3 * i) for i in range(6)}
+    outputs = []
+    for num_steps in (1, 4):
+        sim = Simulation(num_pages=60, num_decode_steps=num_steps, mixes=mixes, lag=lag)
+        for name, (prompt, max_tokens) in prompts.items():
+            sim.add(name, prompt, max_tokens)
+        sim.run()
+        check(sim, prompts)
+        outputs.append(sim.outputs)
+        assert max(row.num_tokens for b in sim.batches for row in b.rows if row.decodes) == num_steps
+    assert outputs[0] == outputs[1]
+
+
+def prefill_tokens(sim: Simulation, name: str) -> int:
+    return sum(
+        row.num_tokens for b in sim.batches for row in b.rows if row.request.request_id == name and not row.decodes
+    )
+
+
+def test_a_cached_prefix_is_not_computed_again() -> None:
+    sim = Simulation(num_pages=40)
+    sim.add("a", list(range(20, 33)), 6, ignore_eos=True)
+    sim.run()
+    conversation = list(range(20, 33)) + sim.outputs["a"] + [5, 6]
+    sim.add("same", list(range(20, 33)), 2)
+    sim.add("longer", conversation, 2)
+    sim.add("salted", list(range(20, 33)), 2, options=RequestOptions(cache_salt="mine"))
+    sim.run()
+    assert sim.finished["a"].cached_tokens == 0
+    assert sim.finished["same"].cached_tokens == 12
+    assert sim.finished["longer"].cached_tokens == 16, "the output is cached as well, but for its last token's page"
+    assert sim.finished["salted"].cached_tokens == 0
+    assert [prefill_tokens(sim, name) for name in ("same", "longer", "salted")] == [1, len(conversation) - 16, 13]
+    stats = sim.cache.stats()
+    assert stats.num_hit_tokens == 28
+    assert stats.num_cached_tokens > 0
+    sim.cache.flush()
+    assert sim.cache.stats().num_cached_tokens == 0
+    sim.scheduler.check_integrity()
+
+
+def test_requests_of_one_step_share_a_prefix() -> None:
+    sim = Simulation(num_pages=40, max_step_tokens=24)
+    for i in range(4):
+        sim.add(f"r{i}", [*range(20, 36), 50 + i], 2)
+    sim.step()
+    assert [row.num_tokens for row in sim.batches[0].rows] == [17, 1, 1, 1]
+    sim.run()
+    check(sim, {f"r{i}": ([*range(20, 36), 50 + i], 2) for i in range(4)})
+
+
+def test_the_prefix_of_a_prompt_that_is_still_prefilled_is_shared() -> None:
+    sim = Simulation(num_pages=60, max_step_tokens=16)
+    for i in range(2):
+        sim.add(f"r{i}", [*range(20, 60), 80 + i], 2)
+    sim.run()
+    assert [prefill_tokens(sim, name) for name in ("r0", "r1")] == [41, 1]
+
+
+def test_without_the_prefix_cache_everything_is_computed() -> None:
+    sim = Simulation(num_pages=60, shares_prefixes=False)
+    for i in range(2):
+        sim.add(f"r{i}", list(range(20, 60)), 2)
+    sim.run()
+    assert [prefill_tokens(sim, name) for name in ("r0", "r1")] == [40, 40]
+    assert sim.cache.stats().num_cached_tokens == 0
+    assert not sim.cache.stats().enabled
+
+
+def test_a_duplicate_is_dropped_for_the_cached_page() -> None:
+    """A prompt of whole pages computes its last page again, and one that wants prompt logprobs computes all."""
+    sim = Simulation(num_pages=14, page_size=1, max_step_tokens=16)
+    for name, scores in (("a", None), ("b", None), ("c", 0)):
+        sim.add(name, list(range(20, 30)), 3, prompt_logprobs=scores)
+        sim.run()
+    check(sim, dict.fromkeys("abc", (list(range(20, 30)), 3)))
+    assert sim.cache.stats().num_cached_tokens <= 13
+
+
+def test_a_priority_is_admitted_first_and_may_preempt() -> None:
+    sim = Simulation(num_pages=40, max_running=2, policy="priority")
+    for i, priority in enumerate((0, 5, 3)):
+        sim.add(f"r{i}", [i + 1, 2], 20, options=RequestOptions(priority=priority), ignore_eos=True)
+    sim.step()
+    assert {r.request_id for r in sim.scheduler.running} == {"r1", "r2"}
+    sim.add("not enough", [9], 4, options=RequestOptions(priority=13), ignore_eos=True)
+    sim.step()
+    assert {r.request_id for r in sim.scheduler.running} == {"r1", "r2"}, "more urgent by 10 is not by more than 10"
+    sim.add("urgent", [8], 4, options=RequestOptions(priority=14), ignore_eos=True)
+    sim.step()
+    sim.step()
+    assert {r.request_id for r in sim.scheduler.running} == {"r1", "urgent"}, "the least urgent made way"
+    sim.run()
+    assert len(sim.finished) == 5
+    assert sim.finished["r2"].num_retractions == 1
+    assert sim.outputs["r2"] == expected_output([3, 2], 20, frozenset())
+    assert next(iter(sim.finished)) == "urgent"
+
+
+def test_a_request_ends_at_its_deadline_wherever_it_is() -> None:
+    sim = Simulation(max_running=1, num_pages=60)
+    now = time.time()
+    sim.add("runs", [1, 2], 500 // 4, received=now, options=RequestOptions(timeout=3600.0), ignore_eos=True)
+    sim.add("waits", [3, 4], 5, received=now - 10, options=RequestOptions(timeout=9.0))
+    sim.step()
+    finish = sim.finished["waits"].finish
+    assert finish is not None
+    assert finish.status == 504
+    assert "within its timeout of 9 s (waiting for its turn)" in str(finish.message)
+    sim.step()
+    sim.scheduler._requests["runs"].received -= 3600.0
+    sim.scheduler._deadlines = Deadlines()
+    sim.scheduler._deadlines.add(sim.scheduler._requests["runs"])
+    sim.step()
+    assert "tokens done" in str(sim.finished["runs"].finish.message)
+    sim.run()
+    assert sim.cache.num_used_tokens == 0
+
+
+def test_ten_thousand_waiting_requests_are_not_touched_by_a_step() -> None:
+    """Counted, not timed: what a step looks up grows with what it admits, not with the queue."""
+    for policy in ("fcfs", "lpm", "dfs-weight", "random", "lof", "priority"):
+        counts = []
+        for num_queued in (200, 10_000):
+            sim = Simulation(num_pages=200, max_running=4, policy=policy)
+            for i in range(num_queued):
+                sim.add(f"r{i}", [i % 90, i // 90 % 90, 5], 30, ignore_eos=True)
+            calls = 0
+
+            def count(frame, event, argument) -> None:
+                nonlocal calls
+                calls += event in ("call", "c_call")
+
+            sim.scheduler.schedule()
+            sys.setprofile(count)
+            for _ in range(3):
+                sim.scheduler.schedule()
+            sys.setprofile(None)
+            counts.append(calls)
+        assert counts[1] < 1.5 * counts[0] + 50, policy
+
+
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(1, 30), st.integers(0, 25)),
         st.tuples(st.just("abort"), st.integers(0, 20), st.just(0)),
         st.tuples(st.just("step"), st.integers(1, 6), st.just(0)),
+        st.tuples(st.just("flush"), st.just(0), st.just(0)),
     ),
     max_size=30,
 )
+modes = st.fixed_dictionaries(
+    {
+        "num_pages": st.integers(14, 24),
+        "page_size": st.sampled_from([1, 2, 4]),
+        "lag": st.sampled_from([0, 1]),
+        "mixes": st.booleans(),
+        "num_decode_steps": st.sampled_from([1, 1, 3]),
+        "shares_prefixes": st.sampled_from([True, True, False]),
+        "eviction_policy": st.sampled_from(["lru", "lfu"]),
+        "policy": st.sampled_from(["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]),
+        "one_shape": st.booleans(),
+    }
+)
 
 
-@hypothesis.given(actions, st.integers(14, 24), st.sampled_from([1, 2, 4]), st.sampled_from([0, 1]))
-@hypothesis.settings(max_examples=150, deadline=None)
-def test_any_interleaving_answers_every_request(steps, num_pages: int, page_size: int, lag: int) -> None:
-    sim = Simulation(num_pages=num_pages, page_size=page_size, max_running=3, max_step_tokens=8, lag=lag)
-    capacity = (num_pages - 1) * page_size
+@hypothesis.given(actions, modes)
+@hypothesis.settings(max_examples=400, deadline=None)
+def test_any_interleaving_answers_every_request(steps, mode) -> None:
+    if mode["one_shape"]:
+        mode |= {"num_decode_steps": 1}
+    sim = Simulation(max_running=3, max_step_tokens=8, **mode)
+    capacity = (sim.num_pages - 1) * sim.page_size
     added: dict[str, tuple[list[int], int]] = {}
     aborted: set[str] = set()
     for action, first, second in steps:
         if action == "add":
             length, max_tokens = min(first, capacity // 2), min(second, capacity // 2)
             name = f"r{len(added)}"
-            added[name] = ([(length * 7 + i) % 90 for i in range(length)], max_tokens)
-            sim.add(name, *added[name], prompt_logprobs=0 if first % 2 else None)
+            shared = list(range(10, 10 + length - length // 4))  # of every prompt: so that most share something
+            added[name] = (shared + [(length * 7 + i) % 90 for i in range(length // 4)], max_tokens)
+            options = RequestOptions(priority=11 * (second % 3), cache_salt=None if second % 5 else "salt")
+            sim.add(name, *added[name], prompt_logprobs=0 if first % 3 == 0 else None, options=options)
         elif action == "abort" and first < len(added):
             name = f"r{first}"
             if sim.scheduler.abort(name):
@@ -150,5 +343,7 @@ def test_any_interleaving_answers_every_request(steps, num_pages: int, page_size
         elif action == "step":
             for _ in range(first):
                 sim.step()
+        elif action == "flush":
+            sim.cache.flush()
     sim.run()
     check(sim, {name: value for name, value in added.items() if name not in aborted})

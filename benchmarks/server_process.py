@@ -1,0 +1,146 @@
+"""Servers for benchmarks: started on a free port, watched through /proc, ended with all of their children."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palladio.utils import terminate_process
+
+START_SECONDS = 400.0
+PACKAGES = ("palladio", "jax", "jaxlib", "numpy", "transformers", "torch", "httpx", "uvicorn")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process and its descendants take: bytes of resident memory, open files (sockets too), threads."""
+
+    rss: int = 0
+    files: int = 0
+    threads: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(self.rss + other.rss, self.files + other.files, self.threads + other.threads)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that answers.
+
+    Attributes:
+        url: its address, without a path.
+        process: None where somebody else started it.
+        log: what it prints; None where somebody else started it.
+    """
+
+    url: str
+    process: subprocess.Popen[str] | None = None
+    log: Path | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is None or self.process.poll() is None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def palladio_command(model_path: str | None, flags: Sequence[str]) -> list[str]:
+    """The launch command; without a path, of the embedded model."""
+    model = ["--model-path", model_path] if model_path else []
+    return [sys.executable, "-m", "palladio", "serve", *model, *flags]
+
+
+@contextlib.contextmanager
+def running_server(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[RunningServer]:
+    """Starts `command` with a --host and a --port, waits until /health is 200, and ends it in the end.
+
+    Args:
+        environment: beside this process's own.
+
+    Raises:
+        RuntimeError: it ended before it was ready.
+        TimeoutError: it was not ready after START_SECONDS.
+    """
+    port = free_port()
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"} | dict(environment or {}),
+            start_new_session=True,
+        )
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", process, START_SECONDS)
+        yield RunningServer(f"http://127.0.0.1:{port}", process, log)
+    finally:
+        terminate_process(process)
+
+
+def wait_until_healthy(url: str, process: subprocess.Popen[str], limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+            return
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with exit code {process.returncode}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not ready after {limit:g} s")
+        time.sleep(0.2)
+
+
+def usage_of_tree(pid: int) -> Usage:
+    """Of a process and all of its descendants together; Usage() when it has ended. Linux only."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    tree = [pid]
+    for member in tree:  # grows while it is walked
+        tree += children.get(member, ())
+    return sum(map(_usage_of, tree), Usage())
+
+
+def _usage_of(pid: int) -> Usage:
+    folder = Path(f"/proc/{pid}")
+    try:
+        pages = int((folder / "statm").read_text().split()[1])
+        files = len(list((folder / "fd").iterdir()))
+        threads = len(list((folder / "task").iterdir()))
+    except OSError:  # it has ended
+        return Usage()
+    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), files, threads)
+
+
+def provenance() -> dict[str, Any]:
+    """What every report says of its making: date, machine, versions, command."""
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": f"{platform.platform()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "versions": versions,
+        "command": shlex.join(["python", *sys.argv]),
+    }
