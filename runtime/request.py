@@ -108,19 +108,19 @@ class Request:
     @property
     def wants_token(self) -> bool:
         """Whether one more token may be sampled once all dispatched steps have run."""
-        return self.num_output_tokens + self.num_pending < self.max_tokens
+        return self.num_tokens - len(self.prompt_ids) < self.max_tokens
 
     @property
     def max_remaining_tokens(self) -> int:
-        return self.max_tokens - self.num_output_tokens - self.num_pending
+        return self.max_tokens - (self.num_tokens - len(self.prompt_ids))
 
     def finish_reason(self) -> FinishReason | None:
         """Whether the last read token ends it."""
-        if self.num_output_tokens and self.num_output_tokens >= self.params.min_tokens:
-            last = self.token_ids[-1]
-            if last in self.stop_token_ids:
-                return FinishReason("stop", matched=last)
-        if self.num_output_tokens >= self.max_tokens:
+        num_output = len(self.token_ids) - len(self.prompt_ids)
+        last = self.token_ids[-1]
+        if last in self.stop_token_ids and num_output >= max(self.params.min_tokens, 1):
+            return FinishReason("stop", matched=last)
+        if num_output >= self.max_tokens:
             return FinishReason("length")
         return None
 

@@ -146,9 +146,10 @@ class Scheduler:
         """
         outputs: list[TokenOutput] = []
         now = time.time()
+        finished = RequestStatus.FINISHED
         for i, row in enumerate(batch.rows):
             request = row.request
-            if request.status is RequestStatus.FINISHED:
+            if request.status is finished:
                 continue  # ended while this step was under way
             if tokens.prompt_logprobs is not None:
                 self._take_prompt_logprobs(request, row, tokens.prompt_logprobs[i])
@@ -243,14 +244,23 @@ class Scheduler:
 
     def _take_decoding(self) -> list[Request]:
         """Requests that can decode, each with room for one more token."""
-        ready = [r for r in self.running if not r.is_prefilling and r.wants_token]
-        if not ready:
-            return ready
-        if self._retract_for(ready):
+        size = self.cache.page_size
+        ready: list[Request] = []
+        growing: list[Request] = []
+        for request in self.running:  # as plain as can be: this runs for each request at each step
+            length = request.num_computed
+            if length < request.prefill_end or not request.wants_token:
+                continue
+            ready.append(request)
+            if length >= len(request.pages) * size:
+                growing.append(request)
+        if len(growing) > self.cache.num_available_pages:
+            self._retract_for(growing)
             ready = [r for r in ready if r.status is RequestStatus.RUNNING]
-        for request in ready:
-            grown = self.cache.grow(request, request.num_computed + 1)
-            assert grown, "retraction left too few pages"
+        for request in growing:
+            if request.status is RequestStatus.RUNNING:
+                grown = self.cache.grow(request, request.num_computed + 1)
+                assert grown, "retraction left too few pages"
         return ready
 
     def _decode(self, decoding: list[Request]) -> ScheduledBatch | None:
@@ -282,26 +292,21 @@ class Scheduler:
 
     # Retraction and preemption
 
-    def _retract_for(self, ready: list[Request]) -> bool:
-        """Takes pages from running requests until each ready one can grow by a token; False if none had to go.
+    def _retract_for(self, growing: list[Request]) -> None:
+        """Takes pages from running requests until each of the growing ones that is left can have another.
 
         The least urgent go first; of those, who loses least: the fewest computed tokens have to be computed again, and
         among equals the youngest goes. One request always stays, and it fits alone, so the others get their turn.
         """
-        cache = self.cache
-        growing = {r.request_id for r in ready if cache.pages_to_grow(r, r.num_computed + 1)}
-        if len(growing) <= cache.num_available_pages:
-            return False
-        old_ratio, retracted = self._ratio.value, 0
+        num_growing, old_ratio, retracted = len(growing), self._ratio.value, 0
         victims = sorted(self.running, key=self._retraction_order)
-        while len(growing) > cache.num_available_pages and len(victims) > 1:
+        while num_growing > self.cache.num_available_pages and len(victims) > 1:
             victim = victims.pop()
-            growing.discard(victim.request_id)
+            num_growing -= victim in growing
             self._retract(victim)
             retracted += 1
         self._ratio.raise_for(self.running)
         self.retractions.append(Retraction(retracted, old_ratio, self._ratio.value))
-        return True
 
     def _retraction_order(self, request: Request) -> tuple[int, int, float]:
         """Who is retracted last sorts first."""
@@ -361,18 +366,21 @@ class Scheduler:
         return output
 
     def _take_token(self, request: Request, tokens: StepTokens, i: int, now: float) -> TokenOutput:
-        output = TokenOutput(request.request_id, [], cached_tokens=request.num_cached_tokens)
+        token_ids: list[int] = []
+        output = TokenOutput(request.request_id, token_ids, cached_tokens=request.num_cached_tokens)
         if request.max_tokens > 0:
+            token_id = tokens.token_ids[i]
             request.num_pending -= 1
-            request.token_ids.append(tokens.token_ids[i])
-            output.token_ids.append(tokens.token_ids[i])
-            logprob = None if tokens.logprobs is None else tokens.logprobs[i]
-            output.logprobs = None if logprob is None else [logprob]
+            request.token_ids.append(token_id)
+            token_ids.append(token_id)
+            if tokens.logprobs is not None and (logprob := tokens.logprobs[i]) is not None:
+                output.logprobs = [logprob]
         if request.first_token is None:
             request.first_token = now
             output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
-        output.finish = request.finish_reason() if tokens.is_finite[i] else NOT_FINITE
-        if output.finish is not None:
+        finish = request.finish_reason() if tokens.is_finite[i] else NOT_FINITE
+        if finish is not None:
+            output.finish = finish
             self._finish(request, output, now)
         return output
 
