@@ -73,7 +73,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 DTYPE = jnp.bfloat16
-PROGRAMS = ("forward", "sample", "score", "reset")
+PROGRAMS = ("forward", "sample", "decode", "score", "reset", "tables", "compare")
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?\w+\[([\d,]*)\].*?[)\]}] ([a-z][\w-]*)\(")
 _COPIES = ("copy", "copy-start", "transpose", "convert")
@@ -124,6 +124,7 @@ class Sizes:
     page_size: int
     max_running: int
     context_length: int
+    decode_steps: int
 
 
 def abstract_weights(config: ModelConfig, mesh: Mesh) -> tuple[ModelStructure, Weights]:
@@ -179,7 +180,7 @@ def check(program: Compiled, facts: Facts, target: Target) -> list[str]:
         wrong.append(f"updates {program.alias_bytes:,} of {program.donated_bytes:,} donated bytes in place")
     if (needed := program.argument_bytes + program.temp_bytes) > target.memory:
         wrong.append(f"needs {needed / 2**30:.1f} GiB of {target.memory / 2**30:.0f}")
-    if facts.cache_copies and target.platform != "tpu":
+    if facts.cache_copies:
         wrong.append(f"copies a layer's cache {facts.cache_copies} times")
     if facts.host_calls:
         wrong.append(f"calls the host {facts.host_calls} times")
@@ -201,9 +202,10 @@ def compile_all(
         StaticModel(structure, hidden, config.vocab_size),
         state,
         sizes.buckets,
-        StepLayouts.of(sizes.buckets, sizes.page_size),
+        StepLayouts.of(sizes.buckets, sizes.page_size, sizes.decode_steps),
         sizes.page_size,
     )
+    programs.add_compare()
     cache = state.kv_cache[0]
     cache_shape = cache.sharding.shard_shape(cache.shape)
     print(
@@ -265,8 +267,8 @@ def _sizes(args: argparse.Namespace, config: ModelConfig) -> Sizes:
     if not args.all:
         prefill = (bucket for bucket in buckets.prefill if bucket.num_tokens in args.prefill)
         chosen = tuple(prefill) or tuple(PrefillBucket(n, 1) for n in args.prefill)
-        buckets = Buckets(tuple(args.decode), chosen, buckets.sample)
-    return Sizes(buckets, args.page_size, DEFAULTS.max_running, context_length)
+        buckets = Buckets(tuple(args.decode), chosen, tuple(args.decode))
+    return Sizes(buckets, args.page_size, DEFAULTS.max_running, context_length, args.decode_steps)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -276,6 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, help="other than the model's own, for a quick look")
     parser.add_argument("--devices", type=int, default=1, help="tensor parallelism")
     parser.add_argument("--decode", type=int, nargs="*", default=[1, 64], help="requests of decode buckets")
+    parser.add_argument("--decode-steps", type=int, default=1, help="forward passes of a decode step")
     parser.add_argument("--prefill", type=int, nargs="*", default=[2048], help="tokens of prefill buckets")
     parser.add_argument("--all", action="store_true", help="every bucket of an engine with default flags")
     parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=PROGRAMS)

@@ -9,7 +9,7 @@ Each side runs in a process of its own, one at a time, warms up once, and is end
 cannot run is shown as such. Launch flags of palladio-server follow `--`.
 
 Workloads: one request; 16 at once; 16 at once with a common prefix of 512 tokens, which the run before had too, so that
-a prefix cache has it.
+a prefix cache has it. Only a quiet machine gives figures: llama.cpp's threads spin while they wait for each other.
 
 hf-generate needs torch; hf-serve needs `pip install 'transformers[serving]'` too. llama-server takes part where its
 path is given, with each model as GGUF, made by llama.cpp's `convert_hf_to_gguf.py --outtype f32` (these checkpoints'
@@ -69,10 +69,9 @@ class Prompts:
 
     def texts(self, workload: Workload, run: int) -> list[str]:
         """Prompts of at least the workload's length, hardly more; only their common prefix is the same in every run."""
-        shared = self._text(random.Random(workload.name), workload.shared_tokens)
+        shared = self._lengthen("", random.Random(workload.name), workload.shared_tokens)
         rng = random.Random(f"{workload.name} {run}")
-        own = workload.prompt_tokens - workload.shared_tokens
-        return [f"{shared} {self._text(rng, own)}".strip() for _ in range(workload.requests)]
+        return [self._lengthen(shared, rng, workload.prompt_tokens) for _ in range(workload.requests)]
 
     def ids(self, workload: Workload, run: int) -> list[list[int]]:
         """The same as token ids, cut to one length."""
@@ -81,8 +80,7 @@ class Prompts:
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def _text(self, rng: random.Random, num_tokens: int) -> str:
-        text = ""
+    def _lengthen(self, text: str, rng: random.Random, num_tokens: int) -> str:
         while len(self._encode(text)) < num_tokens:
             text = f"{text} {rng.choice(WORDS)}".strip()
         return text

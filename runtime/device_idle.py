@@ -36,9 +36,9 @@ class DispatchedStep(Protocol):
 
 
 class DeviceIdle:
-    """A histogram of upper bounds of the device's idle time before each step.
+    """A histogram of the device's idle time before each step, never underestimated by more than a thread's wake-up.
 
-    The newest step was last seen running at some moment; the next one was dispatched at a later one. In between the
+    The newest step was last known to run at some moment; the next one was dispatched at a later one. In between the
     device may have been idle. If the newest step still runs when the next one has been dispatched, there is no gap.
 
     Attributes:
@@ -53,6 +53,11 @@ class DeviceIdle:
     def look(self) -> None:
         """Called between the host's tasks: the more often, the tighter the bound."""
         if self._newest is not None and not self._newest.is_done:
+            self._seen_running = time.perf_counter()
+
+    def waited(self, step: DispatchedStep) -> None:
+        """The host has just waited for this step: if another one follows, that has only begun."""
+        if step is not self._newest:
             self._seen_running = time.perf_counter()
 
     def dispatched(self, step: DispatchedStep, started: float) -> None:

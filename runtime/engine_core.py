@@ -146,7 +146,10 @@ class EngineCore:
         outputs: list[TokenOutput] = []
         while len(self._in_flight) > keep:
             step = self._in_flight.popleft()
+            waits = not step.is_done
             read = self._runner.read(step)
+            if waits:
+                self._idle.waited(step)
             self._idle.look()
             self._self_check.compare(step.batch)
             for number, tokens in enumerate(read):

@@ -97,8 +97,8 @@ class EngineStats:
         num_compiles_after_ready: programs that steps compiled; anything but 0 is a defect.
         integrity_error: what check_integrity finds wrong; looked for only while nothing runs.
         cache: the prefix cache.
-        device_idle: seconds between the end of one step and the start of the next, while there was work; an upper
-            bound: 0 where the next step was dispatched before the one before it had ended.
+        device_idle: seconds between the end of one step and the dispatch of the next, while there was work, as far as
+            the host can tell: 0 where the next step was dispatched before the one before it had ended.
     """
 
     num_running: int

@@ -21,22 +21,35 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.mark.parametrize("target", COMPILER)
 @pytest.mark.parametrize("model", ["qwen2.5-0.5b", "llama-3.1-8b"])
 def test_every_program_compiles(target, model, tmp_path):
+    programs, table = compile_programs(target, model, tmp_path)
+    assert [row["program"] for row in programs] == [
+        "forward 16",
+        "forward 256/256",
+        "score 256",
+        *(f"sample 16 {tier}" for tier in ("greedy", "random", "full")),
+        "reset",
+        "tables",
+        "compare",
+    ]
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+
+
+@pytest.mark.parametrize("target", COMPILER)
+def test_several_decode_steps_compile_to_one_program(target, tmp_path):
+    programs, table = compile_programs(target, "qwen2.5-0.5b", tmp_path, "--decode-steps", "4", "--only", "decode")
+    assert [row["program"] for row in programs] == [f"decode 16 {tier}" for tier in ("greedy", "random", "full")]
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+
+
+def compile_programs(target, model, tmp_path, *flags):
     if importlib.util.find_spec(COMPILER[target]) is None:
         pytest.skip(f"{COMPILER[target]} is not installed")
     report = tmp_path / "report.json"
-    sizes = ["--layers", "2", "--decode", "16", "--prefill", "256", "--json", str(report)]
+    sizes = ["--layers", "2", "--decode", "16", "--prefill", "256", "--json", str(report), *flags]
     command = [sys.executable, "benchmarks/aot_steps.py", "--target", target, "--model", model, *sizes]
     done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
     assert report.exists(), done.stderr[-3000:]
-    programs = json.loads(report.read_text())["programs"]
-    assert [row["program"] for row in programs] == [
-        "forward 16",
-        *(f"sample 16 {tier}" for tier in ("greedy", "random", "full")),
-        "forward 256/16",
-        "score 256",
-        "reset",
-    ]
-    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, done.stdout
+    return json.loads(report.read_text())["programs"], done.stdout
 
 
 def _environment() -> dict[str, str]:

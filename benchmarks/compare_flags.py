@@ -1,0 +1,155 @@
+"""What a scheduling flag gains or costs: the same workload on two engines that differ in that flag, turn by turn.
+
+    python benchmarks/compare_flags.py --compare radix mixed overlap steps deterministic --model tiny --turns 3
+
+Both engines live in this process, without HTTP, and take turns, so that a noisy machine disturbs both alike. Reports
+medians over the turns and their ratio.
+"""
+
+import argparse
+import dataclasses
+import json
+import platform
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from checkpoints import make_checkpoint
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.engine_core import EngineCore
+from palladio.runtime.messages import AddRequest
+from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.stats_report import upper_bound
+
+MAX_ID = 4000  # ids below this are ordinary tokens of every checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrival:
+    """Attributes: at: seconds from the start. prompt: token ids. max_tokens: generated in full (no stop ids)."""
+
+    at: float
+    prompt: list[int]
+    max_tokens: int
+
+
+def shared_prefix(rng: np.random.Generator, scale: float) -> list[Arrival]:
+    """48 requests at once: a common prefix of 512 tokens, 32 of their own, 16 generated."""
+    prefix = rng.integers(3, MAX_ID, 512).tolist()
+    return [Arrival(0.0, prefix + rng.integers(3, MAX_ID, 32).tolist(), 16) for _ in range(round(48 * scale))]
+
+
+def decode(rng: np.random.Generator, scale: float) -> list[Arrival]:
+    """16 requests at once, short prompts, 128 generated."""
+    return [Arrival(0.0, rng.integers(3, MAX_ID, 16).tolist(), round(128 * scale)) for _ in range(16)]
+
+
+def arrivals(rng: np.random.Generator, scale: float) -> list[Arrival]:
+    """8 streams of 160 tokens, and prompts of 200 to 800 tokens with 24 generated that come in one by one."""
+    streams = [Arrival(0.0, rng.integers(3, MAX_ID, 16).tolist(), round(160 * scale)) for _ in range(8)]
+    times = np.cumsum(rng.exponential(0.06, round(16 * scale)))
+    sizes = rng.integers(200, 800, len(times))
+    late = zip(times.tolist(), sizes.tolist(), strict=True)
+    return streams + [Arrival(at, rng.integers(3, MAX_ID, size).tolist(), 24) for at, size in late]
+
+
+COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival]], dict[str, Any], dict[str, Any]]] = {
+    "radix": (shared_prefix, {}, {"disable_radix_cache": True}),
+    "mixed": (arrivals, {"enable_mixed_chunk": True}, {"disable_mixed_chunk": True}),
+    "overlap": (decode, {}, {"disable_overlap_schedule": True}),
+    "steps": (decode, {"num_continuous_decode_steps": 4}, {}),
+    "deterministic": (decode, {"deterministic": True}, {}),
+    "deterministic-arrivals": (arrivals, {"deterministic": True}, {}),
+}
+
+
+def run(core: EngineCore, workload: list[Arrival]) -> dict[str, float]:
+    """Figures of one workload: output tokens per second, time to the first token, gap between tokens, device idle."""
+    before = core.stats().device_idle
+    queue = sorted(enumerate(workload), key=lambda item: item[1].at)
+    arrived: dict[str, float] = {}
+    token_times: dict[str, list[float]] = defaultdict(list)
+    start = time.perf_counter()
+    while queue or core.has_work:
+        now = time.perf_counter() - start
+        while queue and queue[0][1].at <= now:
+            number, arrival = queue.pop(0)
+            params = SamplingParams(max_tokens=arrival.max_tokens, temperature=0.0, seed=0)
+            core.add(AddRequest(f"r{number}", arrival.prompt, params, [], time.time()))
+            arrived[f"r{number}"] = arrival.at
+        outputs = core.step() if core.has_work else []
+        now = time.perf_counter() - start
+        for output in outputs:
+            token_times[output.request_id] += [now] * len(output.token_ids)
+    wall = time.perf_counter() - start
+    gaps = [gap for times in token_times.values() for gap in np.diff(times).tolist()]
+    stats = core.stats()
+    after = stats.device_idle
+    idle = dataclasses.replace(
+        after, counts=[b - a for a, b in zip(before.counts or after.counts, after.counts, strict=True)]
+    )
+    core.flush_cache()
+    return {
+        "tokens/s": sum(map(len, token_times.values())) / wall,
+        "ttft p50 ms": 1e3 * statistics.median(times[0] - arrived[name] for name, times in token_times.items()),
+        "gap p50 ms": 1e3 * float(np.percentile(gaps, 50)),
+        "gap p99 ms": 1e3 * float(np.percentile(gaps, 99)),
+        "idle p50 ms": 1e3 * (upper_bound(idle, 0.5) or 0.0),
+        "idle p99 ms": 1e3 * (upper_bound(idle, 0.99) or 0.0),
+    }
+
+
+def compare(name: str, path: Path, turns: int, scale: float) -> dict[str, Any]:
+    """Medians of both sides, and first / second."""
+    make, *sides = COMPARISONS[name]
+    common = {"model_path": str(path), "max_total_tokens": 32768, "max_running_requests": 64, "random_seed": 0}
+    cores = [EngineCore.create(EngineConfig.from_flags(common | flags), lambda progress: None) for flags in sides]
+    rows: list[list[dict[str, float]]] = [[], []]
+    for turn in range(turns + 1):  # the first warms up
+        for side, core in enumerate(cores):
+            figures = run(core, make(np.random.default_rng(turn), scale))
+            if turn:
+                rows[side].append(figures)
+    medians = [{key: statistics.median(row[key] for row in side) for key in side[0]} for side in rows]
+    ratios = {key: medians[0][key] / medians[1][key] if medians[1][key] else None for key in medians[0]}
+    return {"comparison": name, "flags": sides, "medians": medians, "ratio": ratios, "turns": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--compare", choices=COMPARISONS, nargs="+", default=list(COMPARISONS))
+    parser.add_argument("--model", choices=["tiny", "0.5b"], default="tiny")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the workloads")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    args = parser.parse_args()
+    path = make_checkpoint(args.model, Path.home() / ".cache" / "palladio")
+    results = []
+    for name in args.compare:
+        result = compare(name, path, args.turns, args.scale)
+        results.append(result)
+        print(f"{name}: {result['flags'][0] or 'default'} against {result['flags'][1] or 'default'}")
+        for key, ratio in result["ratio"].items():
+            first, second = (side[key] for side in result["medians"])
+            print(f"  {key:<12} {first:10.2f} {second:10.2f}  {'' if ratio is None else f'{ratio:6.2f}x'}", flush=True)
+    if args.json:
+        report = {
+            "command": " ".join(["python", *sys.argv]),
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "machine": platform.platform(),
+            "jax": jax.__version__,
+            "model": args.model,
+            "results": results,
+        }
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""Thousands of chat requests at once, all cancelled after some seconds; or fewer, each of which must get its answer.
+
+    python benchmarks/torture.py --requests 5000 --cancel-after 10
+    python benchmarks/torture.py --requests 5000 --cancel-after 10 --cancel-by abort
+    python benchmarks/torture.py --finish --requests 400
+
+The requests are those of SGLang's tutorial on cancelling a batch: another system message each, max_tokens 128. The
+server is one of its own, with the limits that the tutorial's log shows, unless launch flags follow `--`. They are
+cancelled by closing their connections, or by one /abort_request. Exit code 1 if
+
+- a request ends in any other way than cancelled or answered in full;
+- /health fails meanwhile, or takes longer than --patience seconds;
+- afterwards anything still runs, waits or holds tokens, a page is lost, something was compiled, or the server has ended;
+- a new request is then not answered within --patience seconds;
+- with --finish: not every request is answered. How long they waited for their first token is shown.
+"""
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+from server_process import RunningServer, palladio_command, provenance, running_server, usage_of_tree
+from serving import percentile, text_of
+
+TUTORIAL_LIMITS = ("--max-total-tokens", "20480", "--max-running-requests", "200")
+MAX_TOKENS = 128
+CLIENT_SIZE = 100  # connections; a client looks through all of its own at each request
+FAILURES = (httpx.HTTPError, ValueError, KeyError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Attributes:
+    cancel_after: seconds; None: every request may finish.
+    cancel_by: how: each client closes its connection, or one call aborts everything.
+    patience: seconds that /health, and a new request afterwards, may take.
+    limit: seconds for all of it.
+    """
+
+    requests: int
+    cancel_after: float | None
+    cancel_by: Literal["disconnect", "abort"] = "disconnect"
+    patience: float = 10.0
+    limit: float = 900.0
+    max_tokens: int = MAX_TOKENS
+
+
+@dataclasses.dataclass(slots=True)
+class Fate:
+    """How a request ended: "answered", "cancelled" or an error; when its first token came; seconds since the start."""
+
+    end: str = "cancelled"
+    first: float | None = None
+    total: float | None = None
+    tokens: int = 0
+
+
+def body_of(number: int, max_tokens: int) -> dict[str, Any]:
+    return {
+        "messages": [
+            {"role": "system", "content": f"{number}: You are a helpful AI assistant"},
+            {"role": "user", "content": "Write a detailed story about topic. Make it very long."},
+        ],
+        "max_tokens": max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def torture(url: str, plan: Plan) -> dict[str, Any]:
+    """Runs the plan against a server; `violations` in the report is empty if the server stood it."""
+    limits = httpx.Limits(max_connections=None)
+    count = -(-plan.requests // CLIENT_SIZE)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def client() -> httpx.AsyncClient:
+            return await stack.enter_async_context(httpx.AsyncClient(base_url=url, limits=limits, timeout=plan.limit))
+
+        clients, control = [await client() for _ in range(count)], await client()
+        fates = [Fate() for _ in range(plan.requests)]
+        health = asyncio.create_task(_watch_health(control))
+        start = time.perf_counter()
+        tasks = [
+            asyncio.create_task(_one(clients[i // CLIENT_SIZE], i, plan.max_tokens, fates[i], start))
+            for i in range(plan.requests)
+        ]
+        await asyncio.wait(tasks, timeout=plan.limit if plan.cancel_after is None else plan.cancel_after)
+        ended_before = sum(task.done() for task in tasks)
+        cancelled = time.perf_counter()
+        aborted = await _cancel(control, tasks, plan) if ended_before < plan.requests else 0
+        health.cancel()
+        await asyncio.gather(health, return_exceptions=True)
+        health_seconds, health_errors = health.result() if not health.cancelled() else ([], ["no result"])
+        stats, seconds_to_empty = await _wait_until_empty(control, cancelled, limit=60.0)
+        seconds_to_answer, answer_error = await _ask_again(control, plan)
+    ends = collections.Counter(fate.end for fate in fates)
+    violations = [f"{count} requests ended with: {end}" for end, count in ends.items() if end not in ENDS]
+    violations += health_errors
+    if max(health_seconds, default=0.0) > plan.patience:
+        violations.append(f"/health took {max(health_seconds):.1f} s")
+    wanted = {"num_running": 0, "num_waiting": 0, "num_used_tokens": 0, "integrity_error": None}
+    wanted |= {"num_compiles_after_ready": 0}
+    wrong = {name: stats.get(name) for name, value in wanted.items() if stats.get(name) != value}
+    if wrong:
+        violations.append(f"afterwards: {wrong}")
+    if answer_error or seconds_to_answer > plan.patience:
+        violations.append(f"a new request took {seconds_to_answer:.1f} s: {answer_error or 'too long'}")
+    if plan.cancel_after is None and ends["answered"] != plan.requests:
+        violations.append(f"{plan.requests - ends['answered']} requests were not answered")
+    waits = [fate.first for fate in fates if fate.first is not None]
+    return {
+        "plan": dataclasses.asdict(plan),
+        "ends": dict(ends),
+        "ended_before_cancelling": ended_before,
+        "aborted": aborted,
+        "started": len(waits),
+        "seconds": cancelled - start,
+        "completion_tokens": sum(fate.tokens for fate in fates),
+        "wait_p50": percentile(waits, 50),
+        "wait_p99": percentile(waits, 99),
+        "wait_max": max(waits, default=None),
+        "health_max": max(health_seconds, default=None),
+        "seconds_to_empty": seconds_to_empty,
+        "seconds_to_answer": seconds_to_answer,
+        "violations": violations,
+    }
+
+
+ENDS = ("answered", "cancelled")
+
+
+async def _one(client: httpx.AsyncClient, number: int, max_tokens: int, fate: Fate, start: float) -> None:
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=body_of(number, max_tokens)) as response:
+            if response.status_code != 200:
+                text = (await response.aread()).decode(errors="replace")
+                fate.end = f"HTTP {response.status_code}: {text[:200]}"
+                return
+            finish = None
+            async for line in response.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                event = json.loads(line[6:])
+                if "error" in event:
+                    fate.end = f"error event: {event['error']['message'][:200]}"
+                    return
+                for choice in event["choices"]:
+                    finish = choice["finish_reason"] or finish
+                    if fate.first is None and text_of(choice):
+                        fate.first = time.perf_counter() - start
+                if event.get("usage"):
+                    fate.tokens = event["usage"]["completion_tokens"]
+    except FAILURES as error:
+        fate.end = f"{type(error).__name__}: {error}"
+        return
+    fate.total = time.perf_counter() - start
+    is_full = finish == "stop" or (finish == "length" and fate.tokens == max_tokens)
+    fate.end = "answered" if is_full else "cancelled" if finish == "abort" else f"finish_reason {finish}"
+
+
+async def _cancel(control: httpx.AsyncClient, tasks: Sequence[asyncio.Task[None]], plan: Plan) -> int:
+    """Cancels what has not ended; returns what /abort_request says that it aborted."""
+    aborted = 0
+    if plan.cancel_by == "abort" and plan.cancel_after is not None:
+        response = await control.post("/abort_request", json={"abort_all": True})
+        aborted = int(response.raise_for_status().json()["aborted"])
+        await asyncio.wait(tasks, timeout=60)  # each now gets the end of its stream
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return aborted
+
+
+async def _watch_health(client: httpx.AsyncClient) -> tuple[list[float], list[str]]:
+    """How long /health took, asked for twice a second until this is cancelled."""
+    seconds: list[float] = []
+    errors: list[str] = []
+    try:
+        while True:
+            start = time.perf_counter()
+            try:
+                (await client.get("/health")).raise_for_status()
+            except httpx.HTTPError as error:
+                errors.append(f"/health: {type(error).__name__}: {error}")
+            seconds.append(time.perf_counter() - start)
+            await asyncio.sleep(0.5)
+    except asyncio.CancelledError:
+        return seconds, errors
+
+
+async def _wait_until_empty(client: httpx.AsyncClient, since: float, limit: float) -> tuple[dict[str, Any], float]:
+    """The server's statistics once nothing runs (or after `limit` seconds), and how long that took."""
+    while True:
+        info = (await client.get("/get_server_info")).raise_for_status().json()
+        stats: dict[str, Any] = info["internal_states"][0]
+        seconds = time.perf_counter() - since
+        if not (stats["num_running"] or stats["num_waiting"] or stats["num_used_tokens"]) or seconds > limit:
+            return stats, seconds
+        await asyncio.sleep(0.05)
+
+
+async def _ask_again(client: httpx.AsyncClient, plan: Plan) -> tuple[float, str]:
+    """Seconds that one more request takes, and what is wrong with its answer."""
+    fate = Fate()
+    start = time.perf_counter()
+    try:
+        async with asyncio.timeout(plan.patience * 3):
+            await _one(client, plan.requests, 16, fate, start)
+    except TimeoutError:
+        fate.end = "no answer"
+    return time.perf_counter() - start, "" if fate.end == "answered" else fate.end
+
+
+def allow_connections(count: int) -> None:
+    """Lets this process, and the server that it starts, open so many connections.
+
+    Raises:
+        RuntimeError: the system does not allow it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + 500
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise RuntimeError(f"{count} connections take {needed} open files, and this process may have {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+
+
+def show(report: dict[str, Any]) -> None:
+    def text(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2f}"
+
+    for end, count in sorted(report["ends"].items()):
+        print(f"{count:>8} {end}")
+    print(f"{report['started']:>8} had their first token; {report['completion_tokens']} tokens in full answers")
+    waits = ", ".join(f"{name} {text(report[f'wait_{name}'])}" for name in ("p50", "p99", "max"))
+    print(f"seconds: {report['seconds']:.1f} in all; until the first token: {waits}")
+    print(
+        f"seconds: /health at most {text(report['health_max'])}; empty after {report['seconds_to_empty']:.2f}; ", end=""
+    )
+    print(f"a new request {report['seconds_to_answer']:.2f}")
+    if "rss" in report:
+        print("RSS MiB: " + ", ".join(f"{name} {value / 2**20:.0f}" for name, value in report["rss"].items()))
+    for violation in report["violations"]:
+        print(f"VIOLATION {violation}")
+
+
+@contextlib.contextmanager
+def server_of(args: argparse.Namespace) -> Iterator[RunningServer]:
+    if args.base_url:
+        yield RunningServer(args.base_url.rstrip("/").removesuffix("/v1"))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        log = args.log or Path(folder) / "log"
+        with running_server(palladio_command(args.model_path, args.flags or TUTORIAL_LIMITS), log) as server:
+            yield server
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--cancel-after", type=float, default=10.0, help="seconds")
+    parser.add_argument("--cancel-by", choices=("disconnect", "abort"), default="disconnect")
+    parser.add_argument("--finish", action="store_true", help="do not cancel: wait for all answers")
+    parser.add_argument("--rounds", type=int, default=1, help="do all of it so often, on one server")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds that one short answer may take")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds that --finish may take")
+    parser.add_argument("--base-url", help="of a running server; default: start one")
+    parser.add_argument("--model-path", help="default: the embedded default model")
+    parser.add_argument("--log", type=Path, help="keep the server's log here")
+    parser.add_argument("--output", type=Path, help="write the report here, as JSON")
+    parser.add_argument("flags", nargs="*", help=f"launch flags, after --; default: {' '.join(TUTORIAL_LIMITS)}")
+    args = parser.parse_args(argv)
+    plan = Plan(
+        requests=args.requests,
+        cancel_after=None if args.finish else args.cancel_after,
+        cancel_by=args.cancel_by,
+        patience=args.patience,
+        limit=args.limit,
+    )
+    allow_connections(plan.requests)
+    rounds = []
+    with server_of(args) as server:
+        for _ in range(args.rounds):
+            pid = None if server.process is None else server.process.pid
+            before = None if pid is None else usage_of_tree(pid).rss
+            report = asyncio.run(torture(server.url, plan))
+            if pid is not None and before is not None:
+                report["rss"] = {"before": before, "after": usage_of_tree(pid).rss}
+            if not server.is_alive:
+                report["violations"].append("the server's process has ended")
+            show(report)
+            rounds.append(report)
+    if args.output:
+        text = json.dumps(provenance() | {"rounds": rounds}, indent=2)
+        args.output.write_text(text + "\n", encoding="utf-8")
+    return 1 if any(report["violations"] for report in rounds) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
