@@ -20,8 +20,8 @@ from typing import Any
 
 import jax
 import numpy as np
-
 from checkpoints import make_checkpoint
+
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.messages import AddRequest

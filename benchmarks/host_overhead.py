@@ -1,6 +1,6 @@
 """Host time of a decode step, part by part: what the engine does besides waiting for the device.
 
-    python benchmarks/host_overhead.py --requests 1 16 64 --steps 300
+    python benchmarks/host_overhead.py --requests 1 64 256 --queued 0 10000 --steps 300
 
 Runs a random tiny model (no download). `wait` is the time spent until the previous step's tokens are there: on an
 accelerator it is the device's time that the host did not hide. The host's own time is the sum of the others.
@@ -44,20 +44,22 @@ class Stopwatch:
         setattr(owner, method, timed)
 
 
-def measure(core: EngineCore, num_requests: int, num_steps: int, sampled: bool) -> dict[str, float]:
-    """Median µs of each part over the decode steps of `num_requests` streams."""
+def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int, sampled: bool) -> dict[str, float]:
+    """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end."""
     rng = np.random.default_rng(0)
-    for i in range(num_requests):
+    scheduler, runner = core._scheduler, core._runner
+    slots = scheduler._free_slots
+    scheduler._free_slots = slots[-num_requests:]  # only so many run
+    for i in range(num_requests + num_queued):
         params = SamplingParams(
             max_tokens=num_steps + 2, temperature=0.8 if sampled else 0.0, top_p=0.9 if sampled else 1.0, seed=i
         )
         core.add(AddRequest(f"r{i}", rng.integers(3, 300, 16).tolist(), params, [], time.time()))
-    while core.stats().num_waiting:
+    while len(scheduler.running) < num_requests or any(request.is_prefilling for request in scheduler.running):
         core.step()
     for _ in range(10):
         core.step()
     watch = Stopwatch()
-    scheduler, runner = core._scheduler, core._runner
     wrapped = [
         (scheduler, "schedule", "schedule"),
         (runner._builder, "build", "build"),
@@ -74,14 +76,17 @@ def measure(core: EngineCore, num_requests: int, num_steps: int, sampled: bool) 
     for owner, method, _ in wrapped:
         delattr(owner, method)
     model_runner.np.asarray = asarray
+    core.abort([f"r{i}" for i in range(num_requests + num_queued)])
     while core.has_work:
         core.step()
+    scheduler._free_slots = slots
     steps = len(watch.times["step"])
     result = {label: 1e6 * sum(values) / steps for label, values in watch.times.items()}
     median_step = 1e6 * statistics.median(watch.times["step"])
     host = result["step"] - result["wait"]
     return {
         "requests": num_requests,
+        "queued": num_queued,
         "step": median_step,
         "wait": result["wait"],
         "host": host,
@@ -95,7 +100,8 @@ def measure(core: EngineCore, num_requests: int, num_steps: int, sampled: bool) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 64, 256])
+    parser.add_argument("--queued", type=int, nargs="+", default=[0], help="requests that wait meanwhile")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--sampled", action="store_true", help="temperature and top_p instead of greedy")
     parser.add_argument("--json", help="write the figures here too")
@@ -109,7 +115,7 @@ def main() -> None:
         }
     )
     core = EngineCore.create(config, lambda progress: None)
-    rows = [measure(core, count, args.steps, args.sampled) for count in args.requests]
+    rows = [measure(core, count, queued, args.steps, args.sampled) for count in args.requests for queued in args.queued]
     columns = list(rows[0])
     print("µs per decode step (step: median; the rest: mean)")
     print(" ".join(f"{name:>9}" for name in columns))

@@ -39,6 +39,7 @@ from soak_traffic import FIELDS, Dice, Limits, WrongAnswerError, bad_requests, f
 SMALL_POOL = ("--max-total-tokens", "2048", "--max-running-requests", "16", "--schedule-conservativeness", "0.2")
 SAMPLE_SECONDS = 2.0
 MAX_VIOLATIONS = 50  # then it is clear, and the soak ends
+MAX_PRINTED = 5  # the report has all of them
 FAILURES = (httpx.HTTPError, TimeoutError, WrongAnswerError, ValueError, KeyError, TypeError, IndexError)
 
 
@@ -128,7 +129,8 @@ class Soak:
 
     def _violation(self, text: str) -> None:
         self.violations.append(f"at {self._elapsed:.0f} s, {text}")
-        print(f"VIOLATION {self.violations[-1]}", file=sys.stderr, flush=True)
+        if len(self.violations) <= MAX_PRINTED:
+            print(f"VIOLATION {self.violations[-1][:400]}", file=sys.stderr, flush=True)
 
     async def _work(self, client: httpx.AsyncClient, number: int) -> None:
         """One client: request after request, until the time is over."""

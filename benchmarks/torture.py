@@ -10,7 +10,7 @@ cancelled by closing their connections, or by one /abort_request. Exit code 1 if
 
 - a request ends in any other way than cancelled or answered in full;
 - /health fails meanwhile, or takes longer than --patience seconds;
-- afterwards anything still runs, waits or holds tokens, a page is lost, something was compiled, or the server has ended;
+- afterwards anything runs, waits or holds tokens, a page is lost, something was compiled, or the server has ended;
 - a new request is then not answered within --patience seconds;
 - with --finish: not every request is answered. How long they waited for their first token is shown.
 """
@@ -24,10 +24,12 @@ import json
 import resource
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import httpx
 from server_process import RunningServer, palladio_command, provenance, running_server, usage_of_tree
@@ -35,8 +37,7 @@ from serving import percentile, text_of
 
 TUTORIAL_LIMITS = ("--max-total-tokens", "20480", "--max-running-requests", "200")
 MAX_TOKENS = 128
-CLIENT_SIZE = 100  # connections; a client looks through all of its own at each request
-FAILURES = (httpx.HTTPError, ValueError, KeyError)
+ENDS = ("answered", "cancelled")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,16 +59,22 @@ class Plan:
 
 @dataclasses.dataclass(slots=True)
 class Fate:
-    """How a request ended: "answered", "cancelled" or an error; when its first token came; seconds since the start."""
+    """What became of a request.
+
+    Attributes:
+        end: one of ENDS, or what went wrong.
+        sent, first: seconds since the start until it was sent, and until its first token came.
+    """
 
     end: str = "cancelled"
+    sent: float | None = None
     first: float | None = None
-    total: float | None = None
     tokens: int = 0
 
 
-def body_of(number: int, max_tokens: int) -> dict[str, Any]:
-    return {
+def raw_request(url: str, number: int, max_tokens: int) -> bytes:
+    """One of the tutorial's requests as HTTP: a client library would take longer to send them than the server."""
+    body = {
         "messages": [
             {"role": "system", "content": f"{number}: You are a helpful AI assistant"},
             {"role": "user", "content": "Write a detailed story about topic. Make it very long."},
@@ -76,39 +83,35 @@ def body_of(number: int, max_tokens: int) -> dict[str, Any]:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    raw = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nConnection: close\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
 
 
 async def torture(url: str, plan: Plan) -> dict[str, Any]:
     """Runs the plan against a server; `violations` in the report is empty if the server stood it."""
-    limits = httpx.Limits(max_connections=None)
-    count = -(-plan.requests // CLIENT_SIZE)
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def client() -> httpx.AsyncClient:
-            return await stack.enter_async_context(httpx.AsyncClient(base_url=url, limits=limits, timeout=plan.limit))
-
-        clients, control = [await client() for _ in range(count)], await client()
-        fates = [Fate() for _ in range(plan.requests)]
-        health = asyncio.create_task(_watch_health(control))
+    requests = [raw_request(url, i, plan.max_tokens) for i in range(plan.requests)]
+    fates = [Fate() for _ in requests]
+    health = HealthWatch(url)
+    async with httpx.AsyncClient(base_url=url, timeout=plan.limit) as control:
+        health.start()
         start = time.perf_counter()
         tasks = [
-            asyncio.create_task(_one(clients[i // CLIENT_SIZE], i, plan.max_tokens, fates[i], start))
-            for i in range(plan.requests)
+            asyncio.create_task(_one(url, request, plan.max_tokens, fate, start))
+            for request, fate in zip(requests, fates, strict=True)
         ]
         await asyncio.wait(tasks, timeout=plan.limit if plan.cancel_after is None else plan.cancel_after)
         ended_before = sum(task.done() for task in tasks)
         cancelled = time.perf_counter()
         aborted = await _cancel(control, tasks, plan) if ended_before < plan.requests else 0
-        health.cancel()
-        await asyncio.gather(health, return_exceptions=True)
-        health_seconds, health_errors = health.result() if not health.cancelled() else ([], ["no result"])
         stats, seconds_to_empty = await _wait_until_empty(control, cancelled, limit=60.0)
-        seconds_to_answer, answer_error = await _ask_again(control, plan)
+        await asyncio.to_thread(health.stop)
+        seconds_to_answer, answer_error = await _ask_again(url, plan)
     ends = collections.Counter(fate.end for fate in fates)
     violations = [f"{count} requests ended with: {end}" for end, count in ends.items() if end not in ENDS]
-    violations += health_errors
-    if max(health_seconds, default=0.0) > plan.patience:
-        violations.append(f"/health took {max(health_seconds):.1f} s")
+    violations += health.errors
+    if health.longest > plan.patience:
+        violations.append(f"/health took {health.longest:.1f} s")
     wanted = {"num_running": 0, "num_waiting": 0, "num_used_tokens": 0, "integrity_error": None}
     wanted |= {"num_compiles_after_ready": 0}
     wrong = {name: stats.get(name) for name, value in wanted.items() if stats.get(name) != value}
@@ -124,49 +127,55 @@ async def torture(url: str, plan: Plan) -> dict[str, Any]:
         "ends": dict(ends),
         "ended_before_cancelling": ended_before,
         "aborted": aborted,
+        "sent": sum(fate.sent is not None for fate in fates),
+        "sent_by": max((fate.sent for fate in fates if fate.sent is not None), default=None),
         "started": len(waits),
         "seconds": cancelled - start,
         "completion_tokens": sum(fate.tokens for fate in fates),
         "wait_p50": percentile(waits, 50),
         "wait_p99": percentile(waits, 99),
         "wait_max": max(waits, default=None),
-        "health_max": max(health_seconds, default=None),
+        "health_max": health.longest,
         "seconds_to_empty": seconds_to_empty,
         "seconds_to_answer": seconds_to_answer,
         "violations": violations,
     }
 
 
-ENDS = ("answered", "cancelled")
-
-
-async def _one(client: httpx.AsyncClient, number: int, max_tokens: int, fate: Fate, start: float) -> None:
+async def _one(url: str, request: bytes, max_tokens: int, fate: Fate, start: float) -> None:
+    finish = None
     try:
-        async with client.stream("POST", "/v1/chat/completions", json=body_of(number, max_tokens)) as response:
-            if response.status_code != 200:
-                text = (await response.aread()).decode(errors="replace")
-                fate.end = f"HTTP {response.status_code}: {text[:200]}"
+        async for line in _lines(url, request, fate, start):
+            event = json.loads(line)
+            if "error" in event:
+                fate.end = f"error: {event['error']['message'][:200]}"
                 return
-            finish = None
-            async for line in response.aiter_lines():
-                if not line.startswith("data: {"):
-                    continue
-                event = json.loads(line[6:])
-                if "error" in event:
-                    fate.end = f"error event: {event['error']['message'][:200]}"
-                    return
-                for choice in event["choices"]:
-                    finish = choice["finish_reason"] or finish
-                    if fate.first is None and text_of(choice):
-                        fate.first = time.perf_counter() - start
-                if event.get("usage"):
-                    fate.tokens = event["usage"]["completion_tokens"]
-    except FAILURES as error:
+            for choice in event["choices"]:
+                finish = choice["finish_reason"] or finish
+                if fate.first is None and text_of(choice):
+                    fate.first = time.perf_counter() - start
+            if event.get("usage"):
+                fate.tokens = event["usage"]["completion_tokens"]
+    except (OSError, ValueError, KeyError) as error:
         fate.end = f"{type(error).__name__}: {error}"
         return
-    fate.total = time.perf_counter() - start
     is_full = finish == "stop" or (finish == "length" and fate.tokens == max_tokens)
     fate.end = "answered" if is_full else "cancelled" if finish == "abort" else f"finish_reason {finish}"
+
+
+async def _lines(url: str, request: bytes, fate: Fate, start: float) -> AsyncIterator[bytes]:
+    """The JSON lines of an answer: of each event, or an error's body. Whoever stops early closes the connection."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+    try:
+        writer.write(request)
+        fate.sent = time.perf_counter() - start
+        async for line in reader:
+            text = line.strip().removeprefix(b"data: ")
+            if text.startswith(b"{"):
+                yield text
+    finally:
+        writer.transport.abort()
 
 
 async def _cancel(control: httpx.AsyncClient, tasks: Sequence[asyncio.Task[None]], plan: Plan) -> int:
@@ -182,21 +191,33 @@ async def _cancel(control: httpx.AsyncClient, tasks: Sequence[asyncio.Task[None]
     return aborted
 
 
-async def _watch_health(client: httpx.AsyncClient) -> tuple[list[float], list[str]]:
-    """How long /health took, asked for twice a second until this is cancelled."""
-    seconds: list[float] = []
-    errors: list[str] = []
-    try:
-        while True:
-            start = time.perf_counter()
-            try:
-                (await client.get("/health")).raise_for_status()
-            except httpx.HTTPError as error:
-                errors.append(f"/health: {type(error).__name__}: {error}")
-            seconds.append(time.perf_counter() - start)
-            await asyncio.sleep(0.5)
-    except asyncio.CancelledError:
-        return seconds, errors
+class HealthWatch(threading.Thread):
+    """Asks for /health twice a second.
+
+    Attributes:
+        longest: seconds that one answer took.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.longest = 0.0
+        self.errors: list[str] = []
+        self._url = url
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=60) as client:
+            while not self._over.wait(0.5):
+                start = time.perf_counter()
+                try:
+                    client.get("/health").raise_for_status()
+                except httpx.HTTPError as error:
+                    self.errors.append(f"/health: {type(error).__name__}: {error}")
+                self.longest = max(self.longest, time.perf_counter() - start)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
 
 
 async def _wait_until_empty(client: httpx.AsyncClient, since: float, limit: float) -> tuple[dict[str, Any], float]:
@@ -210,13 +231,13 @@ async def _wait_until_empty(client: httpx.AsyncClient, since: float, limit: floa
         await asyncio.sleep(0.05)
 
 
-async def _ask_again(client: httpx.AsyncClient, plan: Plan) -> tuple[float, str]:
+async def _ask_again(url: str, plan: Plan) -> tuple[float, str]:
     """Seconds that one more request takes, and what is wrong with its answer."""
     fate = Fate()
     start = time.perf_counter()
     try:
         async with asyncio.timeout(plan.patience * 3):
-            await _one(client, plan.requests, 16, fate, start)
+            await _one(url, raw_request(url, plan.requests, 16), 16, fate, start)
     except TimeoutError:
         fate.end = "no answer"
     return time.perf_counter() - start, "" if fate.end == "answered" else fate.end
@@ -241,7 +262,8 @@ def show(report: dict[str, Any]) -> None:
 
     for end, count in sorted(report["ends"].items()):
         print(f"{count:>8} {end}")
-    print(f"{report['started']:>8} had their first token; {report['completion_tokens']} tokens in full answers")
+    print(f"{report['sent']:>8} were sent, the last after {text(report['sent_by'])} s")
+    print(f"{report['started']:>8} had their first token; {report['completion_tokens']} tokens in whole answers")
     waits = ", ".join(f"{name} {text(report[f'wait_{name}'])}" for name in ("p50", "p99", "max"))
     print(f"seconds: {report['seconds']:.1f} in all; until the first token: {waits}")
     print(
