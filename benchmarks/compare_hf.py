@@ -33,7 +33,7 @@ from typing import Any
 
 import tokenizers
 from checkpoints import make_checkpoint
-from server_process import RunningServer, provenance, running_server
+from server_process import RunningServer, exit_on_sigterm, provenance, running_server
 from serving import WORDS, Target, Workload, run_prompts
 
 from palladio.utils import terminate_process
@@ -140,6 +140,7 @@ def run_palladio_engine(task: Task) -> dict[str, Any]:
         def generate(ids: list[list[int]], new_tokens: int) -> int:
             params = {"max_new_tokens": new_tokens, "temperature": 0.0, "ignore_eos": True}
             results = engine.generate(input_ids=ids, sampling_params=params)
+            assert isinstance(results, list)
             return sum(result["meta_info"]["completion_tokens"] for result in results)
 
         return run_offline(task, generate)
@@ -246,8 +247,10 @@ def run_in_process(task: Task, limit: float) -> dict[str, Any]:
     try:
         output, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        terminate_process(process)
         return {"error": f"not done after {limit:g} s"}
+    finally:
+        if process.poll() is None:
+            terminate_process(process)
     if process.returncode:
         return {"error": (errors.strip().splitlines() or ["?"])[-1][:300]}
     return {"workloads": json.loads(output.splitlines()[-1])}
@@ -290,6 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("flags", nargs="*", help="more launch flags of palladio-server, after --")
     args = parser.parse_args(argv)
+    exit_on_sigterm()
     if args.task:
         print(json.dumps(run_side(Task(**json.loads(args.task)))))
         return 0

@@ -40,8 +40,8 @@ from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
 from palladio.runtime.scheduler import Scheduler
 
 SHORTEST, LONGEST = 4, 1024
-PROMPT_LOGNORMAL = (4.82, 1.3)  # mu, sigma of the logarithm
-OUTPUT_LOGNORMAL = (4.90, 1.0)
+PROMPT_LOGNORMAL = (4.75, 1.3)  # mu, sigma of the logarithm
+OUTPUT_LOGNORMAL = (4.87, 1.0)
 KINDS = ("prefill", "mixed", "decode", "all", "lm head")
 
 

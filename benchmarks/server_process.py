@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -50,6 +51,11 @@ class RunningServer:
     @property
     def is_alive(self) -> bool:
         return self.process is None or self.process.poll() is None
+
+
+def exit_on_sigterm() -> None:
+    """Makes this process end its servers too when it is told to end, by `timeout` for example."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def free_port() -> int:

@@ -31,13 +31,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from server_process import RunningServer, Usage, palladio_command, provenance, running_server, usage_of_tree
+from server_process import (
+    RunningServer,
+    Usage,
+    exit_on_sigterm,
+    palladio_command,
+    provenance,
+    running_server,
+    usage_of_tree,
+)
 from serving import percentile
 from soak_probes import Probes
 from soak_traffic import FIELDS, Dice, Limits, WrongAnswerError, bad_requests, finish, send_bad
 
 SMALL_POOL = ("--max-total-tokens", "2048", "--max-running-requests", "16", "--schedule-conservativeness", "0.2")
 SAMPLE_SECONDS = 2.0
+# What may be added between the first and the last quarter: field of Usage, share of it, least amount.
+GROWTH = (("rss", 0.05, 32 * 2**20), ("files", 0.0, 16), ("threads", 0.0, 4))
 MAX_VIOLATIONS = 50  # then it is clear, and the soak ends
 MAX_PRINTED = 5  # the report has all of them
 FAILURES = (httpx.HTTPError, TimeoutError, WrongAnswerError, ValueError, KeyError, TypeError, IndexError)
@@ -61,16 +71,6 @@ class Plan:
     fields: tuple[str, ...]
     tie: float
     max_drift: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Growth:
-    """What may be added between the first and the last quarter."""
-
-    rss: float = 0.05  # of the first
-    rss_floor: int = 32 * 2**20
-    files: int = 16
-    threads: int = 4
 
 
 class Soak:
@@ -199,7 +199,7 @@ class Soak:
             self._gate.set()
 
     async def _check_empty(self, client: httpx.AsyncClient) -> None:
-        wanted = {"num_running": 0, "num_waiting": 0, "num_used_tokens": 0}
+        wanted: dict[str, int | None] = {"num_running": 0, "num_waiting": 0, "num_used_tokens": 0}
         deadline = time.monotonic() + 20
         stats = await self._stats(client)
         while any(stats[name] != value for name, value in wanted.items()) and time.monotonic() < deadline:
@@ -250,7 +250,7 @@ class Soak:
                 self._violation(f"{count} tracebacks in the server's log")
 
 
-def judge_growth(samples: Sequence[tuple[float, Usage]], growth: Growth) -> tuple[dict[str, Any], list[str]]:
+def judge_growth(samples: Sequence[tuple[float, Usage]]) -> tuple[dict[str, Any], list[str]]:
     """Compares the first quarter after the warm-up (a fifth of the time) with the last one.
 
     Returns:
@@ -264,17 +264,12 @@ def judge_growth(samples: Sequence[tuple[float, Usage]], growth: Growth) -> tupl
     last = [usage for seconds, usage in samples if seconds >= begin + span * 3 / 4]
     if min(len(first), len(last)) < 3:
         return {}, []
-    limits = {
-        "rss": lambda before: before + max(growth.rss * before, growth.rss_floor),
-        "files": lambda before: before + growth.files,
-        "threads": lambda before: before + growth.threads,
-    }
     figures: dict[str, Any] = {}
     wrong = []
-    for name, limit in limits.items():
+    for name, share, floor in GROWTH:
         before, after = (statistics.median(getattr(usage, name) for usage in part) for part in (first, last))
         figures[name] = {"first_quarter": before, "last_quarter": after}
-        if after > limit(before):
+        if after > before + max(share * before, floor):
             wrong.append(f"{name} grew from {before:.0f} to {after:.0f}")
     half = [(seconds, usage.rss) for seconds, usage in samples if seconds >= begin + span / 2]
     slope = statistics.linear_regression(*zip(*half, strict=True)).slope if len(half) > 2 else 0.0
@@ -283,7 +278,7 @@ def judge_growth(samples: Sequence[tuple[float, Usage]], growth: Growth) -> tupl
 
 
 def report_of(soak: Soak, info: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    figures, wrong = judge_growth(soak.samples, Growth())
+    figures, wrong = judge_growth(soak.samples)
     for text in wrong:
         soak.violations.append(text)
     tally = soak.probes.tally
@@ -357,6 +352,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="write the report here, as JSON")
     parser.add_argument("flags", nargs="*", help=f"launch flags, after --; default: {' '.join(SMALL_POOL)}")
     args = parser.parse_args(argv)
+    exit_on_sigterm()
     plan = Plan(
         seconds=60 * args.minutes,
         concurrency=args.concurrency,

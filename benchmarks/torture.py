@@ -32,7 +32,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
-from server_process import RunningServer, palladio_command, provenance, running_server, usage_of_tree
+from server_process import RunningServer, exit_on_sigterm, palladio_command, provenance, running_server, usage_of_tree
 from serving import percentile, text_of
 
 TUTORIAL_LIMITS = ("--max-total-tokens", "20480", "--max-running-requests", "200")
@@ -302,6 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="write the report here, as JSON")
     parser.add_argument("flags", nargs="*", help=f"launch flags, after --; default: {' '.join(TUTORIAL_LIMITS)}")
     args = parser.parse_args(argv)
+    exit_on_sigterm()
     plan = Plan(
         requests=args.requests,
         cancel_after=None if args.finish else args.cancel_after,

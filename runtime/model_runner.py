@@ -224,7 +224,7 @@ def _read_tokens(
     token_ids: list[int] = np.asarray(output.token_ids).tolist()
     is_finite: list[bool] = np.asarray(output.is_finite).tolist()
     logprobs = None
-    if any(row.request.params.logprobs is not None for row in batch.rows):
+    if any(row.request.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
         logprobs = _read_logprobs(batch, output, token_ids)
     return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
 
