@@ -4,10 +4,11 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.protocol import WireModel
-from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.errors import InvalidRequestError, RequestAbortedError
 
 M = TypeVar("M", bound=WireModel)
 
@@ -23,7 +24,11 @@ class JsonBody(Generic[M]):
         if media_type != "application/json" and not media_type.endswith("+json"):
             message = f"the content type must be application/json, not {media_type[:100]!r}"
             raise HttpError(ErrorBody(415, message, code="unsupported_media_type"))
-        return self._model.parse(_decode(await request.body()))
+        try:
+            raw = await request.body()
+        except ClientDisconnect:
+            raise RequestAbortedError("the client went away before its request was read") from None
+        return self._model.parse(_decode(raw))
 
 
 def describe_body(model: type[WireModel]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Clients that go away, and clients that abort."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -8,6 +9,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from palladio.http.app import create_app
+from palladio.http.config import HttpConfig
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until
 
@@ -41,6 +44,34 @@ def test_disconnect_aborts(serve, engine: FakeEngine, path: str, stream: bool, w
     prompts = 2 if path == "/v1/completions" else 1
     send_and_hang_up(serve(), path, body | {"stream": stream}, lambda: wait_until(lambda: len(engine.calls) == prompts))
     wait_until(lambda: all(call.aborted for call in engine.calls) and not engine._running)
+
+
+def test_a_client_that_goes_away_before_its_body_is_read_is_no_defect(engine: FakeEngine, caplog) -> None:
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "raw_path": b"/v1/completions",
+        "query_string": b"",
+        "headers": [(b"content-length", b"100")],
+        "http_version": "1.1",
+        "scheme": "http",
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+        "root_path": "",
+    }
+    sent = []
+
+    async def receive() -> dict:
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    asyncio.run(create_app(engine, HttpConfig())(scope, receive, send))
+    assert sent[0]["status"] == 499
+    assert not caplog.records
+    assert not engine.calls
 
 
 @pytest.mark.parametrize("stream", [False, True])
