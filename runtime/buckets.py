@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
+FINE_PREFILL_TOKENS = 256  # from here on padding costs more than another program to compile
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -35,13 +36,14 @@ class Buckets:
         Args:
             max_running: most requests of a step.
             max_step_tokens: most tokens of a prefill step.
-            growth: ratio of neighbouring token counts of prefill steps: 2 pads less, 4 compiles less.
+            growth: ratio of neighbouring token counts of prefill steps: 2 pads less, 4 compiles less. At most 2 from
+                FINE_PREFILL_TOKENS on.
             decode_growth: the same for requests: decode steps are many, and each pays for its padding.
         """
         decode = _geometric(1, max_running, decode_growth)
         prefill = tuple(
             PrefillBucket(tokens, min(tokens, max_running))
-            for tokens in _geometric(min(MIN_PREFILL_TOKENS, max_step_tokens), max_step_tokens, growth)
+            for tokens in _prefill_sizes(max_step_tokens, growth)
         )
         return cls(decode, prefill, decode)
 
@@ -77,6 +79,11 @@ def _geometric(low: int, high: int, growth: int) -> tuple[int, ...]:
         sizes.append(size)
         size *= growth
     return (*sizes, high)
+
+
+def _prefill_sizes(high: int, growth: int) -> tuple[int, ...]:
+    coarse = _geometric(min(MIN_PREFILL_TOKENS, high), min(FINE_PREFILL_TOKENS, high), growth)
+    return (*coarse[:-1], *_geometric(coarse[-1], high, min(growth, 2)))
 
 
 def _round_up(sizes: Sequence[int], value: int) -> int:
