@@ -46,7 +46,8 @@ class _Running:
 
 
 class CacheSelfCheck:
-    """Driven by the engine core: `note` what was hit, `start` when idle, `compare` when a batch has been read.
+    """Driven by the engine core: `note` what was hit, `start` when idle, `compare` when a batch has been read; and
+    `give_way` before each step.
 
     Args:
         rate: share of the hits to check.
@@ -112,6 +113,8 @@ class CacheSelfCheck:
         running = self._running
         if running is None or not any(row.request is running.request and row.samples for row in batch.rows):
             return
+        if running.request.num_retractions:
+            return  # its pages are others' now, see give_way
         error = self._page_difference(running.request.pages, running.cached_pages)
         self._release(running)
         self.num_checks += 1
@@ -126,6 +129,11 @@ class CacheSelfCheck:
             )
             self._pending.clear()
             self._cache.disable_sharing()
+
+    def give_way(self) -> None:
+        """Ends a check whose request was retracted: what it holds of the cache may be just what others lack."""
+        if self._running is not None and self._running.request.num_retractions:
+            self.cancel()
 
     def cancel(self) -> None:
         """Ends a check under way without a result."""

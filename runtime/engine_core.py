@@ -84,6 +84,7 @@ class EngineCore:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
         num_compiles = self._monitor.num_compiles
         outputs = self._scheduler.expire()
+        self._self_check.give_way()
         if not self._scheduler.has_requests:
             self._self_check.start()
         batch = self._scheduler.schedule()
@@ -117,7 +118,7 @@ class EngineCore:
             num_total_tokens=cache.num_total_tokens,
             last_gen_throughput=self._log.last_gen_throughput,
             num_compiles_after_ready=self._num_compiles_in_steps,
-            integrity_error=None if self._scheduler.running else self._integrity_error(),
+            integrity_error=None if self._scheduler.running or self._self_check.is_running else self._integrity_error(),
             cache=dataclasses.replace(
                 cache.stats(),
                 num_self_checks=self._self_check.num_checks,
