@@ -42,8 +42,7 @@ class Buckets:
         """
         decode = _geometric(1, max_running, decode_growth)
         prefill = tuple(
-            PrefillBucket(tokens, min(tokens, max_running))
-            for tokens in _prefill_sizes(max_step_tokens, growth)
+            PrefillBucket(tokens, min(tokens, max_running)) for tokens in _prefill_sizes(max_step_tokens, growth)
         )
         return cls(decode, prefill, decode)
 

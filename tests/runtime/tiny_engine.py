@@ -1,15 +1,22 @@
-"""A tiny random model with a tiny tokenizer, and an EngineCore on it: real programs, quickly compiled."""
+"""A tiny random model with a tiny tokenizer, and EngineCores on it: real programs, quickly compiled."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.runtime import startup
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason, TokenLogprob
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.scheduled_batch import ScheduledBatch
+from palladio.runtime.step_programs import ProgramKey
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 VOCAB_SIZE = 400  # the tokenizer knows 384: the last 16 ids are padding
@@ -54,6 +61,62 @@ def create_core(folder: Path, **flags: Any) -> EngineCore:
     return EngineCore.create(config, lambda progress: None)
 
 
+class TinyEngine:
+    """A model with its compiled programs, and any number of cores on them that schedule and cache differently.
+
+    Only the newest core may run: all have the same pages, and those that an older one knows of are overwritten.
+    """
+
+    def __init__(self, folder: Path, **flags: Any) -> None:
+        self._flags = {"model_path": str(folder), **FLAGS, **flags}
+        config = EngineConfig.from_flags(self._flags)
+        self._parts = startup.build_engine_parts(config, lambda progress: None)
+        overrides = json.loads(config.source.json_model_override_args)
+        self._model_config = ModelConfig.from_hf(*read_model_dir(folder, overrides))
+
+    def core(self, **flags: Any) -> EngineCore:
+        """A fresh core. Flags may change what the scheduler and the cache do, and lower limits; not the programs."""
+        parts = self._parts
+        config = EngineConfig.from_flags({**self._flags, "cache_self_check": 0.0, **flags})
+        limits = startup._limits(config, self._model_config, startup._CPU)
+        assert config.cache.max_total_tokens is not None
+        assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
+        num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
+        scheduler = startup._scheduler(config, limits, parts.scheduler.buckets, num_pages, seed=0)
+        return EngineCore(config, parts.ready, scheduler, parts.runner, parts.monitor)
+
+    @property
+    def programs(self) -> list[ProgramKey]:
+        return list(self._parts.runner._programs._programs._compiled)
+
+
+def random_prompt(length: int, salt: int = 0) -> list[int]:
+    return np.random.default_rng((salt, length)).integers(3, NUM_TOKENS, length).tolist()
+
+
+def record_batches(core: EngineCore) -> list[ScheduledBatch]:
+    """A list that every step adds its batch to."""
+    batches: list[ScheduledBatch] = []
+    schedule = core._scheduler.schedule
+
+    def recording() -> ScheduledBatch | None:
+        batch = schedule()
+        if batch is not None:
+            batches.append(batch)
+        return batch
+
+    core._scheduler.schedule = recording  # type: ignore[method-assign]
+    return batches
+
+
+class Outcome(NamedTuple):
+    """All that a request's user sees of it."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob]
+    prompt_logprobs: list[TokenLogprob]
+
+
 class Collector:
     """Runs requests on a core to the end and keeps what comes out."""
 
@@ -64,18 +127,33 @@ class Collector:
         self.prompt_logprobs: dict[str, list[TokenLogprob]] = {}
         self.finish: dict[str, FinishReason] = {}
         self.num_retractions: dict[str, int] = {}
+        self.cached_tokens: dict[str, int] = {}
 
-    def add(self, request_id: str, prompt: list[int], *, stop_ids: tuple[int, ...] = (), **params: Any) -> None:
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        *,
+        stop_ids: tuple[int, ...] = (),
+        options: RequestOptions = RequestOptions(),
+        received: float = 0.0,
+        **params: Any,
+    ) -> None:
         params = {"max_tokens": 16, "temperature": 0.0, "seed": 0, **params}
-        message = AddRequest(request_id, prompt, SamplingParams(**params), list(stop_ids), 0.0)
+        self.send(AddRequest(request_id, prompt, SamplingParams(**params), list(stop_ids), received, options))
+
+    def send(self, message: AddRequest) -> None:
         self.core.add(message)
-        self.tokens[request_id] = []
-        self.logprobs[request_id] = []
+        self.tokens[message.request_id] = []
+        self.logprobs[message.request_id] = []
 
     def step(self) -> None:
         for output in self.core.step():
+            if output.request_id.startswith("cache self-check"):
+                continue  # every front ignores ids that it does not know
             self.tokens[output.request_id] += output.token_ids
             self.logprobs[output.request_id] += output.logprobs or []
+            self.cached_tokens[output.request_id] = output.cached_tokens
             if output.prompt_logprobs is not None:
                 self.prompt_logprobs[output.request_id] = output.prompt_logprobs
             if output.finish is not None:
@@ -93,6 +171,10 @@ class Collector:
         assert stats.num_used_tokens == 0
         assert stats.num_compiles_after_ready == 0, "a step compiled something after warm-up"
         return self
+
+    def outcome(self, request_id: str) -> Outcome:
+        prompt_logprobs = self.prompt_logprobs.get(request_id, [])
+        return Outcome(self.tokens[request_id], self.logprobs[request_id], prompt_logprobs)
 
 
 def generate(core: EngineCore, prompts: Mapping[str, list[int]], **params: Any) -> dict[str, list[int]]:

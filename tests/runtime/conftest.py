@@ -1,0 +1,55 @@
+"""Compiled programs that several files use: each set is built once in a pytest process, and compiled once in a run."""
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.tiny_engine import TinyEngine, build_tiny_model_dir
+
+EXACT_MODEL = {  # wide enough for the matrix products that larger models run
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "head_dim": 32,
+    "vocab_size": 1000,
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model_dir(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def build(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyEngine]:
+    """Makes an engine with these flags. Workers take turns: the later one finds the programs in the persistent cache."""
+    lock = tmp_path_factory.getbasetemp().parent / "tiny_engine.lock"  # the workers of a run share this folder
+
+    def make(**flags: Any) -> TinyEngine:
+        with contextlib.closing(lock.open("w")) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return TinyEngine(tiny_dir, **flags)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny(build: Callable[..., TinyEngine]) -> TinyEngine:
+    return build(chunked_prefill_size=64, cache_self_check=1.0)
+
+
+@pytest.fixture(scope="session")
+def three_steps(build: Callable[..., TinyEngine]) -> TinyEngine:
+    """The same model; its decode programs take three steps."""
+    return build(chunked_prefill_size=64, num_continuous_decode_steps=3)
+
+
+@pytest.fixture(scope="session")
+def exact(build: Callable[..., TinyEngine]) -> TinyEngine:
+    """--deterministic, a wider model."""
+    return build(deterministic=True, skip_tokenizer_init=True, json_model_override_args=json.dumps(EXACT_MODEL))
