@@ -27,7 +27,7 @@ def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def build(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyEngine]:
-    """Makes an engine with these flags. Workers take turns: the later one finds the programs in the persistent cache."""
+    """Makes an engine of these flags. Workers take turns: the later one finds the programs in the persistent cache."""
     lock = tmp_path_factory.getbasetemp().parent / "tiny_engine.lock"  # the workers of a run share this folder
 
     def make(**flags: Any) -> TinyEngine:
