@@ -12,7 +12,7 @@ import pytest
 from tests.integration.serving import MODEL
 
 QUESTION = "Tell me a long story about the wind and the sea, and about all the ships upon it. " * 2
-TORTURE = f"--served-model-name {MODEL} --max-total-tokens 1024 --max-running-requests 16 --schedule-conservativeness 0.1"
+SMALL = "--max-total-tokens 1024 --max-running-requests 16 --schedule-conservativeness 0.1"
 
 
 def ask(client: openai.OpenAI, question: str = QUESTION, **params) -> openai.types.chat.ChatCompletion:
@@ -47,7 +47,7 @@ def test_cached_tokens_are_counted_and_change_nothing(server, client):
 )
 def test_torture(launch, flags):
     """SGLang's tutorial in small: far more requests than fit, answered or cancelled; none stalls, starves or leaks."""
-    server = launch(f"{TORTURE} {flags}")
+    server = launch(f"--served-model-name {MODEL} {SMALL} {flags}")
 
     async def one(http: httpx.AsyncClient, number: int) -> str:
         body = {
