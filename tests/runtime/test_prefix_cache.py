@@ -264,14 +264,13 @@ def test_self_checks_of_honest_hits(tiny: TinyEngine) -> None:
     assert cache.enabled
 
 
-def test_a_self_check_gives_way_to_requests(tiny: TinyEngine) -> None:
-    """An urgent request takes the place of the one that checks, at any of its steps."""
+@pytest.mark.parametrize("flags", [{"max_running_requests": 1}, {"max_total_tokens": 136}], ids=str)
+def test_a_self_check_gives_way_to_requests(tiny: TinyEngine, flags: dict[str, int]) -> None:
+    """An urgent request takes the only slot from the one that checks, or all pages, at any of its steps."""
     prompts = {"x": random_prompt(60), "urgent": random_prompt(20)}
-    expected = run(tiny.core(disable_radix_cache=True), prompts).tokens
+    expected = run(tiny.core(disable_radix_cache=True), prompts, max_tokens=110).tokens
     for num_steps in range(6):
-        core = tiny.core(
-            cache_self_check=1.0, chunked_prefill_size=16, max_running_requests=1, schedule_policy="priority"
-        )
+        core = tiny.core(cache_self_check=1.0, chunked_prefill_size=16, schedule_policy="priority", **flags)
         run(core, {"x": prompts["x"]})
         collector = Collector(core)
         collector.add("x", prompts["x"])
@@ -279,9 +278,9 @@ def test_a_self_check_gives_way_to_requests(tiny: TinyEngine) -> None:
             collector.step()
         for _ in range(num_steps):
             collector.step()
-        collector.add("urgent", prompts["urgent"], options=RequestOptions(priority=100))
+        collector.add("urgent", prompts["urgent"], max_tokens=110, options=RequestOptions(priority=100))
         collector.run()
-        assert collector.tokens == expected
+        assert collector.tokens == {"x": expected["x"][:16], "urgent": expected["urgent"]}
         cache = core.stats().cache
         assert (cache.num_self_check_failures, cache.enabled) == (0, True)
 
