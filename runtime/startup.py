@@ -259,13 +259,15 @@ def _limits(config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults
     scheduler = config.scheduler
     chunk = defaults.chunk if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
     max_running = scheduler.max_running_requests or defaults.max_running
-    if config.execution.deterministic:
+    if config.execution.deterministic and chunk != -1:
         # Every step has this one size, decode steps too: no larger than it must be.
         chunk = max(max_running, scheduler.chunked_prefill_size or 0)
     if chunk == -1:  # a prompt is never split, so a step must hold the longest one
         max_step_tokens = max(scheduler.max_prefill_tokens, context_length)
     else:
         max_step_tokens = min(chunk, scheduler.max_prefill_tokens)
+    if config.execution.deterministic:  # which decodes in prefill's shape
+        max_step_tokens = max(max_step_tokens, max_running)
     useful = max_running * context_length
     if defaults.pool_per_request is not None:
         useful = min(useful, max_running * defaults.pool_per_request + context_length)

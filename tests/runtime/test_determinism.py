@@ -9,6 +9,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.runtime import startup
+from palladio.runtime.buckets import PrefillBucket
+from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.request_front import RequestFront
 from palladio.runtime.request_options import RequestOptions
@@ -163,6 +167,24 @@ def test_deterministic_is_one_program(tiny: TinyEngine, exact: TinyEngine) -> No
 
     assert [count(exact, name) for name in ("forward", "sample", "score", "decode")] == [1, 3, 1, 0]
     assert [count(tiny, name) for name in ("forward", "sample", "score", "decode")] == [6, 12, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "num_tokens"),
+    [
+        ({}, 8),
+        ({"chunked_prefill_size": 20}, 20),
+        ({"chunked_prefill_size": 5}, 8),
+        ({"max_prefill_tokens": 3}, 8),
+        ({"chunked_prefill_size": -1, "max_prefill_tokens": 64}, 256),  # a prompt is not split: the whole context
+    ],
+    ids=str,
+)
+def test_the_one_shape_holds_what_must_run(tiny_dir: Path, flags: dict[str, Any], num_tokens: int) -> None:
+    values = {"model_path": str(tiny_dir), "max_running_requests": 8, "deterministic": True, **flags}
+    config = EngineConfig.from_flags(values)
+    limits = startup._limits(config, ModelConfig.from_hf(*read_model_dir(tiny_dir, {})), startup._CPU)
+    assert startup._buckets(config, limits, startup._CPU).prefill == (PrefillBucket(num_tokens, 8),)
 
 
 @pytest.mark.parametrize("mixes", [False, True])
