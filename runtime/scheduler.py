@@ -382,6 +382,8 @@ class Scheduler:
         if finish is not None:
             output.finish = finish
             self._finish(request, output, now)
+        if finish is NOT_FINITE:
+            self.cache.flush()  # its keys and values may be what is not finite
         return output
 
     def _finish(self, request: Request, output: TokenOutput, now: float) -> None:

@@ -10,6 +10,7 @@ from palladio.runtime.deadlines import Deadlines
 from palladio.runtime.errors import OverloadedError
 from palladio.runtime.new_token_ratio import NewTokenRatio
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.scheduled_batch import StepTokens
 from tests.runtime.scheduler_sim import EOS, Simulation, expected_output
 
 STOP = frozenset({EOS})
@@ -230,6 +231,19 @@ def test_a_duplicate_is_dropped_for_the_cached_page() -> None:
         sim.run()
     check(sim, dict.fromkeys("abc", (list(range(20, 30)), 3)))
     assert sim.cache.stats().num_cached_tokens <= 13
+
+
+def test_what_is_not_finite_does_not_stay_in_the_cache() -> None:
+    sim = Simulation(num_pages=40)
+    sim.add("a", list(range(20, 33)), 6)
+    batch = sim.scheduler.schedule()
+    assert batch is not None
+    assert sim.cache.stats().num_cached_tokens == 12
+    (output,) = sim.scheduler.process(batch, StepTokens([1], [False]))
+    assert output.finish is not None
+    assert output.finish.status == 500
+    assert sim.cache.stats().num_cached_tokens == 0
+    sim.scheduler.check_integrity()
 
 
 def test_a_priority_is_admitted_first_and_may_preempt() -> None:
