@@ -12,7 +12,6 @@ import pytest
 from tests.integration.serving import MODEL
 
 QUESTION = "Tell me a long story about the wind and the sea, and about all the ships upon it. " * 2
-SMALL = "--max-total-tokens 1024 --max-running-requests 16 --schedule-conservativeness 0.1"
 
 
 def ask(client: openai.OpenAI, question: str = QUESTION, **params) -> openai.types.chat.ChatCompletion:
@@ -43,23 +42,23 @@ def test_cached_tokens_are_counted_and_change_nothing(server, client):
 
 
 @pytest.mark.parametrize(
-    "flags", ["--enable-mixed-chunk --schedule-policy lpm", "--num-continuous-decode-steps 4 --cache-self-check 0.5"]
+    "flags", ["--enable-mixed-chunk --schedule-policy lpm", "--cache-self-check 0.5 --schedule-policy dfs-weight"]
 )
 def test_torture(launch, flags):
     """SGLang's tutorial in small: far more requests than fit, answered or cancelled; none stalls, starves or leaks."""
-    server = launch(f"--served-model-name {MODEL} {SMALL} {flags}")
+    server = launch(f"--served-model-name {MODEL} --schedule-conservativeness 0.1 {flags}")
 
     async def one(http: httpx.AsyncClient, number: int) -> str:
         body = {
             "messages": [{"role": "user", "content": f"{QUESTION} {number % 7}"}],
             "model": MODEL,
-            "max_tokens": 100,
+            "max_tokens": 240,
             "temperature": 0,
             "ignore_eos": True,
         }
         answer = await http.post("/v1/chat/completions", json=body)
         choice = answer.raise_for_status().json()["choices"][0]
-        assert answer.json()["usage"]["completion_tokens"] == 100
+        assert answer.json()["usage"]["completion_tokens"] == 240
         return choice["message"]["content"]
 
     async def all_of_them(count: int) -> list[str]:
@@ -67,8 +66,8 @@ def test_torture(launch, flags):
         async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as http:
             return await asyncio.gather(*(one(http, number) for number in range(count)))
 
-    answers = asyncio.run(all_of_them(70))
-    assert all(answers[i] == answers[i % 7] for i in range(70)), "the same question, the same answer"
+    answers = asyncio.run(all_of_them(35))
+    assert all(answers[i] == answers[i % 7] for i in range(35)), "the same question, the same answer"
     assert len(set(answers)) > 1
     assert re.search(
         r"KV cache pool is full\. Retract requests\. #retracted_reqs: \d+, #new_token_ratio: [\d.]+ -> [\d.]+",
@@ -94,10 +93,10 @@ def test_torture(launch, flags):
 
 
 def test_a_full_queue_is_a_503_and_a_deadline_a_504(launch):
-    server = launch("--max-running-requests 1 --max-queued-requests 1 --request-timeout 3600")
+    server = launch("--max-queued-requests 1 --request-timeout 3600")
     body = {"prompt": "Hello", "max_tokens": 100, "ignore_eos": True}
-    with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda _: server.post("/v1/completions", body), range(12)))
+    with ThreadPoolExecutor(40) as pool:
+        answers = list(pool.map(lambda _: server.post("/v1/completions", body), range(40)))
     refused = [answer for answer in answers if answer.status_code == 503]
     assert {answer.status_code for answer in answers} == {200, 503}
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
