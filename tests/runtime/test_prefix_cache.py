@@ -299,7 +299,6 @@ def overwrite(core: EngineCore, page: int, values: Any) -> None:
 CORRUPTIONS = {
     "noise": lambda layer: np.random.default_rng(0).standard_normal(layer.shape[1:]),
     "another page": lambda layer: layer[200],
-    "NaN": lambda layer: np.full(layer.shape[1:], np.nan),
     "zeros": lambda layer: np.zeros(layer.shape[1:]),
 }
 
@@ -326,6 +325,19 @@ def test_a_self_check_finds_a_wrong_page(tiny: TinyEngine, corruption: str, capl
         assert answers.tokens == expected
         assert answers.cached_tokens == {"x": 0, "y": 0}
     assert core.stats().cache.num_cached_tokens == 0
+
+
+def test_a_page_of_nan_fails_one_request_and_is_dropped(tiny: TinyEngine) -> None:
+    prompts = {"x": random_prompt(30)}
+    core = tiny.core(cache_self_check=1.0)
+    expected = run(core, prompts).tokens
+    overwrite(core, cached_pages(core, prompts["x"])[1], lambda layer: np.full(layer.shape[1:], np.nan))
+    finish = run(core, prompts).finish["x"]
+    assert (finish.type, finish.status) == ("abort", 500)
+    answers = run(core, prompts)
+    assert answers.tokens == expected
+    assert answers.cached_tokens == {"x": 0}
+    assert core.stats().cache.enabled
 
 
 def test_requests_that_run_when_a_self_check_fails(tiny: TinyEngine) -> None:
