@@ -1,5 +1,6 @@
 """Servers for benchmarks: started on a free port, watched through /proc, ended with all of their children."""
 
+import argparse
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +100,27 @@ def running_server(
         yield RunningServer(f"http://127.0.0.1:{port}", process, log)
     finally:
         terminate_process(process)
+
+
+def add_server_arguments(parser: argparse.ArgumentParser, default_flags: Sequence[str]) -> None:
+    """The arguments of `chosen_server`."""
+    parser.add_argument("--base-url", help="of a running server; default: start one")
+    parser.add_argument("--model-path", help="default: the embedded default model")
+    parser.add_argument("--log", type=Path, help="keep the server's log here")
+    help_text = f"launch flags, after --; default: {' '.join(default_flags)}"
+    parser.add_argument("flags", nargs="*", default=list(default_flags), help=help_text)
+
+
+@contextlib.contextmanager
+def chosen_server(args: argparse.Namespace) -> Iterator[RunningServer]:
+    """The running server that the arguments name, or one of their own."""
+    if args.base_url:
+        yield RunningServer(args.base_url.rstrip("/").removesuffix("/v1"))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        log = args.log or Path(folder) / "log"
+        with running_server(palladio_command(args.model_path, args.flags), log) as server:
+            yield server
 
 
 def wait_until_healthy(url: str, process: subprocess.Popen[str], limit: float) -> None:

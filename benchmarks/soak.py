@@ -19,14 +19,12 @@ prompts; clients that read slowly, go away or abort; bad requests. Exit code 1 i
 import argparse
 import asyncio
 import collections
-import contextlib
 import dataclasses
 import json
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,10 @@ import httpx
 from server_process import (
     RunningServer,
     Usage,
+    add_server_arguments,
+    chosen_server,
     exit_on_sigterm,
-    palladio_command,
     provenance,
-    running_server,
     usage_of_tree,
 )
 from serving import percentile
@@ -324,17 +322,6 @@ def show(report: dict[str, Any]) -> None:
     )
 
 
-@contextlib.contextmanager
-def server_of(args: argparse.Namespace) -> Iterator[RunningServer]:
-    if args.base_url:
-        yield RunningServer(args.base_url.rstrip("/").removesuffix("/v1"))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        log = args.log or Path(folder) / "log"
-        with running_server(palladio_command(args.model_path, args.flags or SMALL_POOL), log) as server:
-            yield server
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20.0)
@@ -345,12 +332,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fields", nargs="+", choices=FIELDS, default=(), help="request fields that the server knows")
     parser.add_argument("--tie", type=float, default=1e-3, help="tokens whose logprobs are closer may change places")
     parser.add_argument("--max-drift", type=float, default=1e-2, help="a probe's logprobs may differ by this much")
-    parser.add_argument("--base-url", help="of a running server; default: start one")
     parser.add_argument("--pid", type=int, help="with --base-url: its process, to watch its memory")
-    parser.add_argument("--model-path", help="default: the embedded default model")
-    parser.add_argument("--log", type=Path, help="keep the server's log here")
     parser.add_argument("--output", type=Path, help="write the report here, as JSON")
-    parser.add_argument("flags", nargs="*", help=f"launch flags, after --; default: {' '.join(SMALL_POOL)}")
+    add_server_arguments(parser, SMALL_POOL)
     args = parser.parse_args(argv)
     exit_on_sigterm()
     plan = Plan(
@@ -363,7 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         tie=args.tie,
         max_drift=args.max_drift,
     )
-    with server_of(args) as server:
+    with chosen_server(args) as server:
         info = httpx.get(f"{server.url}/get_server_info", timeout=20).raise_for_status().json()
         model = httpx.get(f"{server.url}/v1/models", timeout=20).raise_for_status().json()["data"][0]
         limits = Limits(model["max_model_len"], info["vocab_size"])

@@ -18,21 +18,25 @@ cancelled by closing their connections, or by one /abort_request. Exit code 1 if
 import argparse
 import asyncio
 import collections
-import contextlib
 import dataclasses
 import json
 import resource
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
-from server_process import RunningServer, exit_on_sigterm, palladio_command, provenance, running_server, usage_of_tree
+from server_process import (
+    add_server_arguments,
+    chosen_server,
+    exit_on_sigterm,
+    provenance,
+    usage_of_tree,
+)
 from serving import percentile, text_of
 
 TUTORIAL_LIMITS = ("--max-total-tokens", "20480", "--max-running-requests", "200")
@@ -276,17 +280,6 @@ def show(report: dict[str, Any]) -> None:
         print(f"VIOLATION {violation}")
 
 
-@contextlib.contextmanager
-def server_of(args: argparse.Namespace) -> Iterator[RunningServer]:
-    if args.base_url:
-        yield RunningServer(args.base_url.rstrip("/").removesuffix("/v1"))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        log = args.log or Path(folder) / "log"
-        with running_server(palladio_command(args.model_path, args.flags or TUTORIAL_LIMITS), log) as server:
-            yield server
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=5000)
@@ -296,11 +289,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="do all of it so often, on one server")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds that one short answer may take")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds that --finish may take")
-    parser.add_argument("--base-url", help="of a running server; default: start one")
-    parser.add_argument("--model-path", help="default: the embedded default model")
-    parser.add_argument("--log", type=Path, help="keep the server's log here")
     parser.add_argument("--output", type=Path, help="write the report here, as JSON")
-    parser.add_argument("flags", nargs="*", help=f"launch flags, after --; default: {' '.join(TUTORIAL_LIMITS)}")
+    add_server_arguments(parser, TUTORIAL_LIMITS)
     args = parser.parse_args(argv)
     exit_on_sigterm()
     plan = Plan(
@@ -312,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     allow_connections(plan.requests)
     rounds = []
-    with server_of(args) as server:
+    with chosen_server(args) as server:
         for _ in range(args.rounds):
             pid = None if server.process is None else server.process.pid
             before = None if pid is None else usage_of_tree(pid).rss

@@ -24,6 +24,13 @@ CONTEXT_LENGTH = 512
 MAX_RUNNING = 8
 LIMITS = f"--page-size 8 --max-running-requests {MAX_RUNNING} --chunked-prefill-size 64 --max-total-tokens 2048"
 START_SECONDS = 200.0
+CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
+BODIES = {
+    CHAT: {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
+    COMPLETIONS: {"prompt": "Hello", "max_tokens": 4},
+    GENERATE: {"text": "Hello", "sampling_params": {"max_new_tokens": 4}},
+}
+ROUTES = list(BODIES)
 
 
 def build_checkpoint(directory: Path, family: str = "qwen3", **overrides: Any) -> Path:
@@ -87,6 +94,16 @@ class Server:
         stats = self.stats()
         assert stats["integrity_error"] is None
         assert stats["num_compiles_after_ready"] == 0
+
+
+def error_of(answer: httpx.Response, status: int = 400) -> dict[str, str | None]:
+    """The error, which must look like OpenAI's."""
+    assert answer.status_code == status, answer.text[:500]
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert "Traceback" not in answer.text
+    return error
 
 
 @contextlib.contextmanager

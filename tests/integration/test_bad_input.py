@@ -1,39 +1,30 @@
 """What clients get wrong: nothing of it crashes, hangs or leaks a page (the `server` fixture checks)."""
 
-import asyncio
 import json
-import os
 import re
-import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 
-from palladio.utils import _descendants
-from tests.integration.serving import CONTEXT_LENGTH, EOS_ID, MAX_RUNNING, MODEL, OTHER_NAME, VOCAB_SIZE, Server
+from tests.integration.serving import (
+    BODIES,
+    CHAT,
+    COMPLETIONS,
+    CONTEXT_LENGTH,
+    EOS_ID,
+    GENERATE,
+    MODEL,
+    OTHER_NAME,
+    ROUTES,
+    VOCAB_SIZE,
+    Server,
+    error_of,
+)
 
-CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
-BODIES = {
-    CHAT: {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
-    COMPLETIONS: {"prompt": "Hello", "max_tokens": 4},
-    GENERATE: {"text": "Hello", "sampling_params": {"max_new_tokens": 4}},
-}
-ROUTES = list(BODIES)
 TEN_MB = "All of Gaul is divided into three parts. " * 256_000
-
-
-def error_of(answer: httpx.Response, status: int = 400) -> dict[str, str | None]:
-    """The error, which must look like OpenAI's."""
-    assert answer.status_code == status, answer.text[:500]
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["message"]
-    assert "Traceback" not in answer.text
-    return error
 
 
 def check_refused(server: Server, path: str, changes: dict, param: str) -> str:
@@ -290,134 +281,6 @@ def test_body_over_the_limit(server):
     with socket.create_connection(("127.0.0.1", server.http.base_url.port or 0), timeout=20) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
-
-
-def send_and_leave(server: Server, path: str, body: dict) -> None:
-    """A whole request, whose sender does not wait for the answer."""
-    raw = json.dumps(body).encode()
-    with socket.create_connection(("127.0.0.1", server.http.base_url.port or 0), timeout=20) as connection:
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
-        )
-        connection.sendall(head.encode() + raw)
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize("path", ROUTES)
-def test_leaving_before_the_first_token(server, path):
-    """All slots are busy, so these requests wait in the queue when their clients go."""
-    with ThreadPoolExecutor(1) as pool:
-        busy = {"prompt": [[5]] * MAX_RUNNING, "max_tokens": 500, "ignore_eos": True, "seed": 0, "rid": f"busy{path}"}
-        running = pool.submit(server.post, COMPLETIONS, busy)
-        server.wait_for_stats(num_running=MAX_RUNNING)
-        for stream in (False, True) * 5:
-            send_and_leave(server, path, BODIES[path] | {"stream": stream})
-        assert server.post("/abort_request", {"rid": f"busy{path}"}).json() == {"aborted": MAX_RUNNING}
-        assert {choice["finish_reason"] for choice in running.result().json()["choices"]} == {"abort"}
-
-
-def test_leaving_in_the_middle(server):
-    body = {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
-    for _ in range(20):
-        with server.http.stream("POST", COMPLETIONS, json=body) as stream:
-            next(stream.iter_lines())
-
-
-async def abort_many(url: str, count: int) -> list[str]:
-    """How each of `count` requests ended: a third is aborted by id, a third by hanging up, a third as it arrives."""
-    limits = httpx.Limits(max_connections=64)
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http:
-        gate = asyncio.Semaphore(24)
-
-        async def one(number: int) -> str:
-            rid = f"doomed-{number}"
-            body = {"prompt": [5 + number % 300] * (1 + number % 90), "max_tokens": 400, "ignore_eos": True, "rid": rid}
-            async with gate, http.stream("POST", COMPLETIONS, json=body | {"stream": True}) as stream:
-                if number % 3 == 0:
-                    return "left at once"
-                lines = stream.aiter_lines()
-                await anext(lines)
-                if number % 3 == 1:
-                    return "left"
-                await http.post("/abort_request", json={"rid": rid})
-                async for line in lines:
-                    if '"finish_reason":"' in line:
-                        return str(json.loads(line[6:])["choices"][0]["finish_reason"])
-            return "lost"
-
-        return await asyncio.gather(*map(one, range(count)))
-
-
-def test_a_thousand_aborts(server):
-    ends = asyncio.run(abort_many(server.url, 1000))
-    counts = {end: ends.count(end) for end in set(ends)}
-    late = counts.pop("length", 0)  # ran to its end before the abort arrived: on a busy machine
-    assert counts == {"left at once": 334, "left": 333, "abort": 333 - late}
-    assert late < 200
-    server.check_clean()
-    answer = server.post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 8, "ignore_eos": True}).json()
-    assert answer["usage"]["completion_tokens"] == 8
-
-
-def test_abort_all_and_unknown_ids(server):
-    assert server.post("/abort_request", {"rid": "nobody"}).json() == {"aborted": 0}
-    assert server.post("/abort_request", {"abort_all": True}).json() == {"aborted": 0}
-    error_of(server.post("/abort_request", {}))
-    error_of(server.post("/abort_request", {"rid": 5}))
-
-
-def test_two_requests_with_one_id(server):
-    body = {"prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True, "rid": "twin"}
-    with server.http.stream("POST", COMPLETIONS, json=body) as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        assert "twin" in error_of(server.post(COMPLETIONS, body | {"stream": False}))["message"]
-
-
-def test_sigterm_lets_a_stream_finish(launch):
-    """New requests are refused meanwhile; then both processes end."""
-    server = launch("--served-model-name *")
-    for name in ("anything", "a/b", MODEL):
-        assert server.post(COMPLETIONS, BODIES[COMPLETIONS] | {"model": name}).json()["model"] == name
-    engine = _descendants(server.process.pid)
-    assert engine
-    body = {"prompt": "Hello", "max_tokens": 500, "ignore_eos": True, "stream": True}
-    with server.http.stream("POST", COMPLETIONS, json=body) as stream:
-        lines = stream.iter_lines()
-        first = next(lines)
-        server.process.send_signal(signal.SIGTERM)
-        with httpx.Client(base_url=server.url, timeout=20) as other:
-            answer = other.post(COMPLETIONS, json=BODIES[COMPLETIONS])
-            while answer.status_code == 200:  # the signal is on its way
-                answer = other.post(COMPLETIONS, json=BODIES[COMPLETIONS])
-            assert error_of(answer, 503)["code"] == "engine_not_ready"
-            assert other.get("/health").status_code == 503
-        events = [line for line in [first, *lines] if line]
-    assert events[-1] == "data: [DONE]"
-    assert '"finish_reason":"length"' in events[-2]
-    assert server.process.wait(20) == 0
-    assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in engine)
-    assert "Traceback" not in server.log()
-
-
-def test_the_engine_dies(launch):
-    """/health says so, streams end with an error, and nothing hangs."""
-    server = launch("")
-    (engine,) = [pid for pid in _descendants(server.process.pid) if b"engine" in _command(pid)]
-    body = {"prompt": "Hello", "max_tokens": 500, "ignore_eos": True, "stream": True}
-    with server.http.stream("POST", COMPLETIONS, json=body) as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        os.kill(engine, signal.SIGKILL)
-        assert any('"error"' in line for line in lines)
-    assert server.http.get("/health").status_code == 503
-    assert error_of(server.post(COMPLETIONS, BODIES[COMPLETIONS]), 503)["code"] == "engine_dead"
-    server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(20) is not None
-
-
-def _command(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_eos_is_what_the_checkpoint_says(server):

@@ -1,98 +1,23 @@
 """The sampler against a float64 oracle that sorts, and what must not change its choice."""
 
-import dataclasses
-import warnings
-
-import hypothesis
-import hypothesis.extra.numpy
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
-from palladio.runtime import sampler
-from palladio.runtime.sampler import SamplingBatch, gumbel_noise, processed_logits, sample, split_seed
-from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState
-from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
-
-V = 300
-INT_COLUMNS = {"slot_ids": 0, "positions": 7, "top_k": -1, "min_position": 0}
-FLOAT_COLUMNS = {
-    "temperature": 1.0, "top_p": 1.0, "min_p": 0.0,
-    "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0,
-}  # fmt: skip
-
-jit_sample = jax.jit(sample, static_argnames="tier")
-jit_processed = jax.jit(processed_logits, static_argnames="tier")
-
-
-def make_batch(*rows, **common):
-    """A SamplingBatch of dicts of columns; `seed` is an int."""
-    rows = [common | row for row in (rows or ({},))]
-    columns = {k: jnp.array([r.get(k, d) for r in rows], jnp.int32) for k, d in INT_COLUMNS.items()}
-    columns |= {k: jnp.array([r.get(k, d) for r in rows], jnp.float32) for k, d in FLOAT_COLUMNS.items()}
-    columns["has_bias"] = jnp.array([r.get("has_bias", False) for r in rows])
-    columns["seeds"] = jnp.array([split_seed(r.get("seed", 0)) for r in rows], jnp.uint32)
-    return SamplingBatch(**columns)
-
-
-def random_logits(num_rows, vocab_size=V, scale=3.0, seed=0):
-    return np.random.default_rng(seed).normal(0, scale, (num_rows, vocab_size)).astype(np.float32)
-
-
-def state_with(slot, *, num_slots=4, vocab_size=V, bias=(), stop_ids=(), prompt=(), output=()):
-    """A state whose row `slot` is filled by hand, not by reset_slot."""
-    state = SamplerState.allocate(num_slots, vocab_size)
-    ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)
-    values = np.zeros(MAX_LOGIT_BIAS, np.float32)
-    for i, (token_id, value) in enumerate(dict(bias).items()):
-        ids[i], values[i] = token_id, value
-    stops = np.full(MAX_SUPPRESSED_IDS, vocab_size, np.int32)
-    stops[: len(stop_ids)] = stop_ids
-    return dataclasses.replace(
-        state,
-        bias_ids=state.bias_ids.at[slot].set(ids),
-        bias_values=state.bias_values.at[slot].set(values),
-        stop_ids=state.stop_ids.at[slot].set(stops),
-        prompt_mask=state.prompt_mask.at[slot, jnp.array(prompt, jnp.int32)].set(True),
-        output_counts=state.output_counts.at[slot].set(np.bincount(np.array(output, int), minlength=vocab_size)),
-    )
-
-
-def oracle_logits(logits, *, bias=(), stop_ids=(), prompt=(), output=(), **p):
-    """Logits after bias, suppression and penalties, float64."""
-    x = logits.astype(np.float64)
-    for token_id, value in dict(bias).items():
-        x[token_id] += value
-    if p.get("positions", 7) < p.get("min_position", 0):
-        x[list(stop_ids)] = -np.inf
-    repetition = p.get("repetition_penalty", 1.0)
-    for token_id in {*prompt, *output}:
-        x[token_id] = x[token_id] / repetition if x[token_id] > 0 else x[token_id] * repetition
-    for token_id in output:
-        x[token_id] -= p.get("frequency_penalty", 0.0)
-    for token_id in set(output):
-        x[token_id] -= p.get("presence_penalty", 0.0)
-    return x
-
-
-def oracle_probabilities(logits, *, temperature=1.0, top_k=-1, top_p=1.0, min_p=0.0, **p):
-    """The distribution sampled from, by sorting, float64."""
-    x = oracle_logits(logits, **p)
-    probs = np.exp((x - x.max()) / temperature)
-    probs /= probs.sum()
-    if 0 < top_k < len(x):
-        probs[x < np.sort(x)[-top_k]] = 0
-    if top_p < 1:
-        probs /= probs.sum()
-        descending = np.sort(probs)[::-1]
-        last = np.searchsorted(np.cumsum(descending), top_p)
-        probs[probs < descending[last]] = 0
-    probs[probs < min_p * probs.max()] = 0
-    return probs / probs.sum()
-
+from palladio.runtime.sampler import gumbel_noise, sample, split_seed
+from palladio.runtime.sampler_state import SamplerState
+from tests.runtime.sampler_oracle import (
+    V,
+    jit_processed,
+    jit_sample,
+    make_batch,
+    oracle_logits,
+    oracle_probabilities,
+    random_logits,
+    state_with,
+)
 
 HISTORY = {"prompt": [3, 5, 5, 9, 250], "output": [9, 9, 9, 17, 20]}
 CASES = {
@@ -248,20 +173,6 @@ def test_greedy_rows_agree_in_every_tier_and_break_ties_by_lowest_id(greedy):
         assert (jit_sample(logits, state, batch, tier=tier)[0].token_ids == 100).all()
 
 
-def test_ties_share_a_fate():
-    logits = np.array([[1, 3, 2, 2, 2, -0.0, 0.0, -1]], np.float32)
-    state = SamplerState.allocate(2, 8)
-
-    def kept(**params):
-        scores = jit_processed(logits, state, make_batch(params), tier="random")[0]
-        return np.flatnonzero(np.isfinite(scores)).tolist()
-
-    assert kept(top_k=2) == [1, 2, 3, 4]
-    assert kept(top_k=6) == [0, 1, 2, 3, 4, 5, 6]
-    assert kept(top_p=0.5) == [1, 2, 3, 4]
-    assert kept(top_p=1e-9) == [1]
-
-
 @pytest.mark.parametrize("params", [{}, {"top_k": 3}, {"top_p": 1e-7}, {"min_p": 1.0}, {"temperature": 3e38}])
 def test_one_finite_logit_is_chosen(params):
     logits = np.full((1, V), -np.inf, np.float32)
@@ -293,69 +204,6 @@ def test_nan_is_reported_and_stays_in_its_row(tier):
     assert ((output.token_ids >= 0) & (output.token_ids < V)).all()
 
 
-def test_logit_bias_of_100_forces_and_bans():
-    logits = random_logits(2, scale=1.0)
-    best = int(logits[1].argmax())
-    state = state_with(1, bias={33: 100.0})
-    banned = state_with(2, bias={best: -100.0})
-    state = dataclasses.replace(
-        state,
-        bias_ids=state.bias_ids.at[2].set(banned.bias_ids[2]),
-        bias_values=state.bias_values.at[2].set(banned.bias_values[2]),
-    )
-    for temperature in (0.0, 1.0):
-        batch = make_batch({"slot_ids": 1}, {"slot_ids": 2}, has_bias=True, temperature=temperature)
-        token_ids = jit_sample(logits, state, batch, tier="full")[0].token_ids
-        assert token_ids[0] == 33
-        assert token_ids[1] != best
-    unbiased = make_batch({"slot_ids": 1}, {"slot_ids": 2}, temperature=0.0)
-    assert jit_sample(logits, state, unbiased, tier="full")[0].token_ids[1] == best
-
-
-def test_min_tokens_lasts_until_its_position():
-    logits = random_logits(1)
-    best = int(logits.argmax())
-    state = state_with(1, stop_ids=[best], bias={best: 100.0})
-    for position, ends in ((7, False), (9, False), (10, True)):
-        batch = make_batch(
-            {"positions": position, "min_position": 10, "temperature": 0.0, "has_bias": True}, slot_ids=1
-        )
-        assert (jit_sample(logits, state, batch, tier="full")[0].token_ids[0] == best) == ends
-
-
-def test_frequency_penalty_counts_what_was_sampled():
-    logits = np.zeros((2, V), np.float32)
-    logits[:, 5], logits[:, 8] = 3.0, 2.0
-    state = SamplerState.allocate(3, V)
-    batch = make_batch({"slot_ids": 1, "frequency_penalty": 0.4}, {"slot_ids": 2}, temperature=0.0)
-    tokens = []
-    for _ in range(7):
-        output, state = jit_sample(logits, state, batch, tier="full")
-        tokens.append(output.token_ids.tolist())
-    # 3, 2.6, 2.2, then 1.8 < 2, then 1.8 > 1.6, ...
-    assert [t[0] for t in tokens] == [5, 5, 5, 8, 5, 8, 5]
-    assert {t[1] for t in tokens} == {5}
-    assert state.output_counts[1, 5] == 5
-    assert state.output_counts[1, 8] == 2
-    assert state.output_counts[2].sum() == 7
-    assert state.last_token[1:].tolist() == [5, 5]
-
-
-def test_presence_and_repetition_look_at_output_and_prompt():
-    logits = np.zeros((1, V), np.float32)
-    logits[:, 5], logits[:, 8] = 3.0, 2.9
-    greedy = {"slot_ids": 1, "temperature": 0.0}
-    in_prompt, in_output = state_with(1, prompt=[5]), state_with(1, output=[5])
-    for params, state, token in (
-        ({"presence_penalty": 0.2}, in_prompt, 5),
-        ({"presence_penalty": 0.2}, in_output, 8),
-        ({"frequency_penalty": 0.2}, in_prompt, 5),
-        ({"repetition_penalty": 1.1}, in_prompt, 8),
-        ({"repetition_penalty": 1.1}, in_output, 8),
-    ):
-        assert jit_sample(logits, state, make_batch(greedy | params), tier="full")[0].token_ids[0] == token
-
-
 @pytest.mark.parametrize("vocab_size", [5, V, 4096, 12_345])
 def test_logprobs_are_those_of_the_raw_logits(vocab_size):
     logits = np.round(random_logits(3, vocab_size), 1)  # with ties
@@ -373,37 +221,6 @@ def test_logprobs_are_those_of_the_raw_logits(vocab_size):
     assert output.logprobs[0] == output.top_logprobs[0, 0]  # the very same float
 
 
-def test_cheap_tiers_report_no_logprobs_and_count_nothing():
-    for tier in ("greedy", "random"):
-        output, state = jit_sample(random_logits(2), SamplerState.allocate(3, V), make_batch({}, {}), tier=tier)
-        assert output.logprobs is output.top_ids is output.top_logprobs is None
-        assert not state.output_counts.any()
-
-
-@pytest.mark.parametrize("tier", ["greedy", "random", "full"])
-def test_scratch_rows_touch_only_row_zero(tier):
-    state = state_with(1, output=[4, 4], num_slots=3)
-    batch = make_batch({"slot_ids": 0}, {"slot_ids": 2}, {"slot_ids": 0}, {"slot_ids": 0})
-    _, after = jit_sample(random_logits(4), state, batch, tier=tier)
-    np.testing.assert_array_equal(after.output_counts[1], state.output_counts[1])
-    assert after.last_token[1] == state.last_token[1]
-
-
-@pytest.mark.parametrize("tier", ["greedy", "random", "full"])
-def test_donation_updates_in_place(tier):
-    run = jax.jit(sample, static_argnames="tier", donate_argnames="state")
-    state = SamplerState.allocate(65, V)
-    logits, batch = random_logits(2), make_batch({"slot_ids": 1}, {"slot_ids": 2})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        compiled = run.lower(logits, state, batch, tier=tier).compile()
-        before = state.output_counts.unsafe_buffer_pointer()
-        _, after = compiled(logits, state, batch)
-    assert state.output_counts.is_deleted()
-    assert after.output_counts.unsafe_buffer_pointer() == before
-    assert not any(" copy(" in line and "s32[65,300]" in line for line in compiled.as_text().splitlines())
-
-
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**31, 2**32 + 7, 2**63 - 1, -(2**63), 2**64 - 1])
 def test_split_seed(seed):
     low, high = split_seed(seed)
@@ -416,75 +233,3 @@ def test_split_seed(seed):
 def test_split_seed_rejects_what_64_bits_cannot_hold(seed):
     with pytest.raises(ValueError, match="seed must be"):
         split_seed(seed)
-
-
-# Thresholds, against sorting.
-
-float_rows = hypothesis.extra.numpy.arrays(
-    np.float32,
-    (3, 24),
-    elements=st.one_of(
-        st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False),
-        st.sampled_from([-np.inf, -0.0, 0.0, 1.0, float(np.nextafter(np.float32(1), np.float32(2)))]),
-    ),
-)
-jit_bisect = jax.jit(sampler._bisect)
-jit_image = jax.jit(sampler._ordered_image)
-
-
-@hypothesis.settings(max_examples=150, deadline=None)
-@hypothesis.given(float_rows)
-def test_image_keeps_order_and_ties(values):
-    image = np.asarray(jit_image(values)).astype(np.int64)
-    sign = (values[:, :, None] > values[:, None, :]).astype(int) - (values[:, :, None] < values[:, None, :])
-    np.testing.assert_array_equal(np.sign(image[:, :, None] - image[:, None, :]), sign)
-
-
-@hypothesis.settings(max_examples=150, deadline=None)
-@hypothesis.given(
-    float_rows,
-    hypothesis.extra.numpy.arrays(np.int32, (3, 24), elements=st.integers(0, 2**25)),
-    st.lists(st.floats(0, 1), min_size=3, max_size=3),
-    st.lists(st.booleans(), min_size=3, max_size=3),
-)
-def test_bisection_finds_the_largest_threshold(values, masses, shares, used):
-    image = np.asarray(jit_image(values))
-    enough = np.maximum(1, [int(s * m.sum()) for s, m in zip(shares, masses, strict=True)]).astype(np.int32)
-    masses[:, 0] = np.maximum(masses[:, 0], 1)
-    lowest = np.full(3, -(2**31), np.int32)
-    actual = np.asarray(jit_bisect(image, masses, enough, lowest, np.array(used)))
-    for i in range(3):
-        fitting = [t for t in image[i] if masses[i][image[i] >= t].sum() >= enough[i]]
-        assert actual[i] == (max(fitting) if used[i] else lowest[i])
-
-
-@hypothesis.settings(max_examples=100, deadline=None)
-@hypothesis.given(
-    float_rows,
-    st.integers(-1, 30),
-    st.floats(1 / 64, 1.0, width=32),
-    st.floats(0.0, 1.0, width=32),
-    st.floats(0.05, 100.0),
-)
-def test_filters_keep_a_prefix_of_the_sorted_tokens(values, top_k, top_p, min_p, temperature):
-    values[:, 0] = 0.5  # at least one finite
-    params = {"top_k": max(top_k, 0) if top_k != 1 else 2, "top_p": top_p, "min_p": min_p, "temperature": temperature}
-    batch = make_batch(params, params, params)
-    scores = np.asarray(jit_processed(values, SamplerState.allocate(2, 24), batch, tier="random"))
-    for row, score in zip(values, scores, strict=True):
-        kept = np.isfinite(score)
-        assert kept[row == row.max()].all()
-        dropped = ~kept & np.isfinite(row)
-        # what is kept is above all that is dropped (a logit far below may underflow, never the reverse)
-        assert not dropped.any() or row[kept].min() > row[dropped].max()
-        if 0 < params["top_k"] < len(row):
-            assert kept.sum() <= (row >= np.sort(row)[-params["top_k"]]).sum()
-        with np.errstate(over="ignore"):
-            odds = np.exp((row.astype(np.float64) - row.max()) / np.float32(temperature))
-        assert (odds[kept] >= min_p * (1 - 1e-5)).all()
-        within_k = odds * (row >= np.sort(row)[-params["top_k"]]) if 0 < params["top_k"] < len(row) else odds
-        if min_p == 0:
-            assert within_k[kept].sum() >= top_p * within_k.sum() * (1 - 1e-6)
-        next_lowest = row > row[kept].min()
-        if next_lowest.any() and top_p < 1:
-            assert within_k[next_lowest].sum() < top_p * within_k.sum() * (1 + 1e-6) + 1e-6
