@@ -55,6 +55,15 @@ class Buckets:
     def max_prefill_requests(self) -> int:
         return self.prefill[-1].num_requests
 
+    @property
+    def max_prefill_tokens(self) -> int:
+        return self.prefill[-1].num_tokens
+
+    @property
+    def max_requests(self) -> int:
+        """Most requests that can run at once."""
+        return min(self.decode[-1] if self.decode else self.max_prefill_requests, self.sample[-1])
+
     def pick_decode(self, num_requests: int) -> int:
         """The smallest decode bucket that holds so many requests."""
         return _round_up(self.decode, num_requests)

@@ -67,6 +67,7 @@ class Scheduler:
     Attributes:
         waiting: retracted requests included.
         running: requests that own a slot and pages.
+        buckets: those that can be used now; larger sets may replace it while programs are compiled.
         retractions: since the log last took them.
     """
 
@@ -121,7 +122,7 @@ class Scheduler:
         self.cache.drop_duplicates()
         if self.limits.preemption_threshold is not None:
             self._preempt(self.limits.preemption_threshold)
-        mixes = self.limits.mixes and 2 * len(self.running) <= self.limits.max_step_tokens
+        mixes = self.limits.mixes and 2 * len(self.running) <= self._max_step_tokens
         decoding: list[Request] | None = None
         may_admit = True
         # Unless a step holds both kinds of work they take turns, so that a long prompt does not stop running streams.
@@ -171,19 +172,27 @@ class Scheduler:
 
     # Prefill
 
+    @property
+    def _max_step_tokens(self) -> int:
+        return min(self.limits.max_step_tokens, self.buckets.max_prefill_tokens)
+
+    @property
+    def _has_free_slot(self) -> bool:
+        return len(self.running) < min(self.limits.max_running, self.buckets.max_requests)
+
     def _take_prefill(self, num_decoding: int, may_admit: bool) -> list[ScheduledRow]:
         """Chunks of prompts: of running requests, then of those that wait, if there is room for them."""
         rows: list[ScheduledRow] = []
-        budget = self.limits.max_step_tokens - num_decoding
+        budget = self._max_step_tokens - num_decoding
         for running in self.running:  # at most one is split over steps, but a retraction may leave it anywhere
             if budget > 0 and running.is_prefilling:
                 budget -= self._add_chunk(rows, running, budget)
-        if not (may_admit and self._free_slots and len(self.waiting)):
+        if not (may_admit and self._has_free_slot and len(self.waiting)):
             return rows
         max_rows = self.buckets.max_prefill_requests - num_decoding
         reserved = self._reserved_tokens()
         self.waiting.refresh()
-        while budget > 0 and self._free_slots and len(rows) < max_rows:
+        while budget > 0 and self._has_free_slot and len(rows) < max_rows:
             request = self.waiting.peek()
             if request is None:
                 break
@@ -323,7 +332,7 @@ class Scheduler:
         self.waiting.refresh()
         request = self.waiting.peek()
         while request is not None and self.running:
-            if self._free_slots and self._has_room(request, self.cache.find_prefix(request), self._reserved_tokens()):
+            if self._has_free_slot and self._has_room(request, self.cache.find_prefix(request), self._reserved_tokens()):
                 return
             victim = max(self.running, key=self._retraction_order)
             if self._urgency(request) - self._urgency(victim) <= threshold:
