@@ -26,23 +26,21 @@ from typing import Any
 import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
-from aot_targets import TARGETS, Compiled, Target, bytes_per_device
+from aot_targets import TARGETS, Compiled, Target
 from checkpoints import HALF_BILLION
-from flax import nnx
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.decoder import CausalLM
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import ShardingRules
-from palladio.pallas_kernels.ragged_paged_attention import kv_page_shape
-from palladio.runtime.batch_builder import StepLayouts
+from palladio.model.weights import abstract_model
 from palladio.runtime.buckets import Buckets, PrefillBucket
-from palladio.runtime.memory import DeviceMemory, PoolRequest, default_fraction, plan_pages
-from palladio.runtime.sampler_state import SamplerState
-from palladio.runtime.startup import _ACCELERATOR as DEFAULTS
-from palladio.runtime.step_programs import DeviceState, ProgramKey, StaticModel, StepPrograms, Weights
+from palladio.runtime.compilation import CompileMonitor
+from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.memory import DeviceMemory, MemoryNeeds, plan_memory
+from palladio.runtime.program_set import ProgramSet
+from palladio.runtime.sizing import PlatformDefaults
+from palladio.runtime.step_programs import StaticModel, StepPrograms
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2.5-0.5b": HALF_BILLION,
@@ -73,6 +71,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 DTYPE = jnp.bfloat16
+DEFAULTS = PlatformDefaults.of("tpu")
 PROGRAMS = ("forward", "sample", "decode", "score", "reset", "tables", "compare")
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?\w+\[([\d,]*)\].*?[)\]}] ([a-z][\w-]*)\(")
@@ -127,50 +126,42 @@ class Sizes:
     decode_steps: int
 
 
-def abstract_weights(config: ModelConfig, mesh: Mesh) -> tuple[ModelStructure, Weights]:
-    """A model without arrays, sharded as `load_model` would."""
-    rules = ShardingRules()
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: CausalLM(config, DTYPE, "auto", nnx.Rngs(0))))
-    placed = []
-    for keys, param in nnx.to_flat_state(state):
-        sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
-        placed.append((keys, param.replace(jax.ShapeDtypeStruct(param.shape, param.dtype, sharding=sharding))))
-    return flatten_model(nnx.merge(graphdef, nnx.from_flat_state(placed)))
+def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
+    """Of an engine's state."""
+    return DeviceShape(
+        num_slots=sizes.max_running + 1,
+        pages_per_request=-(-sizes.context_length // sizes.page_size),
+        vocab_size=config.vocab_size,
+        num_valid_tokens=config.vocab_size,
+        num_decode_steps=sizes.decode_steps,
+        checks_cache=True,
+        dtype=DTYPE,
+        cache=KVCacheSpec.of(config, page_size=sizes.page_size, dtype=DTYPE),
+        mesh=mesh,
+    )
 
 
-def num_pages(config: ModelConfig, weights: Weights, target: Target, num_devices: int, sizes: Sizes) -> int:
-    """Pages of KV cache that an engine would allocate.
-
-    Raises:
-        ConfigError: not even one fits.
-    """
-    memory = target.memory * num_devices
-    pool = PoolRequest(
-        bytes_per_page=KVCacheSpec.of(config, page_size=sizes.page_size, dtype=DTYPE).bytes_per_page,
+def memory_needs(target: Target, shape: DeviceShape, weights: Weights, sizes: Sizes) -> MemoryNeeds:
+    """Of one device, as an engine with default flags reckons."""
+    state = shape.abstract(weights, 1)
+    return MemoryNeeds(
+        platform=target.platform,
+        weights=bytes_per_device(weights),
+        state=bytes_per_device((state.tables, state.sampler)),
+        bytes_per_page=bytes_per_device(state.kv_cache),
         page_size=sizes.page_size,
         wanted_tokens=None,
         useful_tokens=sizes.max_running * sizes.context_length,
-        weight_bytes=bytes_per_device(weights) * num_devices,
-        fraction=default_fraction(target.platform),
+        fraction=None,
     )
-    return plan_pages(DeviceMemory(memory, memory), pool)
 
 
-def abstract_state(config: ModelConfig, mesh: Mesh, weights: Weights, pages: int, sizes: Sizes) -> DeviceState:
-    """An engine's device state without arrays."""
-    rules, slots = ShardingRules(), sizes.max_running + 1
-    cache = jax.ShapeDtypeStruct(
-        kv_page_shape(pages, config.num_kv_heads, sizes.page_size, config.head_size),
-        DTYPE,
-        sharding=rules.sharding(mesh, (None, "kv_heads", None, None)),
-    )
-    columns = -(-sizes.context_length // sizes.page_size)
-    tables, sampler = jax.eval_shape(
-        lambda: (jnp.zeros((slots, columns), jnp.int32), SamplerState.allocate(slots, config.vocab_size))
-    )
-    whole = rules.sharding(mesh, ())
-    placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), (tables, sampler))
-    return DeviceState(weights, (cache,) * config.num_layers, *placed)
+def declare(
+    config: ModelConfig, shape: DeviceShape, structure: ModelStructure, weights: Weights, pages: int, sizes: Sizes
+) -> StepPrograms:
+    """The programs of an engine with so many pages."""
+    static = StaticModel(structure, jax.ShapeDtypeStruct((config.hidden_size,), DTYPE), config.vocab_size)
+    return StepPrograms(static, shape.abstract(weights, pages), shape, sizes.buckets, ProgramSet(CompileMonitor()))
 
 
 def check(program: Compiled, facts: Facts, target: Target) -> list[str]:
@@ -194,18 +185,12 @@ def compile_all(
 ) -> Iterator[dict[str, Any]]:
     """A row for each program: its figures, and in "wrong" what is wrong with it."""
     mesh = target.mesh(num_devices)
-    structure, weights = abstract_weights(config, mesh)
-    pages = num_pages(config, weights, target, num_devices, sizes)
-    state = abstract_state(config, mesh, weights, pages, sizes)
-    hidden = jax.ShapeDtypeStruct((config.hidden_size,), DTYPE)
-    programs = StepPrograms(
-        StaticModel(structure, hidden, config.vocab_size),
-        state,
-        sizes.buckets,
-        StepLayouts.of(sizes.buckets, sizes.page_size, sizes.decode_steps),
-        sizes.page_size,
-    )
-    programs.add_compare()
+    structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh))
+    shape = device_shape(config, mesh, sizes)
+    memory = DeviceMemory(target.memory, target.memory)
+    pages = plan_memory(memory, memory_needs(target, shape, weights, sizes), workspace=0).num_pages
+    programs = declare(config, shape, structure, weights, pages, sizes)
+    state = shape.abstract(weights, pages)
     cache = state.kv_cache[0]
     cache_shape = cache.sharding.shard_shape(cache.shape)
     print(
@@ -214,10 +199,11 @@ def compile_all(
         f"({(pages - 1) * sizes.page_size:,} tokens; a layer {list(cache.shape)}), "
         f"{num_devices} device(s) of {target.memory / 2**30:.0f} GiB"
     )
-    for key, (jitted, args) in programs._programs._pending.items():
+    for key in programs.built.declared:
         if key.name not in only:
             continue
-        row: dict[str, Any] = {"program": _name(key)}
+        jitted, args = programs.built.declaration(key)
+        row: dict[str, Any] = {"program": str(key)}
         try:
             program = aot_targets.compile_for(mesh, jitted, args)
         except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:
@@ -247,12 +233,6 @@ def table_line(row: dict[str, Any]) -> str:
         for header, key, divisor, decimals in COLUMNS
     ]
     return f"{row['program']:<24} {'  '.join(cells)}  {'; '.join(row['wrong']) or 'ok'}"
-
-
-def _name(key: ProgramKey) -> str:
-    sizes = f" {key.num_tokens}/{key.num_requests}" if key.num_tokens and key.num_requests else ""
-    sizes = sizes or (f" {key.num_tokens or key.num_requests}" if key.num_tokens or key.num_requests else "")
-    return f"{key.name}{sizes}{f' {key.tier}' if key.tier else ''}"
 
 
 def _first_line(error: Exception) -> str:
@@ -289,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     hf_config = MODELS[args.model] | ({"num_hidden_layers": args.layers} if args.layers else {})
     config, target = ModelConfig.from_hf(hf_config), TARGETS[args.target]
     print(f"{args.model}, bfloat16, for {args.target}; jax {jax.__version__}")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for row in compile_all(config, target, args.devices, _sizes(args, config), args.only):
         if not rows:
             print(f"{'program':<24} {'  '.join(header for header, *_ in COLUMNS)}  verdict")

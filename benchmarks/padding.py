@@ -30,7 +30,6 @@ from server_process import provenance
 
 from palladio.default_model import ensure_default_model
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.runtime import startup
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.messages import AddRequest
@@ -38,6 +37,8 @@ from palladio.runtime.request import Request
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
 from palladio.runtime.scheduler import Scheduler
+from palladio.runtime.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.startup import build_scheduler
 
 SHORTEST, LONGEST = 4, 1024
 PROMPT_LOGNORMAL = (4.75, 1.3)  # mu, sigma of the logarithm
@@ -49,14 +50,14 @@ KINDS = ("prefill", "mixed", "decode", "all", "lm head")
 class Platform:
     """A device's defaults, and how long its steps take, in seconds."""
 
-    defaults: startup.PlatformDefaults
+    defaults: PlatformDefaults
     step_seconds: float
     token_seconds: float
 
 
 PLATFORMS = {
-    "cpu": Platform(startup._CPU, 0.1, 0.012),
-    "accelerator": Platform(startup._ACCELERATOR, 0.006, 40e-6),
+    "cpu": Platform(PlatformDefaults.of("cpu"), 0.1, 0.012),
+    "accelerator": Platform(PlatformDefaults.of("tpu"), 0.006, 40e-6),
 }
 
 
@@ -102,11 +103,11 @@ def make_scheduler(platform: Platform, flags: dict[str, Any]) -> tuple[Scheduler
     """What an engine would use on that platform, with the pool that it would find useful."""
     path = ensure_default_model(Path.home() / ".cache" / "palladio")
     config = EngineConfig.from_flags({"model_path": str(path)} | flags)
-    limits = startup._limits(config, ModelConfig.from_hf(*read_model_dir(path)), platform.defaults)
-    buckets = startup._buckets(config, limits, platform.defaults)
+    limits = EngineLimits.of(config, ModelConfig.from_hf(*read_model_dir(path)), platform.defaults)
+    buckets = limits.buckets(config, platform.defaults)
     num_tokens = config.cache.max_total_tokens or limits.useful_pool_tokens
     num_pages = num_tokens // config.cache.page_size + 1
-    return startup._scheduler(config, limits, buckets, num_pages, seed=0), buckets
+    return build_scheduler(config, limits, buckets, num_pages, seed=0), buckets
 
 
 class Simulation:

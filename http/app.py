@@ -10,26 +10,43 @@ from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
 from palladio.http.context import Context
 from palladio.http.errors import install_error_handlers
+from palladio.http.http_metrics import CountRequests
 from palladio.http.middleware import BodyLimit, RequestBorder
+from palladio.http.observability_config import ObservabilityConfig
+from palladio.http.observer import Observer
 from palladio.http.routes_admin import admin_router
 from palladio.http.routes_chat import chat_router
 from palladio.http.routes_completions import completions_router
 from palladio.http.routes_generate import generate_router
 from palladio.http.routes_models import models_router
+from palladio.http.routes_observe import observe_router
 from palladio.http.routes_tokenize import tokenize_router
+from palladio.http.spans import Spans
 from palladio.http.text_encoder import TextEncoder
 from palladio.runtime.engine_client import EngineClient
 
 
-def create_app(engine: EngineClient, config: HttpConfig) -> FastAPI:
+def create_app(
+    engine: EngineClient,
+    config: HttpConfig,
+    observability: ObservabilityConfig = ObservabilityConfig(),
+    observer: Observer | None = None,
+) -> FastAPI:
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
+    Args:
+        observer: default: what `observability` says.
+
     Raises:
-        ConfigError: --chat-template cannot be read.
+        ConfigError: --chat-template cannot be read, --log-requests-target not be written, or --enable-trace lacks its
+            packages.
     """
-    context = Context(engine, config, ChatTemplate(config), TextEncoder(engine, bounded=True))
+    if observer is None:
+        observer = create_observer(engine, config, observability)
+    context = Context(engine, config, ChatTemplate(config), TextEncoder(engine, bounded=True), observability, observer)
     middleware = [
         Middleware(RequestBorder, root_path=config.root_path),
+        Middleware(CountRequests, metrics=observer.metrics),
         Middleware(
             CORSMiddleware,
             allow_origins=config.allowed_origins,
@@ -43,6 +60,16 @@ def create_app(engine: EngineClient, config: HttpConfig) -> FastAPI:
     middleware.append(Middleware(BodyLimit, max_bytes=config.max_request_bytes))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app)
-    for router in (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router):
+    routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
+    for router in (*routers, observe_router):
         app.include_router(router(context))
     return app
+
+
+def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:
+    """What `observability` asks for. Raises ConfigError as create_app does; whoever made it closes it."""
+    spans = None
+    if observability.enable_trace:
+        names = config.served_model_name or (engine.config.source.model_path,)
+        spans = Spans.connect(observability.otlp_traces_endpoint, names[0])
+    return Observer(observability, spans)

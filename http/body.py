@@ -14,10 +14,15 @@ M = TypeVar("M", bound=WireModel)
 
 
 class JsonBody(Generic[M]):
-    """A dependency that gives the request body as `model`."""
+    """A dependency that gives the request body as `model`.
 
-    def __init__(self, model: type[M]) -> None:
+    Args:
+        is_optional: no body is an empty object.
+    """
+
+    def __init__(self, model: type[M], *, is_optional: bool = False) -> None:
         self._model = model
+        self._is_optional = is_optional
 
     async def __call__(self, request: Request) -> M:
         media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -28,7 +33,7 @@ class JsonBody(Generic[M]):
             raw = await request.body()
         except ClientDisconnect:
             raise RequestAbortedError("the client went away before its request was read") from None
-        return self._model.parse(_decode(raw))
+        return self._model.parse({} if self._is_optional and not raw else _decode(raw))
 
 
 def describe_body(model: type[WireModel]) -> dict[str, Any]:

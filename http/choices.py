@@ -1,10 +1,12 @@
 """Gathering a request's outputs into whole choices, and counting its tokens."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from palladio.http.generation import OutputStream, check_abort
 from palladio.runtime.outputs import FinishReason, RequestOutput, TokenLogprob
+from palladio.runtime.timings import Timings
 
 
 class Usage:
@@ -29,6 +31,25 @@ class Usage:
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(output.cached_tokens for output in prompts.values())},
             "completion_tokens_details": {"reasoning_tokens": 0},
+        }
+
+    def timings(self) -> dict[str, Any]:
+        """`timings` of the samples that have ended: of several, the longest; detokenize and the counts are sums."""
+        ends = [output for output in self._latest.values() if output.times is not None]
+        each = [Timings.of_output(end) for end in ends]
+
+        def longest(values: Iterable[float | None]) -> float | None:
+            return max((value for value in values if value is not None), default=None)
+
+        return {
+            "queue": longest(timings.queue for timings in each),
+            "compile_wait": longest(timings.compile_wait for timings in each),
+            "prefill": longest(timings.prefill for timings in each),
+            "decode": longest(timings.decode for timings in each),
+            "detokenize": sum(timings.detokenize for timings in each),
+            "total": longest(timings.total for timings in each),
+            "cached_tokens": self.as_dict()["prompt_tokens_details"]["cached_tokens"],
+            "retractions": sum(end.num_retractions for end in ends),
         }
 
 
@@ -69,6 +90,7 @@ async def collect(stream: OutputStream) -> tuple[list[Choice], Usage]:
             choices[stream.first.index].add(stream.first)
             usage.add(stream.first)
         async for output in stream.rest:
+            stream.observe(output)
             check_abort(output)
             choices[output.index].add(output)
             usage.add(output)

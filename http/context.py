@@ -11,9 +11,11 @@ from typing import Any
 from palladio import __version__
 from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
+from palladio.http.observability_config import ObservabilityConfig
+from palladio.http.observer import Observer
 from palladio.http.text_encoder import TextEncoder
-from palladio.runtime.async_engine import Room, not_ready
-from palladio.runtime.engine_client import EngineClient
+from palladio.runtime.async_engine import Room
+from palladio.runtime.engine_client import EngineClient, not_ready
 from palladio.runtime.errors import InvalidRequestError, ModelNotFoundError
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -23,6 +25,7 @@ class Context:
     """Built once per app.
 
     Attributes:
+        observer: is told of every request.
         running: the client's request id → the engine's ids that serve it (one per prompt).
     """
 
@@ -30,6 +33,8 @@ class Context:
     config: HttpConfig
     chat_template: ChatTemplate
     encoder: TextEncoder
+    observability: ObservabilityConfig
+    observer: Observer
     started: float = dataclasses.field(default_factory=time.time)
     running: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 

@@ -28,8 +28,6 @@ METADATA: Mapping[str, str] = {
     "separate_reasoning": "no reasoning parser is on: there is nothing to separate, reasoning_content is null",
     "stream_reasoning": "no reasoning parser is on: there is nothing to separate, reasoning_content is null",
     "include_reasoning": "no reasoning parser is on: there is nothing to leave out, reasoning_content is null",
-    "no_logs": "SGLang's request logging switch; requests are not logged here",
-    "log_metrics": "SGLang's request metrics switch",
 }
 
 _EMPTY: tuple[object, ...] = (False, "", [], {})

@@ -10,6 +10,7 @@ from starlette.types import Receive
 
 from palladio.http.context import Context
 from palladio.http.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
+from palladio.http.request_record import Origin, RequestRecord
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError, request_error
 from palladio.runtime.outputs import RequestOutput
@@ -52,13 +53,22 @@ class OutputStream:
 
     `start` opens it; leaving it as a context manager aborts what still runs.
 
+    Args:
+        origin: where the request comes from; None: nobody is told of it.
+
     Attributes:
         first: the output that `start` waited for; None if there is none at all.
-        rest: the outputs after it. (Two attributes, not one iterator: a layer less for each token.)
+        rest: the outputs after it; whoever takes one tells `observe`.
+            (Two attributes, not one iterator: a layer less for each token.)
     """
 
-    def __init__(self, context: Context, jobs: Sequence[Job], *, name: str, received: float) -> None:
+    def __init__(
+        self, context: Context, jobs: Sequence[Job], *, name: str, received: float, origin: Origin | None = None
+    ) -> None:
         self._context = context
+        self._received = received
+        self._origin = origin
+        self._record: RequestRecord | None = None
         self._jobs = jobs
         self._name = name
         self._stack = contextlib.AsyncExitStack()
@@ -73,6 +83,11 @@ class OutputStream:
         return self._jobs[0].params.n
 
     @property
+    def logprobs(self) -> int | None:
+        """Likeliest tokens to report, of all prompts alike; None: no log-probabilities."""
+        return self._jobs[0].params.logprobs
+
+    @property
     def num_choices(self) -> int:
         return sum(job.params.n for job in self._jobs)
 
@@ -80,12 +95,31 @@ class OutputStream:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._context.track(self._name, [job.request_id for job in self._jobs]))
+            self._begin_record(stack)
             await stack.enter_async_context(contextlib.aclosing(self.rest))
             self.first = await anext(self.rest, None)
             if self.first is not None:
+                self.observe(self.first)
                 check_abort(self.first)
             self._stack = stack.pop_all()
         return self
+
+    def observe(self, output: RequestOutput) -> None:
+        """To be told of each output of `rest`."""
+        if self._record is not None:
+            self._record.add(output)
+
+    def _begin_record(self, stack: contextlib.AsyncExitStack) -> None:
+        if self._origin is None:
+            return
+        observer, tokenizer = self._context.observer, self._context.engine.tokenizer
+        record = self._record = observer.begin(self._name, self._received, self._jobs, self._origin, tokenizer)
+
+        def end(_: object, error: BaseException | None, __: object) -> bool:
+            record.end(error)
+            return False
+
+        stack.push(end)
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,7 +127,7 @@ class OutputStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        await self._stack.__aexit__(kind, exc, traceback)
 
 
 def check_abort(output: RequestOutput) -> None:

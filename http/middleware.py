@@ -37,6 +37,7 @@ class RequestBorder:
         scope.setdefault("state", {})["request_id"] = generated
         given = Headers(scope=scope).get("x-request-id", "")
         shown = given if _PLAIN_ID.fullmatch(given) else generated
+        scope["state"]["shown_id"] = shown
         started = False
 
         async def send_with_id(message: Message) -> None:

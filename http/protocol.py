@@ -80,6 +80,9 @@ class SamplingFields(WireModel):
     extra_key: str | None = None
     priority: int | None = None
     timeout: float | None = None
+    return_timings: bool | None = None
+    no_logs: bool | None = None
+    log_metrics: bool | None = None
 
 
 def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> InvalidRequestError:

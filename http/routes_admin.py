@@ -22,6 +22,7 @@ from palladio.runtime.stats_report import describe_stats
 
 HEALTH_TIMEOUT = 20.0  # seconds that one token may take, SGLang's value
 FLUSH_POLL = 0.05
+FAILED = ("dead", "restarting")  # states that say why
 
 
 class AbortRequest(WireModel):
@@ -47,16 +48,16 @@ def _add_probes(router: APIRouter, context: Context) -> None:
     @router.get("/health", response_model=None)
     async def health() -> Response:
         """200 while requests are served, else 503."""
-        content = {"state": engine.state} | ({"failure": engine.failure} if engine.state == "dead" else {})
+        content = {"state": engine.state} | ({"failure": engine.failure} if engine.state in FAILED else {})
         return _json(200 if engine.state == "ready" else 503, content)
 
     @router.get("/ready", response_model=None)
     async def ready() -> Response:
         """As /health, with the progress of the start."""
         content: dict[str, Any] = {"state": engine.state}
-        if engine.state == "dead":
+        if engine.state in FAILED:
             content["failure"] = engine.failure
-        if engine.state == "starting" and engine.progress is not None:
+        if engine.progress is not None:
             content |= dataclasses.asdict(engine.progress)
         return _json(200 if engine.state == "ready" else 503, content)
 
@@ -112,6 +113,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
         return (
             engine.config.flags()
             | http
+            | vars(context.observability)
             | limits
             | {
                 "version": __version__,

@@ -12,6 +12,7 @@ from palladio.http.context import Context
 from palladio.http.generation import OutputStream, until_disconnect
 from palladio.http.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.protocol_chat import ChatRequest
+from palladio.http.request_record import Origin
 from palladio.http.sampling import check_scoring_only, client_names, request_name, request_options, sampling_params
 from palladio.http.sse import ChatChunks, EventStream, StreamSettings
 from palladio.runtime.errors import InvalidRequestError
@@ -35,6 +36,7 @@ def chat_router(context: Context) -> APIRouter:
 
 async def _complete(context: Context, request: Request, body: ChatRequest) -> Response:
     received = time.time()
+    origin = Origin.of(request, no_logs=body.no_logs, log_metrics=body.log_metrics)
     model = context.model_name(body.model)
     tokenizer = context.tokenizer
     limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
@@ -55,7 +57,7 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
             kwargs=body.chat_template_kwargs,
         )
         job = Job(name, prompt_ids, params, options=options)
-        stream = OutputStream(context, [job], name=name, received=received)
+        stream = OutputStream(context, [job], name=name, received=received, origin=origin)
         head = {
             "id": name,
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
@@ -64,7 +66,7 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
             "system_fingerprint": context.system_fingerprint,
         }
         if body.stream:
-            settings = StreamSettings.of(body, head, context.config.stream_interval, params)
+            settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
             await until_disconnect(request.receive, stream.start())
             return EventStream(stream, ChatChunks(settings, tokenizer))
         choices, usage = await until_disconnect(request.receive, collect(stream))
@@ -76,6 +78,8 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
         answer["prompt_logprobs"] = prompt_logprobs(tokenizer, choices[0].prompt_logprobs, body.prompt_logprobs)
     if body.return_token_ids:
         answer["prompt_token_ids"] = prompt_ids
+    if body.return_timings:
+        answer["timings"] = usage.timings()
     return Response(orjson.dumps(answer), media_type="application/json")
 
 

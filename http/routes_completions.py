@@ -14,6 +14,7 @@ from palladio.http.generation import OutputStream, check_num_samples, job_ids, u
 from palladio.http.logprobs import LegacyLogprobs, prompt_logprobs
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_completions import CompletionRequest
+from palladio.http.request_record import Origin
 from palladio.http.sampling import check_scoring_only, request_name, request_options, sampling_params
 from palladio.http.sse import CompletionChunks, EventStream, StreamSettings
 from palladio.runtime.errors import InvalidRequestError
@@ -38,6 +39,7 @@ def completions_router(context: Context) -> APIRouter:
 
 async def _complete(context: Context, request: Request, body: CompletionRequest) -> Response:
     received = time.time()
+    origin = Origin.of(request, no_logs=body.no_logs, log_metrics=body.log_metrics)
     model = context.model_name(body.model)
     params, options = _params(body, context), request_options(body)
     name = request_name(body, request.state.request_id)
@@ -50,7 +52,7 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
         Job(request_id, ids, params, position * params.n, default_length, options)
         for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
     ]
-    stream = OutputStream(context, jobs, name=name, received=received)
+    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
     head = {
         "id": name,
         "object": "text_completion",
@@ -59,7 +61,7 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
         "system_fingerprint": context.system_fingerprint,
     }
     if body.stream:
-        settings = StreamSettings.of(body, head, context.config.stream_interval, params)
+        settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
         await until_disconnect(request.receive, stream.start())
         return EventStream(stream, CompletionChunks(settings, context.engine.tokenizer, echoes))
     choices, usage = await until_disconnect(request.receive, collect(stream))
@@ -68,7 +70,10 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
         position = choice.index // params.n
         choice.prompt_logprobs = choices[position * params.n].prompt_logprobs  # the first sample has them
         answers.append(_choice(context, body, choice, prompt_ids[position], echoes[position] if echoes else None))
-    return Response(orjson.dumps(head | {"choices": answers, "usage": usage.as_dict()}), media_type="application/json")
+    answer = head | {"choices": answers, "usage": usage.as_dict()}
+    if body.return_timings:
+        answer["timings"] = usage.timings()
+    return Response(orjson.dumps(answer), media_type="application/json")
 
 
 def _params(body: CompletionRequest, context: Context) -> SamplingParams:

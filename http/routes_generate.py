@@ -13,6 +13,7 @@ from palladio.http.field_rules import screen
 from palladio.http.generation import OutputStream, check_abort, check_num_samples, job_ids, until_disconnect
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_generate import GenerateRequest
+from palladio.http.request_record import Origin
 from palladio.http.sampling import client_names
 from palladio.http.sse import EventStream
 from palladio.runtime.errors import InvalidRequestError
@@ -45,6 +46,7 @@ def generate_router(context: Context) -> APIRouter:
 async def _generate(context: Context, request: Request, body: GenerateRequest) -> Response:
     received = time.time()
     context.model_name(body.model)
+    origin = Origin.of(request, no_logs=body.no_logs, log_metrics=body.log_metrics)
     if (body.text is None) == (body.input_ids is None):
         raise InvalidRequestError("give one of text and input_ids", param="text")
     given, param = (body.text, "text") if body.text is not None else (body.input_ids, "input_ids")
@@ -57,7 +59,7 @@ async def _generate(context: Context, request: Request, body: GenerateRequest) -
     paths = {name: f"sampling_params.{fields.get(name, name)}" for name in SAMPLING_NAMES}
     with client_names(paths | {"prompt": param}, fields):
         jobs = _expand(context, body, sampling, await encode_prompts(context.encoder, prompts), ids)
-        stream = OutputStream(context, jobs, name=name, received=received)
+        stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
         results = _Results(jobs, context.engine.tokenizer)
         is_list = prompts is given or stream.num_choices > 1
         if body.stream:
@@ -86,6 +88,7 @@ async def _collect(stream: OutputStream, results: _Results) -> None:
         if stream.first is not None:
             results.add(stream.first)
         async for output in stream.rest:
+            stream.observe(output)
             check_abort(output)
             results.add(output)
 

@@ -7,13 +7,15 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import uvicorn
 import uvloop
 
-from palladio.http.app import create_app
+from palladio.http.app import create_app, create_observer
 from palladio.http.config import HttpConfig
+from palladio.http.log_config import logging_config
+from palladio.http.observability_config import ObservabilityConfig
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import ConfigError
 
@@ -43,7 +45,9 @@ class ServableEngine(EngineClient, Protocol):
         ...
 
 
-def serve(engine: ServableEngine, config: HttpConfig) -> int:
+def serve(
+    engine: ServableEngine, config: HttpConfig, observability: ObservabilityConfig = ObservabilityConfig()
+) -> int:
     """Runs until SIGTERM or SIGINT; returns the process's exit status, 0.
 
     The first signal drains: new requests get a 503, running ones finish. A second one ends it at once.
@@ -53,18 +57,21 @@ def serve(engine: ServableEngine, config: HttpConfig) -> int:
         EngineDeadError: the engine could not start for another reason.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_async(engine, config))
+        runner.run(serve_async(engine, config, observability))
     return 0
 
 
-async def serve_async(engine: ServableEngine, config: HttpConfig) -> None:
+async def serve_async(
+    engine: ServableEngine, config: HttpConfig, observability: ObservabilityConfig = ObservabilityConfig()
+) -> None:
     """`serve`, inside a running loop."""
-    app = create_app(engine, config)
+    observer = create_observer(engine, config, observability)
+    app = create_app(engine, config, observability, observer)
     settings = uvicorn.Config(
         app,
         host=config.host,
         port=config.port,
-        log_config=logging_config(config),
+        log_config=logging_config(config, observability.log_format),
         log_level=None,
         access_log=True,
         server_header=False,
@@ -82,6 +89,7 @@ async def serve_async(engine: ServableEngine, config: HttpConfig) -> None:
             server.should_exit = True
             server.force_exit = stop.count > 1
             await serving
+            observer.close()
 
 
 def _listen(config: HttpConfig) -> socket.socket:
@@ -171,34 +179,3 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def logging_config(config: HttpConfig) -> dict[str, Any]:
-    """logging.config.dictConfig for uvicorn, in SGLang's formats."""
-    date = "%Y-%m-%d %H:%M:%S"
-    level = uvicorn.config.LOG_LEVELS[(config.log_level_http or config.log_level).lower()]
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {
-            "http": {
-                "()": "uvicorn.logging.DefaultFormatter",
-                "fmt": "[%(asctime)s] %(levelprefix)s %(message)s",
-                "datefmt": date,
-            },
-            "access": {
-                "()": "uvicorn.logging.AccessFormatter",
-                "fmt": '[%(asctime)s] %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s',
-                "datefmt": date,
-            },
-        },
-        "handlers": {
-            "http": {"class": "logging.StreamHandler", "formatter": "http"},
-            "access": {"class": "logging.StreamHandler", "formatter": "access", "stream": "ext://sys.stdout"},
-        },
-        "loggers": {
-            "uvicorn": {"handlers": ["http"], "level": level, "propagate": False},
-            "uvicorn.error": {"level": level},
-            "uvicorn.access": {"handlers": ["access"], "level": level, "propagate": False},
-        },
-    }

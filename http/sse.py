@@ -16,12 +16,12 @@ from palladio.http.logprobs import LegacyLogprobs, chat_logprobs
 from palladio.http.protocol import SamplingFields, StreamOptions
 from palladio.runtime.errors import PalladioError
 from palladio.runtime.outputs import FinishReason, RequestOutput, TokenLogprob
-from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
+_END = b"}\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -70,10 +70,11 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": last + DONE, "more_body": False})
 
     async def _send_outputs(self, send: Send) -> None:
-        write, first = self._writer.write, self._stream.first
+        write, observe, first = self._writer.write, self._stream.observe, self._stream.first
         if first is not None:
             await send({"type": "http.response.body", "body": write(first), "more_body": True})
         async for output in self._stream.rest:
+            observe(output)
             if output.finish is not None:
                 check_abort(output)
             if events := write(output):
@@ -91,6 +92,8 @@ class StreamSettings:
         continuous_usage: send the usage so far on every chunk.
         logprobs: number of likeliest tokens to report, None for no logprobs.
         token_ids: send the new token ids on each chunk.
+        num_choices: of the whole request.
+        timings: send the timings on the last chunk.
     """
 
     head: dict[str, Any]
@@ -100,18 +103,22 @@ class StreamSettings:
     continuous_usage: bool = False
     logprobs: int | None = None
     token_ids: bool = False
+    num_choices: int = 1
+    timings: bool = False
 
     @classmethod
-    def of(cls, body: SamplingFields, head: dict[str, Any], interval: int, params: SamplingParams) -> Self:
+    def of(cls, body: SamplingFields, head: dict[str, Any], interval: int, stream: OutputStream) -> Self:
         options = body.stream_options or StreamOptions()
         return cls(
             head=head,
             interval=interval,
-            n=params.n,
+            n=stream.n,
             include_usage=bool(options.include_usage),
             continuous_usage=bool(options.continuous_usage_stats),
-            logprobs=params.logprobs,
+            logprobs=stream.logprobs,
             token_ids=bool(body.return_token_ids),
+            num_choices=stream.num_choices,
+            timings=bool(body.return_timings),
         )
 
 
@@ -132,8 +139,9 @@ class ChunkWriter:
         self._settings = settings
         self._usage = Usage(settings.n)
         self._choices: dict[int, _Pending] = {}
+        self._num_open = settings.num_choices
         self._head = b"data: " + orjson.dumps(settings.head)[:-1] + b',"choices":['
-        self._tail = b"]" + (b',"usage":null' if settings.include_usage else b"") + b"}\n\n"
+        self._tail = b"]" + (b',"usage":null' if settings.include_usage else b"") + _END
         self._quick = (
             settings.interval == 1
             and settings.logprobs is None
@@ -159,18 +167,28 @@ class ChunkWriter:
         if output.finish is None:
             held = pending.sent and len(pending.token_ids) < self._settings.interval
             return opening + (b"" if held else self._flush(output.index, pending))
-        last = self._chunk(self._final_choice(output.index, output.finish))
-        return opening + self._flush(output.index, pending) + last
+        rest = self._flush(output.index, pending)
+        self._num_open -= 1
+        ends = self._settings.timings and self._num_open == 0 and not self._settings.include_usage
+        last = self._chunk(self._final_choice(output.index, output.finish), self._timings() if ends else b"")
+        return opening + rest + last
 
     def close(self) -> bytes:
         if not self._settings.include_usage:
             return b""
-        return self._head + b'],"usage":' + orjson.dumps(self._usage.as_dict()) + b"}\n\n"
+        return self._with_usage(b"", self._timings() if self._settings.timings else b"")
 
-    def _chunk(self, choice: bytes) -> bytes:
+    def _chunk(self, choice: bytes, extra: bytes = b"") -> bytes:
+        """Args: extra: fields beside the choices, each after a comma."""
         if self._settings.continuous_usage:
-            return self._head + choice + b'],"usage":' + orjson.dumps(self._usage.as_dict()) + b"}\n\n"
-        return self._head + choice + self._tail
+            return self._with_usage(choice, extra)
+        return self._head + choice + (self._tail if not extra else self._tail.removesuffix(_END) + extra + _END)
+
+    def _with_usage(self, choice: bytes, extra: bytes) -> bytes:
+        return self._head + choice + b'],"usage":' + orjson.dumps(self._usage.as_dict()) + extra + _END
+
+    def _timings(self) -> bytes:
+        return b',"timings":' + orjson.dumps(self._usage.timings())
 
     def _flush(self, index: int, pending: _Pending) -> bytes:
         logprobs = self._settings.logprobs

@@ -48,9 +48,17 @@ class KVCacheSpec:
 
     def allocate(self, num_pages: int, mesh: Mesh) -> tuple[jax.Array, ...]:
         """[P, K, S, 2·Hp] of zeros for each layer, split over K. Page 0 is the scratch page: count it in."""
-        sharding = ShardingRules().sharding(mesh, (None, "kv_heads", None, None))
-        zeros = jax.jit(lambda: jnp.zeros(self._layer_shape(num_pages), self.dtype), out_shardings=sharding)
+        layer = self._layer(num_pages, mesh)
+        zeros = jax.jit(lambda: jnp.zeros(layer.shape, layer.dtype), out_shardings=layer.sharding)
         return tuple(zeros() for _ in range(self.num_layers))
+
+    def abstract(self, num_pages: int, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """What `allocate` makes, without the memory."""
+        return (self._layer(num_pages, mesh),) * self.num_layers
+
+    def _layer(self, num_pages: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
+        sharding = ShardingRules().sharding(mesh, (None, "kv_heads", None, None))
+        return jax.ShapeDtypeStruct(self._layer_shape(num_pages), self.dtype, sharding=sharding)
 
     def _layer_shape(self, num_pages: int) -> tuple[int, int, int, int]:
         return kv_page_shape(num_pages, self.num_kv_heads, self.page_size, self.head_size)

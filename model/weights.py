@@ -89,6 +89,17 @@ def load_model(
     return model
 
 
+def abstract_model(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, attention_backend: str = "auto") -> CausalLM:
+    """The model that `load_model` makes with the same arguments, with a ShapeDtypeStruct for each array."""
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: CausalLM(config, dtype, attention_backend, nnx.Rngs(0))))
+    rules, placed = ShardingRules(), []
+    for keys, param in nnx.to_flat_state(state):
+        sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
+        placed.append((keys, param.replace(jax.ShapeDtypeStruct(param.shape, param.dtype, sharding=sharding))))
+    model: CausalLM = nnx.merge(graphdef, nnx.from_flat_state(placed))
+    return model
+
+
 Params = Mapping[str, tuple[tuple[str | int, ...], nnx.Param]]
 """By dotted path: the path's keys and the parameter, abstract."""
 

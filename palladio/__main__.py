@@ -1,17 +1,22 @@
-"""`palladio serve …` and `palladio version`; `python -m palladio` is the same."""
+"""`palladio serve …` and its other commands; `python -m palladio` is the same."""
 
 import os
 import sys
 from collections.abc import Sequence
 
 from palladio import __version__
+from palladio.compile_programs import compile_programs
 from palladio.launch_server import launch
+from palladio.replay import replay
 
 HELP = """usage: palladio <command> [flags]
 
 commands:
   serve      serve a model on OpenAI-compatible routes; without --model-path, a small embedded one
              (`palladio serve --help` lists the flags)
+  compile    compile what `serve` with the same flags would, into its cache; with --compiled-dir DIR into a
+             directory instead, for any machine of the same kind
+  replay     run the requests of a crash dump again, and compare their tokens
   version    print the version
 """
 
@@ -22,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     match command:
         case "serve":
             return launch(rest, os.environ, default_model=True)
+        case "compile":
+            return compile_programs(rest, os.environ)
+        case "replay":
+            return replay(rest, os.environ)
         case "version" | "--version":
             print(__version__)
             return 0

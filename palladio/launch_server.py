@@ -12,9 +12,9 @@ from palladio.default_model import DEFAULT_MODEL_NAME, ensure_default_model
 from palladio.http.server import serve
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import user_cache_dir
-from palladio.runtime.engine_process import ProcessTransport
 from palladio.runtime.errors import ConfigError, PalladioError
 from palladio.runtime.logs import configure_logging
+from palladio.runtime.process_transport import ProcessTransport
 from palladio.server_args import ServerArgs, names_model, parse_server_args
 
 # XLA takes 75 % of a GPU when it starts, and jax then reports that as the device's memory: --mem-fraction-static 0.85
@@ -44,21 +44,39 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
         The process's exit code: 0 after a signal, 2 for a wrong flag, 1 when the engine could not start.
     """
     try:
-        if default_model and not names_model(argv):
-            argv = [*argv, *_default_model_flags(environment)]
-        command = parse_server_args(argv)
-        args = _settle(command.args, environment)
-        configure_logging(args.http.log_level)
-        logger.info("server_args=%s", args.describe())
-        for warning in command.warnings:
-            logger.warning(warning)
+        args = read_command(argv, environment, default_model=default_model)
         transport = ProcessTransport(environment=gpu_memory(environment))
-        return serve(AsyncEngine(args.engine_config(), transport), args.http)
+        return serve(AsyncEngine(args.engine_config(), transport), args.http, args.observability)
     except PalladioError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # one line: jax's own words may be many
-        return 2 if isinstance(error, ConfigError) else 1
+        return report_error(error)
     except KeyboardInterrupt:
         return 130
+
+
+def read_command(argv: Sequence[str], environment: Mapping[str, str], *, default_model: bool) -> ServerArgs:
+    """What a command line asks for, with nothing left to chance; sets up the log and says what it understood.
+
+    Args:
+        default_model: without --model-path, it is about the embedded model.
+
+    Raises:
+        ConfigError: a flag is wrong.
+    """
+    if default_model and not names_model(argv):
+        argv = [*argv, *_default_model_flags(environment)]
+    command = parse_server_args(argv)
+    args = _settle(command.args, environment)
+    configure_logging(args.http.log_level, args.observability.log_format)
+    logger.info("server_args=%s", args.describe())
+    for warning in command.warnings:
+        logger.warning(warning)
+    return args
+
+
+def report_error(error: PalladioError) -> int:
+    """One line for the user, and the exit code."""
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # one line: jax's own words may be many
+    return 2 if isinstance(error, ConfigError) else 1
 
 
 def gpu_memory(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The command line: the fields of five small configs as one flat set of flags, beside SGLang's that are not ours.
+"""The command line: the fields of seven small configs as one flat set of flags, beside SGLang's that are not ours.
 
 Flags take dashes or underscores, `--flag value` or `--flag=value`; the last one wins.
 """
@@ -12,7 +12,15 @@ from typing import Any
 import tyro
 
 from palladio.http.config import HttpConfig
-from palladio.runtime.config import CacheConfig, EngineConfig, ExecutionConfig, ModelSource, SchedulerConfig
+from palladio.http.observability_config import ObservabilityConfig
+from palladio.runtime.config import (
+    CacheConfig,
+    EngineConfig,
+    ExecutionConfig,
+    ModelSource,
+    SchedulerConfig,
+    SurvivalConfig,
+)
 from palladio.runtime.errors import ConfigError
 from palladio.sglang_flags import SglangFlag, load_sglang_flags
 
@@ -28,17 +36,25 @@ class ServerArgs:
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     execution: ExecutionConfig = ExecutionConfig()
+    survival: SurvivalConfig = SurvivalConfig()
     http: HttpConfig = HttpConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
 
     def engine_config(self) -> EngineConfig:
         """Raises:
         ConfigError: a value is out of range.
         """
-        return EngineConfig(source=self.source, cache=self.cache, scheduler=self.scheduler, execution=self.execution)
+        return EngineConfig(
+            source=self.source,
+            cache=self.cache,
+            scheduler=self.scheduler,
+            execution=self.execution,
+            survival=self.survival,
+        )
 
     def flags(self) -> dict[str, Any]:
         """Flag name → value, for all of our flags."""
-        return self.engine_config().flags() | vars(self.http)
+        return self.engine_config().flags() | vars(self.http) | vars(self.observability)
 
     def describe(self) -> str:
         """The boot line: SGLang's flags in its order, the ones that are not ours as they stand, then our own."""

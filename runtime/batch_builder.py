@@ -148,7 +148,7 @@ class BatchBuilder:
     """Fills step vectors for the smallest bucket that holds the batch."""
 
     def __init__(self, buckets: Buckets, layouts: StepLayouts, columns: SlotColumns) -> None:
-        self._buckets = buckets
+        self.buckets = buckets
         self._layouts = layouts
         self._columns = columns
 
@@ -157,9 +157,9 @@ class BatchBuilder:
         num_rows = len(rows)
         only_decodes, one_shape = batch.kind == "decode", not self._layouts.decode
         if only_decodes and not one_shape:
-            layout = self._layouts.decode[self._buckets.pick_decode(num_rows)]
+            layout = self._layouts.decode[self.buckets.pick_decode(num_rows)]
         else:
-            layout = self._layouts.prefill[self._buckets.pick_prefill(batch.num_tokens, num_rows)]
+            layout = self._layouts.prefill[self.buckets.pick_prefill(batch.num_tokens, num_rows)]
         forward = np.zeros(layout.size, np.int32)
         counts, slot_ids, starts, lengths, updates, token_ids = layout.sections()
         # In a single shape all rows take one path: results must not depend on whether a token is decoded.
@@ -190,7 +190,7 @@ class BatchBuilder:
         if count == 0:
             return None
         rows = batch.rows[:count]
-        slot_ids = np.zeros(self._buckets.pick_sample(count), np.int32)
+        slot_ids = np.zeros(self.buckets.pick_sample(count), np.int32)
         slot_ids[:count] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
         sampling = self._columns.take(slot_ids)
         sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]

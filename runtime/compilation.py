@@ -1,17 +1,13 @@
-"""Ahead-of-time compilation of a closed set of programs, through JAX's persistent cache."""
+"""What XLA compiles, counted by thread, and JAX's persistent cache of it."""
 
-import concurrent.futures
-import dataclasses
+import collections
 import logging
-import os
-import time
-from collections.abc import Callable, Hashable
+import threading
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 import jax
-
-Key = TypeVar("Key", bound=Hashable)
+from jax.experimental.compilation_cache import compilation_cache
 
 logger = logging.getLogger(__name__)
 
@@ -19,27 +15,36 @@ _CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
-class CompileMonitor:
-    """Counts what XLA compiles in this process, from jax's own events.
-
-    Attributes:
-        num_compiles: programs built by XLA or loaded from the persistent cache.
-        num_cache_hits: those loaded from the persistent cache.
+class CompileCount(NamedTuple):
+    """Attributes:
+    compiles: programs built by XLA or loaded from the persistent cache. cache_hits: of them, the latter.
     """
 
+    compiles: int
+    cache_hits: int
+
+
+class CompileMonitor:
+    """Counts what XLA compiles in this process, from jax's own events, which come in the thread that compiles."""
+
     def __init__(self) -> None:
-        self.num_compiles = 0
-        self.num_cache_hits = 0
+        self._compiles: collections.Counter[int] = collections.Counter()
+        self._cache_hits: collections.Counter[int] = collections.Counter()
         jax.monitoring.register_event_listener(self._on_event)
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
 
+    def count_here(self) -> CompileCount:
+        """Of the thread that asks."""
+        thread = threading.get_ident()
+        return CompileCount(self._compiles[thread], self._cache_hits[thread])
+
     def _on_event(self, event: str, **_: Any) -> None:
         if event == _CACHE_HIT_EVENT:
-            self.num_cache_hits += 1
+            self._cache_hits[threading.get_ident()] += 1
 
     def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
         if event == _COMPILE_EVENT:
-            self.num_compiles += 1
+            self._compiles[threading.get_ident()] += 1
 
 
 def use_persistent_cache(directory: Path | None) -> None:
@@ -57,6 +62,11 @@ def use_persistent_cache(directory: Path | None) -> None:
                 error,
             )
             directory = None
+    wanted = (directory is not None, None if directory is None else str(directory))
+    options = jax.config.values
+    before = (options["jax_enable_compilation_cache"], options["jax_compilation_cache_dir"])
+    if before not in (wanted, (True, None)):  # jax looks at them once, and an engine before this one set others
+        compilation_cache.reset_cache()
     if directory is None:
         jax.config.update("jax_enable_compilation_cache", False)
         return
@@ -64,49 +74,3 @@ def use_persistent_cache(directory: Path | None) -> None:
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CompileReport:
-    """Attributes:
-    num_programs: compiled. seconds: wall time. cache_hits: of them, found in the persistent cache.
-    """
-
-    num_programs: int
-    seconds: float
-    cache_hits: int
-
-
-class ProgramSet(Generic[Key]):
-    """Programs by key. Added with the arguments they will be called with, then compiled all at once.
-
-    A call with a key that was not added is a KeyError: after `compile` nothing is traced or compiled any more.
-    """
-
-    def __init__(self) -> None:
-        self._pending: dict[Key, tuple[Any, tuple[Any, ...]]] = {}
-        self._compiled: dict[Key, Callable[..., Any]] = {}
-
-    def add(self, key: Key, jitted: Any, *args: Any) -> None:
-        """Args: the jitted function, and its arguments (arrays or jax.ShapeDtypeStruct)."""
-        assert key not in self._pending, f"{key} is added twice"
-        self._pending[key] = (jitted, args)
-
-    def __getitem__(self, key: Key) -> Callable[..., Any]:
-        return self._compiled[key]
-
-    def compile(self, monitor: CompileMonitor, progress: Callable[[int, int], None]) -> CompileReport:
-        """Compiles everything added. Tracing holds Python's lock, so it is done here; XLA works in threads.
-
-        Args:
-            progress: called with (done, total) after each program.
-        """
-        start, hits, total = time.perf_counter(), monitor.num_cache_hits, len(self._pending)
-        progress(0, total)
-        with concurrent.futures.ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
-            futures = {pool.submit(jitted.lower(*args).compile): key for key, (jitted, args) in self._pending.items()}
-            for done, future in enumerate(concurrent.futures.as_completed(futures), start=1):
-                self._compiled[futures[future]] = future.result()
-                progress(done, total)
-        self._pending.clear()
-        return CompileReport(total, time.perf_counter() - start, monitor.num_cache_hits - hits)

@@ -57,9 +57,9 @@ class CacheConfig:
 
     Attributes:
         page_size: tokens per page.
-        max_total_tokens: tokens that the pool holds; default: what `mem_fraction_static` leaves after the weights.
-        mem_fraction_static: share of the device's memory for weights and KV cache together; default: 0.85, and 0.5
-            of the host's memory on CPU.
+        max_total_tokens: tokens that the pool holds; default: as many as fit beside the weights and the programs.
+        mem_fraction_static: share of the device's memory for weights and KV cache together; default: what the programs
+            leave of 92 % of it, on CPU of half of the host's memory.
         kv_cache_dtype: of the cache; auto: the model's.
         disable_radix_cache: compute every prompt in full, even where an earlier one began alike.
         radix_eviction_policy: which cached prefixes go first when room is needed: those used longest ago (lru) or
@@ -135,6 +135,13 @@ class ExecutionConfig:
         compilation_cache_dir: persistent cache of compiled programs; "" turns it off; default: xla in
             PALLADIO_CACHE_DIR, else in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads
             these variables: offline, the default is ~/.cache/palladio/xla.
+        compile: full builds all programs before the first request is taken; background takes requests, a few at once,
+            as soon as the few programs that can serve any of them are there, and builds the others meanwhile; lazy
+            builds each program when a step first needs it, which then waits for it.
+        compiled_dir: directory of exported programs, which `palladio compile` fills: what is found there is loaded, not
+            compiled. Use only a directory that you trust as you trust your code.
+        fail_on_recompile: a step that compiles something which was not announced ends the engine, instead of being
+            counted and logged.
         deterministic: greedy tokens and logprobs do not depend, to the last bit, on what else runs, how a prompt was
             chunked, retractions or the prefix cache: every step runs in one fixed shape (slower).
         random_seed: root of the seeds of requests that bring none; default: random, printed at start.
@@ -145,6 +152,9 @@ class ExecutionConfig:
     tp_size: int = 1
     attention_backend: Literal["auto", "xla", "reference"] = "auto"
     compilation_cache_dir: str | None = None
+    compile: Literal["full", "background", "lazy"] = "full"
+    compiled_dir: str | None = None
+    fail_on_recompile: bool = False
     deterministic: bool = False
     random_seed: int | None = None
     decode_log_interval: int = 40
@@ -164,6 +174,27 @@ class ExecutionConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SurvivalConfig:
+    """What happens when the engine fails.
+
+    Attributes:
+        max_engine_restarts: how often within an hour the server starts its engine again; 0: never. Offline, a failed
+            engine stays down.
+        watchdog_timeout: seconds after which a step that has not ended counts as hung; compiling does not count. The
+            server then starts its engine again; offline, the stacks are printed and nothing else. 0: no watchdog.
+        crash_dump_folder: where a failing engine leaves the last requests, for `palladio replay`, and the stacks of a
+            hung step; default: nowhere. The files hold prompts and outputs in the clear.
+    """
+
+    max_engine_restarts: int = 3
+    watchdog_timeout: float = 300.0
+    crash_dump_folder: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Everything that the engine process is told.
 
@@ -175,6 +206,7 @@ class EngineConfig:
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     execution: ExecutionConfig = ExecutionConfig()
+    survival: SurvivalConfig = SurvivalConfig()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -205,6 +237,15 @@ class EngineConfig:
             raise ConfigError(f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}")
         if execution.random_seed is not None and not 0 <= execution.random_seed <= _MAX_SEED:
             raise ConfigError(f"--random-seed must be in 0 … {_MAX_SEED}, got {execution.random_seed}")
+        survival = self.survival
+        if survival.max_engine_restarts < 0:
+            raise ConfigError(f"--max-engine-restarts must be ≥ 0, got {survival.max_engine_restarts}")
+        if not 0.0 <= survival.watchdog_timeout < float("inf"):
+            raise ConfigError(
+                f"--watchdog-timeout must be a number of seconds ≥ 0 (0: off), got {survival.watchdog_timeout}"
+            )
+        if survival.crash_dump_folder == "":
+            raise ConfigError("--crash-dump-folder must not be empty; leave it out to write no dumps")
         if execution.tp_size != 1:
             raise ConfigError(
                 f"--tp-size {execution.tp_size} is not supported yet: Palladio runs on one chip; use --tp-size 1"
@@ -222,6 +263,7 @@ class EngineConfig:
             "cache": (CacheConfig, {}),
             "scheduler": (SchedulerConfig, {}),
             "execution": (ExecutionConfig, {}),
+            "survival": (SurvivalConfig, {}),
         }
         owner = {field.name: name for name, (kind, _) in groups.items() for field in dataclasses.fields(kind)}
         for flag, value in flags.items():
@@ -234,7 +276,7 @@ class EngineConfig:
 
     def flags(self) -> dict[str, Any]:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""
-        groups = (self.source, self.cache, self.scheduler, self.execution)
+        groups = (self.source, self.cache, self.scheduler, self.execution, self.survival)
         return {name: value for group in groups for name, value in vars(group).items()}
 
 

@@ -2,6 +2,7 @@
 
 import heapq
 
+from palladio.runtime.outputs import FinishReason
 from palladio.runtime.request import Request, RequestStatus
 
 
@@ -29,3 +30,14 @@ class Deadlines:
             if request.status is not RequestStatus.FINISHED:
                 expired.append(request)
         return expired
+
+
+def timeout_reason(request: Request) -> FinishReason:
+    """How a request ends whose time is up."""
+    state = "waiting for its turn" if request.scheduled is None else f"{request.num_output_tokens} tokens done"
+    return FinishReason(
+        "abort",
+        message=f"The request did not finish within its timeout of {request.options.timeout:g} s ({state}); "
+        "raise timeout (or --request-timeout), or ask for fewer tokens",
+        status=504,
+    )

@@ -1,30 +1,12 @@
 """How long the device had nothing to do between steps, as far as the host can tell without waiting for it."""
 
-import bisect
 import time
-from collections.abc import Sequence
 from typing import Protocol
 
-from palladio.runtime.messages import HistogramData
+from palladio.runtime.histogram import Histogram
 
 # Seconds. The finest are what a well-fed device needs between two programs, the coarsest what a person notices.
 BOUNDS = (0.0, 1e-5, 2e-5, 4e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 1.0)
-
-
-class Histogram:
-    """Counts values by bucket; see HistogramData."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = list(bounds)
-        self._counts = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect.bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def data(self) -> HistogramData:
-        return HistogramData(list(self._bounds), list(self._counts), self._total)
 
 
 class DispatchedStep(Protocol):

@@ -4,13 +4,15 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal, Protocol
 
 from palladio.runtime.config import EngineConfig
-from palladio.runtime.messages import EngineReady, EngineStats, LoadProgress
+from palladio.runtime.errors import EngineDeadError, EngineNotReadyError
+from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.outputs import RequestOutput
+from palladio.runtime.profile_options import ProfileOptions
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
-EngineState = Literal["starting", "ready", "draining", "dead"]
+EngineState = Literal["starting", "ready", "restarting", "draining", "dead"]
 
 
 class EngineClient(Protocol):
@@ -31,11 +33,16 @@ class EngineClient(Protocol):
 
     @property
     def progress(self) -> LoadProgress | None:
-        """Latest start-up progress while `state` is "starting"."""
+        """Latest start-up progress while `state` is "starting" or "restarting"."""
 
     @property
     def failure(self) -> str | None:
-        """Why `state` is "dead"."""
+        """Why `state` is "dead" or "restarting"."""
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the engine was started again after a failure."""
+        ...
 
     @property
     def info(self) -> EngineReady:
@@ -88,3 +95,42 @@ class EngineClient(Protocol):
             EngineDeadError: the engine ended or does not answer within `timeout` seconds.
         """
         ...
+
+    async def explain(self, request_id: str) -> dict[int, LiveRequest]:
+        """What the engine is doing with a request, by sample; those that have ended, or are unknown, are left out.
+
+        Raises:
+            EngineNotReadyError: it is being restarted.
+            EngineDeadError: it ended or does not answer.
+        """
+        ...
+
+    async def start_profile(self, options: ProfileOptions) -> None:
+        """Begins a trace of the device and the host.
+
+        Raises:
+            InvalidRequestError: one is under way, or its folder cannot be made.
+        """
+
+    async def stop_profile(self) -> str:
+        """Ends the trace; returns the folder that it is in.
+
+        Raises:
+            InvalidRequestError: none is under way.
+        """
+        ...
+
+
+def not_ready(engine: EngineClient) -> EngineDeadError | EngineNotReadyError:
+    """Why an engine whose state is not "ready" takes no requests."""
+    if engine.state == "dead":
+        return EngineDeadError(engine.failure or "the engine ended")
+    if engine.state == "draining":
+        return EngineNotReadyError("the server is shutting down and takes no new requests", retry_after=5.0)
+    if engine.state == "restarting":
+        return EngineNotReadyError(
+            f"the engine is being restarted after a failure ({engine.failure}); try again soon", retry_after=5.0
+        )
+    progress = engine.progress
+    detail = "" if progress is None else f" ({progress.phase}: {progress.done} of {progress.total})"
+    return EngineNotReadyError(f"the engine is still starting{detail}; try again soon", retry_after=5.0)

@@ -7,19 +7,35 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
+import jax
+
 from palladio.runtime.cache_self_check import CacheSelfCheck
 from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_idle import DeviceIdle
 from palladio.runtime.errors import OverloadedError
-from palladio.runtime.messages import AddRequest, EngineReady, EngineStats, LoadProgress
+from palladio.runtime.explain import explain_request, num_retracted_waiting
+from palladio.runtime.messages import (
+    AddRequest,
+    CompileStats,
+    EngineReady,
+    EngineStats,
+    LiveRequest,
+    LoadProgress,
+    MemoryReport,
+)
 from palladio.runtime.model_runner import InFlightStep, ModelRunner
-from palladio.runtime.outputs import TokenOutput
-from palladio.runtime.request import Request
+from palladio.runtime.out_of_memory import is_out_of_memory, step_advice
+from palladio.runtime.outputs import FinishReason, TokenOutput
+from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profiler import Profiler
+from palladio.runtime.request import Request, RequestStatus
 from palladio.runtime.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.startup import build_engine_parts
 from palladio.runtime.step_logger import StepLogger
+from palladio.runtime.step_tracer import StepTracer
+from palladio.runtime.watchdog import Activity
 
 logger = logging.getLogger("palladio.engine")
 
@@ -29,6 +45,7 @@ class EngineCore:
 
     Attributes:
         ready: the limits that start-up settled on.
+        activity: what the thread is at; whoever compiles during a step says so here.
     """
 
     def __init__(
@@ -38,17 +55,25 @@ class EngineCore:
         scheduler: Scheduler,
         runner: ModelRunner,
         monitor: CompileMonitor,
+        memory: MemoryReport,
     ) -> None:
         self.ready = ready
+        self.activity = Activity()
         self._scheduler = scheduler
         self._runner = runner
         self._monitor = monitor
-        self._num_compiles_in_steps = 0
+        self._memory = memory
+        self._fails_on_recompile = config.execution.fail_on_recompile
+        self._num_recompiles = 0
+        self._num_recovery_compiles = 0
+        runner.programs.built.announce = self.activity.compiling
         self._log = StepLogger(scheduler.cache, config.execution.decode_log_interval)
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
         self._idle = DeviceIdle()
+        self._tracer = StepTracer(scheduler)
+        self._profiler = Profiler()
         self._self_check = CacheSelfCheck(
             config.cache.cache_self_check, scheduler, runner.page_difference, ready.random_seed
         )
@@ -61,7 +86,7 @@ class EngineCore:
             ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong.
         """
         parts = build_engine_parts(config, on_progress)
-        return cls(config, parts.ready, parts.scheduler, parts.runner, parts.monitor)
+        return cls(config, parts.ready, parts.scheduler, parts.runner, parts.monitor, parts.memory)
 
     @property
     def has_work(self) -> bool:
@@ -73,7 +98,7 @@ class EngineCore:
         Raises:
             OverloadedError: the queue is full.
         """
-        self._scheduler.add(Request.from_message(request))
+        self._scheduler.add(Request.from_message(request), is_accepted=request.resent)
 
     def abort(self, request_ids: list[str]) -> None:
         """Ends requests without output and frees their pages; unknown ids are ignored."""
@@ -82,20 +107,22 @@ class EngineCore:
 
     def step(self) -> list[TokenOutput]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
-        num_compiles = self._monitor.num_compiles
+        num_compiles = self._num_unannounced_compiles()
+        self._scheduler.buckets = self._runner.buckets()
         outputs = self._scheduler.expire()
         self._self_check.give_way()
         if not self._scheduler.has_requests:
             self._self_check.start()
         batch = self._scheduler.schedule()
         if batch is not None:
-            self._execute(batch)
+            outputs += self._execute(batch)
+            self._profiler.step()
+        self._scheduler.compile_seconds = self._runner.programs.built.lazy_seconds
         outputs += self._process(keep=0 if batch is None else self._max_in_flight)
         if not self._scheduler.has_requests:
             self._idle.rest()
-        if self._monitor.num_compiles != num_compiles:
-            self._num_compiles_in_steps += self._monitor.num_compiles - num_compiles
-            logger.error("A step compiled something after start-up: a defect, please report it")
+        if self._num_unannounced_compiles() != num_compiles:
+            self._on_recompile(self._num_unannounced_compiles() - num_compiles)
         return outputs
 
     def flush_cache(self) -> None:
@@ -109,6 +136,18 @@ class EngineCore:
             raise OverloadedError("The cache can only be flushed when no request runs")
         self._scheduler.cache.flush()
 
+    def explain(self, request_id: str) -> LiveRequest | None:
+        """What a request does and waits for; None: it has ended."""
+        return explain_request(self._scheduler, request_id)
+
+    def start_profile(self, options: ProfileOptions) -> None:
+        """See Profiler.start."""
+        self._profiler.start(options)
+
+    def stop_profile(self) -> str:
+        """See Profiler.stop."""
+        return self._profiler.stop()
+
     def stats(self) -> EngineStats:
         cache = self._scheduler.cache
         return EngineStats(
@@ -117,7 +156,7 @@ class EngineCore:
             num_used_tokens=cache.num_used_tokens,
             num_total_tokens=cache.num_total_tokens,
             last_gen_throughput=self._log.last_gen_throughput,
-            num_compiles_after_ready=self._num_compiles_in_steps,
+            num_compiles_after_ready=self._num_recompiles,
             integrity_error=None if self._scheduler.running or self._self_check.is_running else self._integrity_error(),
             cache=dataclasses.replace(
                 cache.stats(),
@@ -125,38 +164,96 @@ class EngineCore:
                 num_self_check_failures=self._self_check.num_failures,
             ),
             device_idle=self._idle.histogram.data(),
+            new_token_ratio=self._scheduler.admission.ratio.value,
+            num_retracted_waiting=num_retracted_waiting(self._scheduler),
+            num_retractions=self._scheduler.clock.num_retracted,
+            steps=self._tracer.stats(),
+            compile=self._compile_stats(),
+            memory=self._memory,
         )
 
     def check_integrity(self) -> None:
         """Raises AssertionError if a page or a slot is owned twice or by nobody."""
         self._scheduler.check_integrity()
 
-    def _execute(self, batch: ScheduledBatch) -> None:
+    def _execute(self, batch: ScheduledBatch) -> list[TokenOutput]:
+        """Dispatches a step; returns what comes of it at once: nothing, but for errors."""
         self._idle.look()
         started = time.perf_counter()
-        step = self._runner.execute(batch)
+        try:
+            step = self._runner.execute(batch)
+        except jax.errors.JaxRuntimeError as error:
+            outputs = self._process(keep=0)
+            return outputs + self._recover(batch, error)
         self._idle.dispatched(step, started)
         self._in_flight.append(step)
         self._self_check.note(batch)
-        self._log.log_batch(batch, len(self._scheduler.running), step.num_padding)
+        num_tokens = batch.num_tokens
+        self._tracer.dispatched(batch, num_tokens, step.num_padding)
+        self._log.log_batch(batch, len(self._scheduler.running), num_tokens, step.num_padding)
         if self._scheduler.retractions:
             self._log.log_retractions(self._scheduler.retractions)
             self._scheduler.retractions.clear()
+        return []
 
     def _process(self, keep: int) -> list[TokenOutput]:
         outputs: list[TokenOutput] = []
         while len(self._in_flight) > keep:
             step = self._in_flight.popleft()
             waits = not step.is_done
-            read = self._runner.read(step)
+            try:
+                read = self._runner.read(step)
+            except jax.errors.JaxRuntimeError as error:
+                return outputs + self._recover(step.batch, error)
             if waits:
                 self._idle.waited(step)
             self._idle.look()
+            self._tracer.read(step.batch, step.num_steps)
             self._self_check.compare(step.batch)
             for number, tokens in enumerate(read):
                 outputs += self._scheduler.process(step.batch, tokens, number)
             self._idle.look()
         return outputs
+
+    def _recover(self, batch: ScheduledBatch, error: jax.errors.JaxRuntimeError) -> list[TokenOutput]:
+        """After a step for which the device's memory did not suffice: its requests fail, all others start over.
+
+        Raises:
+            JaxRuntimeError: it is another error; or there is no memory for the state either.
+        """
+        if not is_out_of_memory(error):
+            raise error
+        advice = step_advice(self._memory, self._scheduler.cache.num_total_tokens)
+        message = f"The device ran out of memory in this request's step; {advice}"
+        logger.error("%s. %d requests fail, the others start over. XLA says: %s", message, len(batch.rows), error)
+        self._in_flight.clear()
+        self._tracer.forget()
+        self._idle.rest()
+        self._self_check.cancel()
+        finish = FinishReason("abort", message=message, status=500)
+        failed = [row.request for row in batch.rows if row.request.status is not RequestStatus.FINISHED]
+        outputs = [self._scheduler.fail(request, finish) for request in failed]
+        self._scheduler.start_over()
+        compiles = self._monitor.count_here().compiles
+        self._runner.reset_state()
+        self._num_recovery_compiles += self._monitor.count_here().compiles - compiles
+        return outputs
+
+    def _num_unannounced_compiles(self) -> int:
+        """What XLA has compiled in this thread, but for the programs of the set and what a recovery takes."""
+        announced = self._runner.programs.built.num_lazy_compiles + self._num_recovery_compiles
+        return self._monitor.count_here().compiles - announced
+
+    def _on_recompile(self, count: int) -> None:
+        self._num_recompiles += count
+        message = "A step compiled something after start-up: a defect, please report it"
+        if self._fails_on_recompile:
+            raise RuntimeError(message)
+        logger.error(message)
+
+    def _compile_stats(self) -> CompileStats:
+        built = self._runner.programs.built
+        return CompileStats(len(built.declared), list(built.reports), built.lazy_seconds)
 
     def _integrity_error(self) -> str | None:
         try:

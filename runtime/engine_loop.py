@@ -1,7 +1,11 @@
 """The engine's main loop: takes messages in, steps the core, sends outputs. One thread; no asyncio, no jax."""
 
+import contextlib
+import dataclasses
 import logging
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from palladio.runtime.config import EngineConfig
@@ -13,15 +17,21 @@ from palladio.runtime.messages import (
     EngineFailed,
     EngineReady,
     EngineStats,
+    Explain,
     FlushCache,
     FromEngine,
     GetStats,
+    LiveRequest,
     LoadProgress,
     Shutdown,
+    StartProfile,
     StepOutputs,
+    StopProfile,
     ToEngine,
 )
 from palladio.runtime.outputs import FinishReason, TokenOutput
+from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.watchdog import Activity, Watchdog
 
 Emit = Callable[[FromEngine], None]
 
@@ -29,14 +39,23 @@ logger = logging.getLogger(__name__)
 
 
 class TokenEngine(Protocol):
-    """What the loop drives: EngineCore, or the tests' fake."""
+    """What the loop drives: EngineCore, or the tests' fake.
+
+    Attributes:
+        ready: the limits that start-up settled on.
+        activity: the loop says here what it is at, and the core what it compiles.
+    """
 
     ready: EngineReady
+    activity: Activity
 
     def add(self, request: AddRequest) -> None: ...
     def abort(self, request_ids: list[str]) -> None: ...
     def flush_cache(self) -> None: ...
     def stats(self) -> EngineStats: ...
+    def explain(self, request_id: str) -> LiveRequest | None: ...
+    def start_profile(self, options: ProfileOptions) -> None: ...
+    def stop_profile(self) -> str: ...
     @property
     def has_work(self) -> bool: ...
     def step(self) -> list[TokenOutput]: ...
@@ -55,8 +74,19 @@ class Inbox(Protocol):
         ...
 
 
-def run_engine(create_core: CoreFactory, config: EngineConfig, inbox: Inbox, emit: Emit) -> None:
-    """An engine's whole life: load, say EngineReady, loop. A failure anywhere is emitted as EngineFailed."""
+def run_engine(
+    create_core: CoreFactory,
+    config: EngineConfig,
+    inbox: Inbox,
+    emit: Emit,
+    end_hung: Callable[[str], None] | None = None,
+) -> None:
+    """An engine's whole life: load, say EngineReady, loop. A failure anywhere is emitted as EngineFailed.
+
+    Args:
+        end_hung: ends the engine's process when a step hangs; called in the watchdog's thread, see Watchdog.
+    """
+    started = time.perf_counter()
     try:
         core = create_core(config, emit)
     except ConfigError as error:
@@ -66,21 +96,30 @@ def run_engine(create_core: CoreFactory, config: EngineConfig, inbox: Inbox, emi
         logger.exception("the engine could not start")
         emit(EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False))
         return
-    emit(core.ready)
-    run_engine_loop(core, inbox, emit)
+    emit(dataclasses.replace(core.ready, startup_seconds=time.perf_counter() - started))
+    with _watchdog(core.activity, config, end_hung):
+        run_engine_loop(core, inbox, emit)
 
 
 def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> None:
     """Serves until Shutdown; an exception of the core ends it with EngineFailed."""
+    activity = core.activity
     try:
         while True:
-            message = inbox.get_nowait() if core.has_work else inbox.wait()
+            if core.has_work:
+                message = inbox.get_nowait()
+            else:
+                activity.rest()
+                message = inbox.wait()
+            if message is not None:
+                activity.handle_messages()
             while message is not None:
                 if isinstance(message, Shutdown):
                     return
                 _handle(core, message, emit)
                 message = inbox.get_nowait()
             if core.has_work:
+                activity.begin_step()
                 outputs = core.step()
                 if outputs:
                     emit(StepOutputs(outputs))
@@ -89,7 +128,20 @@ def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> None:
         emit(EngineFailed(f"the engine failed: {type(error).__name__}: {error}", config=False))
 
 
-def _handle(core: TokenEngine, message: AddRequest | AbortRequests | FlushCache | GetStats, emit: Emit) -> None:
+def _watchdog(
+    activity: Activity, config: EngineConfig, end_hung: Callable[[str], None] | None
+) -> contextlib.AbstractContextManager[None]:
+    survival = config.survival
+    if survival.watchdog_timeout == 0:
+        return contextlib.nullcontext()
+    folder = None if survival.crash_dump_folder is None else Path(survival.crash_dump_folder)
+    return Watchdog(activity, survival.watchdog_timeout, folder, end_hung)
+
+
+_Handled = AddRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile
+
+
+def _handle(core: TokenEngine, message: _Handled, emit: Emit) -> None:
     match message:
         case AddRequest():
             try:
@@ -109,6 +161,20 @@ def _handle(core: TokenEngine, message: AddRequest | AbortRequests | FlushCache 
                 emit(ControlReply(message.call_id, ok=True))
         case GetStats():
             emit(ControlReply(message.call_id, ok=True, stats=core.stats()))
+        case Explain():
+            emit(ControlReply(message.call_id, ok=True, request=core.explain(message.request_id)))
+        case StartProfile() | StopProfile():
+            emit(_profile(core, message))
+
+
+def _profile(core: TokenEngine, message: StartProfile | StopProfile) -> ControlReply:
+    try:
+        if isinstance(message, StartProfile):
+            core.start_profile(message.options)
+            return ControlReply(message.call_id, ok=True, message=message.options.output_dir)
+        return ControlReply(message.call_id, ok=True, message=core.stop_profile())
+    except InvalidRequestError as error:
+        return ControlReply(message.call_id, ok=False, message=str(error))
 
 
 def _rejection(request: AddRequest, message: str, status: int) -> StepOutputs:

@@ -1,4 +1,4 @@
-"""How many KV pages fit: device bytes to pages."""
+"""Who gets the device's memory: weights, KV cache, the sampler's state, and the programs' workspace, in bytes."""
 
 import dataclasses
 import os
@@ -7,9 +7,14 @@ from pathlib import Path
 import jax
 
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.messages import MemoryReport
 
-DEFAULT_FRACTION = {"cpu": 0.5}  # there the "device memory" is the host's, which others use too
-DEFAULT_FRACTION_ACCELERATOR = 0.85
+# What a plan may give away, where --mem-fraction-static does not say. The rest of an accelerator is left to its
+# runtime and to fragmentation: all that the programs need is in the plan.
+AUTO_FRACTION = {"cpu": 0.5}  # there the "device memory" is the host's, which others use too
+AUTO_FRACTION_ACCELERATOR = 0.92
+TIGHT = 0.7  # share of the usable memory from which on it matters how much the programs need
+_FINE_BITS = 6  # of a pool's size; the others are 0
 _CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -33,54 +38,143 @@ class DeviceMemory:
         return _host_memory()
 
 
-def default_fraction(platform: str) -> float:
-    return DEFAULT_FRACTION.get(platform, DEFAULT_FRACTION_ACCELERATOR)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PoolRequest:
-    """What the KV pool should be.
+class MemoryNeeds:
+    """What has to share a device.
 
     Attributes:
-        bytes_per_page: of all layers together.
-        page_size: tokens per page.
+        platform: of the device, as jax names it.
+        weights, state: bytes.
+        bytes_per_page: of KV cache, all layers together. page_size: tokens per page.
         wanted_tokens: --max-total-tokens; None: as many as fit.
         useful_tokens: more than this is never, or hardly ever, used at once.
-        weight_bytes: already on the device.
-        fraction: --mem-fraction-static.
+        fraction: --mem-fraction-static, for weights and KV cache; None: not given.
     """
 
+    platform: str
+    weights: int
+    state: int
     bytes_per_page: int
     page_size: int
     wanted_tokens: int | None
     useful_tokens: int
-    weight_bytes: int
-    fraction: float
+    fraction: float | None
 
 
-def plan_pages(memory: DeviceMemory, pool: PoolRequest) -> int:
-    """Pages to allocate, the scratch page included.
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Attributes:
+    num_pages: of the KV cache, the scratch page included.
+    page_size: tokens per page.
+    report: the table.
+    """
+
+    num_pages: int
+    page_size: int
+    report: MemoryReport
+
+    @property
+    def num_tokens(self) -> int:
+        return (self.num_pages - 1) * self.page_size
+
+    @property
+    def is_tight(self) -> bool:
+        return self.report.planned > TIGHT * self.report.usable
+
+    def table(self) -> list[str]:
+        """Lines for the log."""
+        report = self.report
+        rows = (
+            ("weights", report.weights, ""),
+            ("KV cache", report.kv_cache, f"  {self.num_tokens:,} tokens in pages of {self.page_size}"),
+            ("state", report.state, "  of the sampler, and block tables"),
+            ("workspace", report.workspace, "  of the hungriest program" if report.workspace else "  not measured yet"),
+            ("unused", max(0, report.usable - report.planned), ""),
+            ("reserved", report.total - report.usable, "  for the runtime and others"),
+        )
+        head = f"Memory plan: {_size(report.total)} a device"
+        return [head, *(f"  {name:<10}{_size(num_bytes):>12}{note}" for name, num_bytes, note in rows)]
+
+
+def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> MemoryPlan:
+    """Divides a device's memory.
+
+    Args:
+        memory: before anything of the model is on the device.
+        workspace: bytes that the programs need beside their arguments; 0: not known yet.
 
     Raises:
-        ConfigError: not even one page fits, or fewer than --max-total-tokens asks for; says what would fit.
+        ConfigError: it does not fit; the message says which flag, and the value that would fit.
     """
-    budget = min(int(memory.total * pool.fraction) - pool.weight_bytes, memory.available)
-    fitting = max(0, budget // pool.bytes_per_page - 1) * pool.page_size
-    if pool.wanted_tokens is not None:
-        wanted = -(-pool.wanted_tokens // pool.page_size)
-        if wanted * pool.bytes_per_page > memory.available:
+    fixed = needs.state + workspace
+    if needs.fraction is None:
+        share = AUTO_FRACTION.get(needs.platform, AUTO_FRACTION_ACCELERATOR)
+        usable = min(int(memory.total * share), memory.available)
+        budget = usable - fixed - needs.weights
+    else:
+        usable = memory.available
+        budget = min(int(memory.total * needs.fraction), usable - fixed) - needs.weights
+        _check_fraction(memory, needs, needs.fraction, fixed)
+    fitting = max(0, budget // needs.bytes_per_page - 1)
+    useful = -(-needs.useful_tokens // needs.page_size)
+    if needs.wanted_tokens is not None:
+        pages = -(-needs.wanted_tokens // needs.page_size)
+        room = memory.available - fixed - needs.weights
+        if (pages + 1) * needs.bytes_per_page > room:
+            fitting = max(0, min(room, budget) // needs.bytes_per_page - 1)
             raise ConfigError(
-                f"--max-total-tokens {pool.wanted_tokens} needs {_gib(wanted * pool.bytes_per_page)} of KV cache, but "
-                f"{_gib(memory.available)} are free; --max-total-tokens {max(fitting, 0)} would fit"
+                f"--max-total-tokens {needs.wanted_tokens} needs {_size(pages * needs.bytes_per_page)} of KV cache, "
+                f"but {_size(max(0, room))} are left after {_size(needs.weights)} of weights and {_size(fixed)} for "
+                f"the programs; --max-total-tokens {fitting * needs.page_size} would fit"
             )
-        return wanted + 1
-    if fitting == 0:
+    elif fitting == 0:
+        raise ConfigError(_no_room(memory, needs, fixed))
+    else:
+        pages = useful if useful <= fitting else _round_down(fitting)
+    report = MemoryReport(
+        total=memory.total,
+        usable=usable,
+        weights=needs.weights,
+        kv_cache=(pages + 1) * needs.bytes_per_page,
+        state=needs.state,
+        workspace=workspace,
+    )
+    return MemoryPlan(pages + 1, needs.page_size, report)
+
+
+def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, fixed: int) -> None:
+    """An explicit fraction must leave the programs what they need, if the pool is to take all of it."""
+    static = int(memory.total * fraction)
+    useful = needs.weights + needs.useful_tokens // needs.page_size * needs.bytes_per_page
+    fits = max(0, int(100 * (memory.available - fixed) / memory.total)) / 100
+    if int(memory.total * fits) < needs.weights + 2 * needs.bytes_per_page:
+        return  # none does: the pool has no room, and that is what will be said
+    if needs.wanted_tokens is None and min(static, useful) + fixed > memory.available:
         raise ConfigError(
-            f"no memory is left for the KV cache: the weights take {_gib(pool.weight_bytes)} of "
-            f"{_gib(memory.total)} × --mem-fraction-static {pool.fraction:g}; raise --mem-fraction-static"
+            f"--mem-fraction-static {fraction:g} leaves too little for the programs, which need {_size(fixed)} of the "
+            f"{_size(memory.available)} that are free; --mem-fraction-static {fits:g} would fit"
         )
-    useful = -(-pool.useful_tokens // pool.page_size)
-    return min(fitting // pool.page_size, useful) + 1
+
+
+def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
+    message = (
+        f"no memory is left for the KV cache: the weights take {_size(needs.weights)} and the programs {_size(fixed)} "
+        f"of {_size(memory.total)}"
+    )
+    needed = needs.weights + fixed + 2 * needs.bytes_per_page
+    if needed > memory.available:
+        return f"{message}, of which {_size(memory.available)} are free; use a smaller model or --dtype, or more chips"
+    share = needs.weights + 2 * needs.bytes_per_page if needs.fraction is not None else needed
+    least = min(100, -(-100 * share // memory.total)) / 100
+    given = "" if needs.fraction is None else f" {needs.fraction:g}"
+    return f"{message} × --mem-fraction-static{given}; --mem-fraction-static {least:g} or more would fit"
+
+
+def _round_down(num_pages: int) -> int:
+    """Fewer significant bits, at most 3 % less: programs are compiled for a pool's size, and the memory that is free
+    differs a little from start to start."""
+    shift = max(0, num_pages.bit_length() - _FINE_BITS)
+    return num_pages >> shift << shift
 
 
 def _host_memory() -> DeviceMemory:
@@ -108,5 +202,5 @@ def _read(path: str) -> str:
         return ""
 
 
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"

@@ -1,9 +1,12 @@
 """What the front and the engine say to each other; plain dataclasses, encoded by msgspec across the process border."""
 
 import dataclasses
+from typing import Literal
 
-from palladio.runtime.outputs import TokenOutput
+from palladio.runtime.outputs import RequestTimes, TokenOutput
+from palladio.runtime.profile_options import ProfileOptions
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.request_trace import QueueState, RequestTrace
 from palladio.runtime.sampling_params import SamplingParams
 
 
@@ -13,6 +16,7 @@ class AddRequest:
 
     Attributes:
         stop_token_ids: all ids that end it: the model's end-of-sequence ids (unless ignore_eos) and the request's.
+        resent: an engine that failed had accepted it: the queue takes it even if it is full.
     """
 
     request_id: str
@@ -21,6 +25,7 @@ class AddRequest:
     stop_token_ids: list[int]
     received: float
     options: RequestOptions = dataclasses.field(default_factory=RequestOptions)
+    resent: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +45,29 @@ class FlushCache:
 @dataclasses.dataclass(frozen=True, slots=True)
 class GetStats:
     """Asks for EngineStats. Answered by ControlReply. Also the liveness probe: the engine loop must answer it."""
+
+    call_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explain:
+    """Asks for the state of a request by its engine-side id. Answered by ControlReply; no `request`: it has ended."""
+
+    call_id: int
+    request_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartProfile:
+    """Begins a trace of the device and the host. Answered by ControlReply."""
+
+    call_id: int
+    options: ProfileOptions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StopProfile:
+    """Ends and writes the trace. Answered by ControlReply, whose message is the folder."""
 
     call_id: int
 
@@ -87,6 +115,104 @@ class HistogramData:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ProgramReport:
+    """How a program came to be.
+
+    Attributes:
+        name: what it does, and its bucket.
+        result: "exported", loaded from --compiled-dir; "hit", from the persistent cache; "miss", compiled.
+        seconds: that it took, tracing included.
+    """
+
+    name: str
+    result: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompileStats:
+    """The closed set of programs, and how far it is built.
+
+    Attributes:
+        num_programs: in the set.
+        programs: those that are built.
+        wait_seconds: that steps have waited for programs which were not (--compile lazy).
+    """
+
+    num_programs: int = 0
+    programs: list[ProgramReport] = dataclasses.field(default_factory=list)
+    wait_seconds: float = 0.0
+
+    def count(self, result: str) -> int:
+        """Programs that were made this way."""
+        return sum(program.result == result for program in self.programs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Bytes of a device's memory, as planned.
+
+    Attributes:
+        total: that it has. usable: what the plan may give away; more is left to the runtime and to others.
+        weights, kv_cache: of this model.
+        state: of the sampler and the block tables.
+        workspace: that the hungriest program needs beside these.
+    """
+
+    total: int = 0
+    usable: int = 0
+    weights: int = 0
+    kv_cache: int = 0
+    state: int = 0
+    workspace: int = 0
+
+    @property
+    def planned(self) -> int:
+        return self.weights + self.kv_cache + self.state + self.workspace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BucketSteps:
+    """Steps that ran in one bucket, since the engine started.
+
+    Attributes:
+        kind: "decode" or "prefill".
+        requests, tokens: that the bucket holds.
+        steps: how many.
+        computed_tokens: of requests; padding_tokens: computed for nobody.
+    """
+
+    kind: str
+    requests: int
+    tokens: int
+    steps: int
+    computed_tokens: int
+    padding_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LiveRequest:
+    """A request that has not ended.
+
+    Attributes:
+        request_id: the engine-side id.
+        computed_tokens: whose keys and values are in the cache.
+        queue: while it waits: for what.
+    """
+
+    request_id: str
+    status: Literal["waiting", "running"]
+    times: RequestTimes
+    trace: RequestTrace
+    prompt_tokens: int
+    computed_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    num_retractions: int
+    queue: QueueState | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot of the running engine, for /get_server_info, tests and metrics.
 
@@ -99,6 +225,12 @@ class EngineStats:
         cache: the prefix cache.
         device_idle: seconds between the end of one step and the dispatch of the next, while there was work, as far as
             the host can tell: 0 where the next step was dispatched before the one before it had ended.
+        compile: the programs.
+        memory: of one device.
+        new_token_ratio: the share of its max_tokens that a request is expected to use.
+        num_retracted_waiting: requests that lost their pages and have not got them back; num_retractions: since the
+            start.
+        steps: since the start, by bucket.
     """
 
     num_running: int
@@ -110,20 +242,28 @@ class EngineStats:
     integrity_error: str | None
     cache: CacheStats = CacheStats()
     device_idle: HistogramData = dataclasses.field(default_factory=HistogramData)
+    compile: CompileStats = dataclasses.field(default_factory=CompileStats)
+    memory: MemoryReport = MemoryReport()
+    new_token_ratio: float = 0.0
+    num_retracted_waiting: int = 0
+    num_retractions: int = 0
+    steps: list[BucketSteps] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Start-up progress, for the log and /ready.
+    """Start-up progress, for the log and /ready; with --compile background it goes on while requests are served.
 
     Attributes:
         phase: "load" (tensors) or "compile" (programs).
         done, total: counts within the phase.
+        eta_seconds: that the rest of the phase will take, if it goes on as it did; None: too early to say.
     """
 
     phase: str
     done: int
     total: int
+    eta_seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,6 +296,7 @@ class EngineReady:
     compile_seconds: float
     cache_hits: int
     random_seed: int
+    startup_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -181,7 +322,8 @@ class ControlReply:
     ok: bool
     message: str = ""
     stats: EngineStats | None = None
+    request: LiveRequest | None = None
 
 
-ToEngine = AddRequest | AbortRequests | FlushCache | GetStats | Shutdown
+ToEngine = AddRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | Shutdown
 FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | ControlReply

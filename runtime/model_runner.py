@@ -2,25 +2,20 @@
 
 import dataclasses
 import operator
-from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
-from palladio.model.decoder import CausalLM
-from palladio.model.functional import flatten_model
-from palladio.runtime.batch_builder import BatchBuilder, HostBatch, SlotColumns, StepLayouts, num_scored
+from palladio.runtime.batch_builder import BatchBuilder, HostBatch, SlotColumns, num_scored
 from palladio.runtime.buckets import Buckets
-from palladio.runtime.compilation import CompileMonitor, CompileReport
+from palladio.runtime.device_state import DeviceShape, DeviceState
 from palladio.runtime.outputs import TokenLogprob
 from palladio.runtime.request import Request
 from palladio.runtime.sampler import SampleOutput, SampleTier
-from palladio.runtime.sampler_state import SamplerState, SlotTokens, slot_rules
+from palladio.runtime.sampler_state import SlotTokens, slot_rules
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
-from palladio.runtime.step_programs import COMPARED_PAGES, RESET_TOKENS, DeviceState, StaticModel, StepPrograms
+from palladio.runtime.step_programs import COMPARED_PAGES, RESET_TOKENS, StepPrograms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,59 +44,35 @@ class InFlightStep:
         return done
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeviceShape:
-    """Sizes of the device's state.
+class ModelRunner:
+    """Runs steps. `execute` only dispatches; `read` waits for the tokens.
+
+    Args:
+        is_lazy: programs are built when a step first needs them.
 
     Attributes:
-        num_slots: requests that run at once, and the scratch slot.
-        pages_per_request: columns of the block table.
-        page_size: tokens per page.
-        vocab_size: columns of the logits.
-        num_valid_tokens: ids from here on are padding of the vocabulary.
-        num_decode_steps: forward passes of a decode step.
-        checks_cache: whether pages will be compared.
-        dtype: of hidden states.
+        programs: that it runs.
     """
 
-    num_slots: int
-    pages_per_request: int
-    page_size: int
-    vocab_size: int
-    num_valid_tokens: int
-    num_decode_steps: int
-    checks_cache: bool
-    dtype: DTypeLike
-
-
-class ModelRunner:
-    """Runs steps. `execute` only dispatches; `read` waits for the tokens."""
-
-    def __init__(self, model: CausalLM, kv_cache: tuple[jax.Array, ...], shape: DeviceShape, buckets: Buckets) -> None:
-        structure, weights = flatten_model(model)
-        hidden = jax.ShapeDtypeStruct((model.config.hidden_size,), shape.dtype)
-        self._state = DeviceState(
-            weights,
-            kv_cache,
-            jnp.zeros((shape.num_slots, shape.pages_per_request), jnp.int32),
-            SamplerState.allocate(shape.num_slots, shape.vocab_size),
-        )
+    def __init__(self, state: DeviceState, shape: DeviceShape, programs: StepPrograms, *, is_lazy: bool) -> None:
+        self.programs = programs
+        self._state = state
         self._shape = shape
         self._columns = SlotColumns(shape.num_slots)
-        layouts = StepLayouts.of(buckets, shape.page_size, shape.num_decode_steps)
-        self._builder = BatchBuilder(buckets, layouts, self._columns)
+        self._builder = BatchBuilder(programs.buckets, programs.layouts, self._columns)
         self._tiers: list[SampleTier] = ["greedy"] * shape.num_slots
         self._tenants: list[tuple[Request | None, int]] = [(None, 0)] * shape.num_slots
-        self._programs = StepPrograms(
-            StaticModel(structure, hidden, shape.num_valid_tokens), self._state, buckets, layouts, shape.page_size
-        )
-        if shape.checks_cache:
-            self._programs.add_compare()
-        self._head = self._programs.head.select(weights)
+        self._num_built = -1  # never looked at
+        self._is_lazy = is_lazy
+        self._head = programs.head.select(state.weights)
 
-    def warm_up(self, monitor: CompileMonitor, progress: Callable[[int, int], None]) -> CompileReport:
-        """Compiles every program that a step can need."""
-        return self._programs.compile(monitor, progress)
+    def buckets(self) -> Buckets:
+        """Those that steps can use now: of the programs that are built, or of all if calls build them."""
+        num_built = len(self.programs.built)
+        if self._num_built != num_built and not self._is_lazy:
+            self._builder.buckets = self.programs.open_buckets()
+            self._num_built = num_built
+        return self._builder.buckets
 
     def execute(self, batch: ScheduledBatch) -> InFlightStep:
         """Dispatches a step; returns before the device has run it."""
@@ -110,7 +81,7 @@ class ModelRunner:
                 self._settle(row.request)
         host = self._builder.build(batch)
         for updates in host.early_updates:
-            self._state = self._state._replace(tables=self._programs.tables()(self._state.tables, updates))
+            self._state = self._state._replace(tables=self.programs.tables()(self._state.tables, updates))
         step = self._decode(batch, host) if host.layout.num_steps > 1 else self._forward_and_sample(batch, host)
         for array in jax.tree.leaves((step.output, step.scores)):
             array.copy_to_host_async()
@@ -131,7 +102,7 @@ class ModelRunner:
 
         Compares as many as `others` has. Exists with --cache-self-check only.
         """
-        compare, largest = self._programs.compare(), 0.0
+        compare, largest = self.programs.compare(), 0.0
         for begin in range(0, len(others), COMPARED_PAGES):
             part = others[begin : begin + COMPARED_PAGES]
             numbers = np.zeros((2, COMPARED_PAGES), np.int32)
@@ -139,15 +110,23 @@ class ModelRunner:
             largest = max(largest, float(compare(self._state.kv_cache, numbers)))
         return largest
 
+    def reset_state(self) -> None:
+        """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
+        num_pages = self._state.kv_cache[0].shape[0]
+        for array in jax.tree.leaves(self._state[1:]):
+            array.delete()  # first: there is no room for both
+        self._state = self._shape.allocate(self._state.weights, num_pages)
+
     def _forward_and_sample(self, batch: ScheduledBatch, host: HostBatch) -> InFlightStep:
         weights, kv_cache, tables, sampler = self._state
-        forward = self._programs.forward(host.layout)
+        forward = self.programs.forward(host.layout)
         kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
         output: SampleOutput | None = None
         if host.sampling is not None:
-            num_rows, tier = len(host.sampling), self._tier(batch)
+            num_rows = len(host.sampling)
+            tier = self.programs.sample_tier(num_rows, self._tier(batch))
             rows = last_hidden[host.layout.sample_sizes.index(num_rows)]
-            sample = self._programs.sample(num_rows, tier)
+            sample = self.programs.sample(num_rows, tier)
             if tier == "full":
                 sampler, output = sample(self._head, sampler, rows, host.sampling)
             else:
@@ -155,15 +134,15 @@ class ModelRunner:
                 sampler = dataclasses.replace(sampler, last_token=last_token)
         scores = None
         if host.score_targets is not None:
-            scores = self._programs.score(host.layout.num_tokens)(self._head, hidden, host.score_targets)
+            scores = self.programs.score(host.layout.num_tokens)(self._head, hidden, host.score_targets)
         self._state = DeviceState(weights, kv_cache, tables, sampler)
         last_array = scores[0] if scores is not None else last_hidden[0] if output is None else output.token_ids
         return InFlightStep(batch, output, scores, host.num_padding, 1, last_array)
 
     def _decode(self, batch: ScheduledBatch, host: HostBatch) -> InFlightStep:
         weights, kv_cache, tables, sampler = self._state
-        tier = self._tier(batch)
-        decode = self._programs.decode(host.layout, tier)
+        tier = self.programs.decode_tier(host.layout, self._tier(batch))
+        decode = self.programs.decode(host.layout, tier)
         state = sampler if tier == "full" else sampler.last_token
         output: SampleOutput
         kv_cache, tables, state, output = decode(weights, kv_cache, tables, state, host.forward, host.sampling)
@@ -195,7 +174,7 @@ class ModelRunner:
     def _load_history(self, request: Request) -> None:
         """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
         rules = slot_rules(request.params.logit_bias, sorted(request.stop_token_ids), self._shape.vocab_size)
-        sampler, reset = self._state.sampler, self._programs.reset()
+        sampler, reset = self._state.sampler, self.programs.reset()
         for begin in range(0, len(request.token_ids), RESET_TOKENS):
             ids = request.token_ids[begin : begin + RESET_TOKENS]
             token_ids = np.zeros(RESET_TOKENS, np.int32)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from palladio.runtime.detokenizer import IncrementalDetokenizer, StopStringMatcher
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenOutput
+from palladio.runtime.request_trace import RequestTrace
 from palladio.runtime.tokenizer import Tokenizer
 
 
@@ -33,7 +34,10 @@ class SampleProcessor:
         self._num_tokens = 0
         self._cached_tokens = 0
         self._num_retractions = 0
+        self._times: RequestTimes | None = None
+        self._trace: RequestTrace | None = None
         self._first_token: float | None = None
+        self._detokenize_seconds = 0.0
         self._detokenizer: IncrementalDetokenizer | None = None
         self._hidden_stops: dict[int, str] = {}
         self._matcher = StopStringMatcher(params.stop, keep_match=params.no_stop_trim)
@@ -47,10 +51,18 @@ class SampleProcessor:
                 named = {tokenizer.special_id(string): string for string in params.stop}
                 self._hidden_stops = {i: string for i, string in named.items() if i is not None}
 
+    @property
+    def index(self) -> int:
+        """Which of the n samples."""
+        return self._index
+
     def process(self, output: TokenOutput) -> RequestOutput:
         """Takes the next output of the engine; nothing may follow once the result has `finish`."""
+        begun = time.perf_counter()
         if self._first_token is None and output.token_ids:
             self._first_token = time.time()
+        if output.times is not None:
+            self._times, self._trace = output.times, output.trace
         self._cached_tokens = output.cached_tokens
         self._num_retractions = output.num_retractions
         finish = output.finish
@@ -62,6 +74,7 @@ class SampleProcessor:
             if self._matcher.matched is not None:  # only with a stop string that contains U+FFFD
                 finish = FinishReason("stop", matched=self._matcher.matched)
         self._num_tokens += num_taken
+        self._detokenize_seconds += time.perf_counter() - begun
         return RequestOutput(
             request_id=self._request_id,
             index=self._index,
@@ -74,7 +87,9 @@ class SampleProcessor:
             completion_tokens=self._num_tokens,
             cached_tokens=self._cached_tokens,
             num_retractions=self._num_retractions,
-            times=None if finish is None else self._times(output.times),
+            times=None if finish is None else self._final_times(),
+            trace=None if finish is None else self._trace,
+            detokenize_seconds=self._detokenize_seconds,
         )
 
     def abort(self) -> RequestOutput:
@@ -109,10 +124,10 @@ class SampleProcessor:
         text = self._matcher.feed(self._detokenizer.flush())
         return text if self._matcher.matched is not None else text + self._matcher.flush()
 
-    def _times(self, times: RequestTimes | None) -> RequestTimes:
-        if times is not None:
-            return times
-        return RequestTimes(self._received, first_token=self._first_token, finished=time.time())
+    def _final_times(self) -> RequestTimes:
+        """The engine's, or, if this side ended the sample, what the engine told with its first token."""
+        times = self._times or RequestTimes(self._received, first_token=self._first_token)
+        return times if times.finished is not None else dataclasses.replace(times, finished=time.time())
 
 
 def merge_outputs(outputs: Sequence[RequestOutput]) -> list[RequestOutput]:

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from palladio.runtime.request_trace import RequestTrace
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenLogprob:
@@ -58,7 +60,7 @@ class TokenOutput:
         finish: set on the last output.
         cached_tokens: prompt tokens that came from the prefix cache.
         num_retractions: how often the request lost its pages and was computed again.
-        times: set on the last output.
+        times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last.
     """
 
     request_id: str
@@ -69,6 +71,7 @@ class TokenOutput:
     cached_tokens: int = 0
     num_retractions: int = 0
     times: RequestTimes | None = None
+    trace: RequestTrace | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -90,6 +93,8 @@ class RequestOutput:
         cached_tokens: prompt tokens that came from the prefix cache.
         num_retractions: how often the request lost its pages and was computed again.
         times: set on the last output of this index.
+        trace: likewise, if the engine told; as of the first token if the front ended it (stop string, abort).
+        detokenize_seconds: that the front has taken to make text of the tokens so far.
     """
 
     request_id: str
@@ -104,3 +109,5 @@ class RequestOutput:
     cached_tokens: int = 0
     num_retractions: int = 0
     times: RequestTimes | None = None
+    trace: RequestTrace | None = None
+    detokenize_seconds: float = 0.0

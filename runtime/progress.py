@@ -56,7 +56,8 @@ class ProgressDisplay:
             return
         self._line_time = now
         title, unit = _PHASES[last.phase]
-        logger.info("%s: %d/%d %s, %.0f s", title, last.done, last.total, unit, now - self._phase_start)
+        left = "" if last.eta_seconds is None else f", about {last.eta_seconds:.0f} s left"
+        logger.info("%s: %d/%d %s, %.0f s%s", title, last.done, last.total, unit, now - self._phase_start, left)
 
     def close(self) -> None:
         """The start is over, well or not."""

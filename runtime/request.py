@@ -7,6 +7,7 @@ from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob
 from palladio.runtime.radix_cache import PageKey, RadixNode
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.request_trace import DecodeSteps, RequestTrace, WaitTimes
 from palladio.runtime.sampling_params import SamplingParams
 
 
@@ -39,6 +40,10 @@ class Request:
         shares_prefix: False: it neither uses the prefix cache nor adds to it.
         num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
         prompt_logprobs: what has been read of them, if asked for and not sent yet.
+        trace: what happened to it; see trace_so_far.
+        wait_mark: the engine's waits when it was last queued.
+        decode_mark: the engine's decode steps when it last began to decode; None: it does not.
+        compile_mark: seconds that the engine's steps had compiled when it came.
     """
 
     request_id: str
@@ -65,6 +70,10 @@ class Request:
     prompt_logprobs: list[TokenLogprob] | None = None
     scheduled: float | None = None
     first_token: float | None = None
+    trace: RequestTrace = dataclasses.field(default_factory=RequestTrace)
+    wait_mark: WaitTimes = dataclasses.field(default_factory=WaitTimes)
+    decode_mark: DecodeSteps | None = None
+    compile_mark: float = 0.0
 
     @classmethod
     def from_message(cls, message: AddRequest) -> "Request":
@@ -114,6 +123,14 @@ class Request:
     def max_remaining_tokens(self) -> int:
         return self.max_tokens - (self.num_tokens - len(self.prompt_ids))
 
+    def take_prompt_logprobs(self, start: int, new: list[TokenLogprob] | None) -> None:
+        """Keeps what a step that began at token `start` made of them, if they are asked for."""
+        if new is None or self.prompt_logprobs is None:
+            return
+        if start == 0:
+            self.prompt_logprobs = [TokenLogprob(self.prompt_ids[0], None)]
+        self.prompt_logprobs.extend(new)
+
     def finish_reason(self) -> FinishReason | None:
         """Whether the last read token ends it."""
         num_output = len(self.token_ids) - len(self.prompt_ids)
@@ -124,5 +141,16 @@ class Request:
             return FinishReason("length")
         return None
 
-    def times(self, now: float) -> RequestTimes:
+    def note_decoding(self, now: DecodeSteps) -> None:
+        """It stops decoding, for good or until it is admitted again. Args: now: the engine's steps."""
+        if self.decode_mark is not None:
+            self.trace.decode = self.trace.decode.plus(now.since(self.decode_mark))
+            self.decode_mark = None
+
+    def trace_so_far(self, compile_seconds: float) -> RequestTrace:
+        """A copy of the trace. Args: compile_seconds: that the engine's steps have compiled."""
+        self.trace.compile_seconds = compile_seconds - self.compile_mark
+        return self.trace.copy()
+
+    def times(self, now: float | None) -> RequestTimes:
         return RequestTimes(self.received, self.scheduled, self.first_token, now)

@@ -69,6 +69,15 @@ class RequestFront:
         if tokenizer is not None and tokenizer.eos_token_id is not None:
             self._eos_ids.append(tokenizer.eos_token_id)
 
+    @property
+    def room(self) -> Room:
+        return self._room
+
+    def renew(self, info: EngineReady) -> None:
+        """Goes on with another engine of the same model, and its limits; serials and seeds go on as well."""
+        self._info = info
+        self._room = Room.of(info)
+
     def prompt_ids(self, prompt: str | list[int]) -> list[int]:
         """Token ids of a prompt. May take long for a long text, and is safe to run in another thread.
 

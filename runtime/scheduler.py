@@ -5,18 +5,21 @@ It runs one step ahead of the device: when it plans step n+1, the tokens of step
 ignored then. Device steps run in order, so pages and slots can be given to others at once.
 """
 
-import dataclasses
 import time
 from typing import Literal
 
+from palladio.runtime.admission import Admission
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.cache_manager import CacheManager, Prefix
-from palladio.runtime.deadlines import Deadlines
+from palladio.runtime.deadlines import Deadlines, timeout_reason
 from palladio.runtime.errors import OverloadedError
-from palladio.runtime.new_token_ratio import NewTokenRatio
-from palladio.runtime.outputs import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.outputs import FinishReason, TokenOutput
 from palladio.runtime.request import Request, RequestStatus
+from palladio.runtime.request_trace import DecodeSteps, WaitReason
+from palladio.runtime.retraction import Retraction, Retractor
 from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
+from palladio.runtime.scheduler_limits import SchedulerLimits
+from palladio.runtime.wait_clock import WaitClock
 from palladio.runtime.waiting_queue import WaitingQueue
 
 NOT_FINITE = FinishReason(
@@ -24,41 +27,6 @@ NOT_FINITE = FinishReason(
     message="The model's logits for this request are not finite (NaN or infinity); try --dtype float32",
     status=500,
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SchedulerLimits:
-    """Attributes:
-    max_running: requests that run at once (device slots 1 … max_running).
-    max_queued: waiting requests; None: no limit.
-    max_step_tokens: tokens of one prefill step.
-    splits_prompts: whether a prompt may be prefilled over several steps; if not, none is longer than a step.
-    mixes: whether running requests decode in prefill steps too; else the two take turns.
-    num_decode_steps: tokens that a request decodes in one step.
-    preemption_threshold: a waiting request takes the place of a running one if it is more urgent by more than this;
-        None: never.
-    low_values_first: low priority values are the urgent ones.
-    conservativeness: see --schedule-conservativeness.
-    """
-
-    max_running: int
-    max_queued: int | None
-    max_step_tokens: int
-    splits_prompts: bool = True
-    mixes: bool = False
-    num_decode_steps: int = 1
-    preemption_threshold: int | None = None
-    low_values_first: bool = False
-    conservativeness: float = 1.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Retraction:
-    """For the log: how many requests lost their pages, and what it did to the new-token ratio."""
-
-    num_retracted: int
-    old_ratio: float
-    new_ratio: float
 
 
 class Scheduler:
@@ -69,6 +37,10 @@ class Scheduler:
         running: requests that own a slot and pages.
         buckets: those that can be used now; larger sets may replace it while programs are compiled.
         retractions: since the log last took them.
+        decode_steps: whose tokens have been read, since the start; whoever reads a step counts it here first.
+        compile_seconds: that steps have waited for programs to be compiled, since the start; set by the engine.
+        clock: why requests wait.
+        admission: how much cache requests are expected to take.
     """
 
     def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingQueue) -> None:
@@ -78,29 +50,45 @@ class Scheduler:
         self.waiting = waiting
         self.running: list[Request] = []
         self.retractions: list[Retraction] = []
+        self.decode_steps = DecodeSteps()
+        self.compile_seconds = 0.0
+        self.clock = WaitClock()
         self._requests: dict[str, Request] = {}
         self._free_slots = list(range(limits.max_running, 0, -1))
-        self._ratio = NewTokenRatio(limits.conservativeness)
+        self.admission = Admission(cache, limits.conservativeness)
         self._deadlines = Deadlines()
         self._prefilled_last = False
+        self._retractor = Retractor(
+            cache,
+            self.running,
+            self._suspend,
+            threshold=limits.preemption_threshold,
+            low_values_first=limits.low_values_first,
+        )
 
     @property
     def has_requests(self) -> bool:
         return bool(self._requests)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, *, is_accepted: bool = False) -> None:
         """Queues a request.
+
+        Args:
+            is_accepted: it was in the queue of an engine that failed: this one takes it even if the queue is full.
 
         Raises:
             OverloadedError: the queue is full.
         """
         limit = self.limits.max_queued
-        if limit is not None and len(self.waiting) >= limit:
+        if limit is not None and len(self.waiting) >= limit and not is_accepted:
             raise OverloadedError(
                 f"The queue is full ({limit} requests wait, --max-queued-requests {limit}); try again later"
             )
         assert request.request_id not in self._requests, f"request id {request.request_id} is in use"
         self._requests[request.request_id] = request
+        request.trace.queued = time.time()
+        request.compile_mark = self.compile_seconds
+        request.wait_mark = self.clock.join("step" if not len(self.waiting) else None)
         self.waiting.add(request)
         self._deadlines.add(request)
 
@@ -114,14 +102,29 @@ class Scheduler:
 
     def expire(self) -> list[TokenOutput]:
         """Ends the requests whose time is up."""
-        now = time.time()
-        return [self._expire(request, now) for request in self._deadlines.take_expired(now)]
+        return [self.fail(request, timeout_reason(request)) for request in self._deadlines.take_expired(time.time())]
+
+    def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
+        """Ends a request for a reason of the engine's."""
+        output = TokenOutput(request.request_id, [], cached_tokens=request.num_cached_tokens, finish=finish)
+        self._finish(request, output, time.time())
+        return output
+
+    def start_over(self) -> None:
+        """After the device has lost its state: every running request is computed anew, without a token lost."""
+        for request in self._requests.values():
+            request.num_pending = 0
+        self._retractor.retract_all()
+        self.cache.table_updates.clear()
+        self.cache.flush()
 
     def schedule(self) -> ScheduledBatch | None:
         """Plans the next step and moves its requests' lengths on; None when nothing can run (yet)."""
+        if len(self.waiting):
+            self.clock.advance()
         self.cache.drop_duplicates()
         if self.limits.preemption_threshold is not None:
-            self._preempt(self.limits.preemption_threshold)
+            self._preempt()
         mixes = self.limits.mixes and 2 * len(self.running) <= self._max_step_tokens
         decoding: list[Request] | None = None
         may_admit = True
@@ -153,10 +156,19 @@ class Scheduler:
             if request.status is finished:
                 continue  # ended while this step was under way
             if tokens.prompt_logprobs is not None:
-                self._take_prompt_logprobs(request, row, tokens.prompt_logprobs[i])
+                request.take_prompt_logprobs(row.start, tokens.prompt_logprobs[i])
             if row.samples and step < row.num_tokens:
                 outputs.append(self._take_token(request, tokens, i, now))
         return outputs
+
+    def find(self, request_id: str) -> Request | None:
+        """A request that has not ended."""
+        return self._requests.get(request_id)
+
+    def needed_tokens(self, request: Request) -> int:
+        """Tokens of cache that have to be available for a waiting request to be admitted now."""
+        prefix = self.cache.find_prefix(request)
+        return self.admission.needed_tokens(request, prefix, self.admission.reserved_tokens(self.running))
 
     def check_integrity(self) -> None:
         """Checks ownership of pages and slots.
@@ -187,47 +199,43 @@ class Scheduler:
         for running in self.running:  # at most one is split over steps, but a retraction may leave it anywhere
             if budget > 0 and running.is_prefilling:
                 budget -= self._add_chunk(rows, running, budget)
-        if not (may_admit and self._has_free_slot and len(self.waiting)):
-            return rows
-        max_rows = self.buckets.max_prefill_requests - num_decoding
-        reserved = self._reserved_tokens()
+        if len(self.waiting):
+            max_rows = self.buckets.max_prefill_requests - num_decoding
+            self.clock.reason = self._admit_waiting(rows, budget, max_rows) if may_admit else "memory"
+        return rows
+
+    def _admit_waiting(self, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
+        """Adds the first chunks of those that wait; returns for what the rest of them, if any, go on waiting."""
+        if not self._has_free_slot:
+            return self._slot_reason
+        reserved = self.admission.reserved_tokens(self.running)
         self.waiting.refresh()
         while budget > 0 and self._has_free_slot and len(rows) < max_rows:
             request = self.waiting.peek()
             if request is None:
-                break
+                return "step"
             if request.num_pending or (not self.limits.splits_prompts and len(request.token_ids) > budget):
-                break  # pending: retracted a moment ago, and its last token has not been read yet
+                return "step"  # pending: retracted a moment ago, and its last token has not been read yet
             prefix = self.cache.find_prefix(request)
-            if not self._has_room(request, prefix, reserved):
-                break
+            needed = self.admission.needed_tokens(request, prefix, reserved)
+            if self.running and needed > self.cache.num_available_tokens:
+                return "memory"  # alone it fits: the front refuses requests that do not fit an empty pool
             self.waiting.take()
             self._admit(request, prefix)
             budget -= self._add_chunk(rows, request, budget)
-            reserved += self._expected_tokens(request)
-        return rows
+            reserved += self.admission.expected_tokens(request)
+        return "step" if self._has_free_slot else self._slot_reason
 
-    def _has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
-        if not self.running:
-            return True  # the front refuses requests that do not fit an empty pool
-        size = self.cache.page_size
-        rest = len(request.token_ids) - len(prefix.pages) * size
-        wanted = rest + self._ratio.expected_output(request) + size
-        return wanted + reserved + prefix.num_idle_pages * size <= self.cache.num_available_tokens
-
-    def _expected_tokens(self, request: Request) -> int:
-        """Tokens of cache that a running request will still take: the rest of its prefill, and its expected output."""
-        rest = max(0, request.prefill_end - request.num_computed)
-        return rest + self._ratio.expected_output(request) + self.cache.page_size
-
-    def _reserved_tokens(self) -> int:
-        return sum(map(self._expected_tokens, self.running))
+    @property
+    def _slot_reason(self) -> WaitReason:
+        return "slots" if self.buckets.max_requests >= self.limits.max_running else "compile"
 
     def _admit(self, request: Request, prefix: Prefix) -> None:
         request.status = RequestStatus.RUNNING
         request.slot = self._free_slots.pop()
         request.prefill_end = len(request.token_ids)
         self.cache.admit(request, prefix)
+        request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
         if request.scheduled is None:
             request.scheduled = time.time()
             request.num_cached_tokens = request.num_computed
@@ -296,54 +304,37 @@ class Scheduler:
         updates, self.cache.table_updates = self.cache.table_updates, []
         num_decodes = sum(row.decodes for row in rows)
         if num_decodes:
-            self._ratio.decay()
+            self.admission.ratio.decay()
         return ScheduledBatch(kind, rows, updates, len(self.waiting), num_decodes)
 
     # Retraction and preemption
 
     def _retract_for(self, growing: list[Request]) -> None:
-        """Takes pages from running requests until each of the growing ones that is left can have another.
+        """Takes pages from running requests until each of the growing ones that is left can have another."""
+        ratio = self.admission.ratio
+        old_value = ratio.value
+        num_retracted = self._retractor.make_room(growing)
+        ratio.raise_for(self.running)
+        self.retractions.append(Retraction(num_retracted, old_value, ratio.value))
 
-        The least urgent go first; of those, who loses least: the fewest computed tokens have to be computed again, and
-        among equals the youngest goes. One request always stays, and it fits alone, so the others get their turn.
-        """
-        num_growing, old_ratio, retracted = len(growing), self._ratio.value, 0
-        victims = sorted(self.running, key=self._retraction_order)
-        while num_growing > self.cache.num_available_pages and len(victims) > 1:
-            victim = victims.pop()
-            num_growing -= victim in growing
-            self._retract(victim)
-            retracted += 1
-        self._ratio.raise_for(self.running)
-        self.retractions.append(Retraction(retracted, old_ratio, self._ratio.value))
-
-    def _retraction_order(self, request: Request) -> tuple[int, int, float]:
-        """Who is retracted last sorts first."""
-        return -self._urgency(request), -self.cache.num_lost_tokens(request), request.received
-
-    def _urgency(self, request: Request) -> int:
-        """How much a request is to be preferred; 0 unless priorities are on."""
-        if self.limits.preemption_threshold is None:
-            return 0
-        return -request.options.priority if self.limits.low_values_first else request.options.priority
-
-    def _preempt(self, threshold: int) -> None:
+    def _preempt(self) -> None:
         """Makes room for the next waiting request if it is more urgent than running ones by more than the threshold."""
         self.waiting.refresh()
         request = self.waiting.peek()
-        while request is not None and self.running:
-            if self._has_free_slot and self._has_room(request, self.cache.find_prefix(request), self._reserved_tokens()):
-                return
-            victim = max(self.running, key=self._retraction_order)
-            if self._urgency(request) - self._urgency(victim) <= threshold:
-                return
-            self._retract(victim)
+        if request is not None:
+            self._retractor.preempt(request, lambda: self._has_room(request))
 
-    def _retract(self, request: Request) -> None:
+    def _has_room(self, request: Request) -> bool:
+        return self._has_free_slot and self.needed_tokens(request) <= self.cache.num_available_tokens
+
+    def _suspend(self, request: Request) -> None:
+        """Puts a running request back into the queue, without its pages."""
         self._leave(request)
         request.status = RequestStatus.WAITING
         request.num_computed = 0
-        request.num_retractions += 1
+        self.clock.num_retracted += 1
+        request.wait_mark = self.clock.join("memory" if not len(self.waiting) else None)
+        self.clock.reason = "memory"
         self.waiting.put_back(request)
 
     # Ends
@@ -357,26 +348,22 @@ class Scheduler:
         del self._requests[request.request_id]
 
     def _leave(self, request: Request) -> None:
+        request.note_decoding(self.decode_steps)
         self.cache.release(request)
         self.running.remove(request)
         self._free_slots.append(request.slot)
         request.slot = 0
 
-    def _expire(self, request: Request, now: float) -> TokenOutput:
-        state = "waiting for its turn" if request.scheduled is None else f"{request.num_output_tokens} tokens done"
-        finish = FinishReason(
-            "abort",
-            message=f"The request did not finish within its timeout of {request.options.timeout:g} s ({state}); "
-            "raise timeout (or --request-timeout), or ask for fewer tokens",
-            status=504,
-        )
-        output = TokenOutput(request.request_id, [], cached_tokens=request.num_cached_tokens, finish=finish)
-        self._finish(request, output, now)
-        return output
-
     def _take_token(self, request: Request, tokens: StepTokens, i: int, now: float) -> TokenOutput:
         token_ids: list[int] = []
-        output = TokenOutput(request.request_id, token_ids, cached_tokens=request.num_cached_tokens)
+        output = TokenOutput(
+            request.request_id,
+            token_ids,
+            cached_tokens=request.num_cached_tokens,
+            num_retractions=request.num_retractions,
+        )
+        if request.decode_mark is None:
+            request.decode_mark = self.decode_steps
         if request.max_tokens > 0:
             token_id = tokens.token_ids[i]
             request.num_pending -= 1
@@ -386,6 +373,7 @@ class Scheduler:
                 output.logprobs = [logprob]
         if request.first_token is None:
             request.first_token = now
+            output.times, output.trace = request.times(None), request.trace_so_far(self.compile_seconds)
             output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         finish = request.finish_reason() if tokens.is_finite[i] else NOT_FINITE
         if finish is not None:
@@ -397,13 +385,6 @@ class Scheduler:
 
     def _finish(self, request: Request, output: TokenOutput, now: float) -> None:
         output.num_retractions = request.num_retractions
-        output.times = request.times(now)
+        request.note_decoding(self.decode_steps)
+        output.times, output.trace = request.times(now), request.trace_so_far(self.compile_seconds)
         self._end(request)
-
-    @staticmethod
-    def _take_prompt_logprobs(request: Request, row: ScheduledRow, new: list[TokenLogprob] | None) -> None:
-        if new is None or request.prompt_logprobs is None:
-            return
-        if row.start == 0:
-            request.prompt_logprobs = [TokenLogprob(request.prompt_ids[0], None)]
-        request.prompt_logprobs.extend(new)

@@ -12,10 +12,11 @@ from typing import Any
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.messages import EngineReady
-from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
+from palladio.runtime.outputs import FinishReason, RequestOutput, TokenLogprob
 from palladio.runtime.request_front import LONG_TEXT, Room
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.timings import Timings
 from palladio.runtime.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's
@@ -194,7 +195,7 @@ class SampleResult:
             "num_retractions": last.num_retractions,
         }
         if last.times is not None:
-            meta |= time_info(last.times, last.completion_tokens)
+            meta |= time_info(last)
         if self._options.return_logprob:
             meta |= self._logprob_info()
         return {"text": self._texts[0], "output_ids": list(self._token_ids), "meta_info": meta}
@@ -259,19 +260,28 @@ def finish_reason(finish: FinishReason, completion_tokens: int) -> dict[str, Any
             return reason | ({"status_code": finish.status} if finish.status else {})
 
 
-def time_info(times: RequestTimes, completion_tokens: int) -> dict[str, float]:
-    """The fields of meta_info that come from a request's times; those that are not known are left out."""
-    info = {"request_received_ts": times.received}
-    if times.scheduled is not None:
-        info["queue_time"] = times.scheduled - times.received
-    if times.first_token is not None:
-        info["first_token_latency"] = times.first_token - times.received
-    if times.finished is not None:
-        info["request_finished_ts"] = times.finished
-        info["e2e_latency"] = times.finished - times.received
-        if times.first_token is not None and times.finished > times.first_token and completion_tokens > 1:
-            info["decode_throughput"] = (completion_tokens - 1) / (times.finished - times.first_token)
-    return info
+def time_info(end: RequestOutput) -> dict[str, float]:
+    """The fields of meta_info that come from the times of a sample's last output; what is not known is left out."""
+    times = end.times
+    assert times is not None
+    timings = Timings.of_output(end)
+    latency = None if times.first_token is None else times.first_token - times.received
+    info = {
+        "request_received_ts": times.received,
+        "forward_entry_time": times.scheduled,
+        "prefill_finished_time": times.first_token,
+        "request_finished_ts": times.finished,
+        "queue_time": timings.queue,
+        "compile_wait_time": timings.compile_wait,
+        "prefill_time": timings.prefill,
+        "decode_time": timings.decode,
+        "detokenize_time": timings.detokenize,
+        "first_token_latency": latency,
+        "e2e_latency": timings.total,
+    }
+    if timings.decode and end.completion_tokens > 1:
+        info["decode_throughput"] = (end.completion_tokens - 1) / timings.decode
+    return {name: value for name, value in info.items() if value is not None}
 
 
 def _prompts(prompt: str | Sequence[str] | None, input_ids: Any) -> tuple[list[str | list[int]], bool]:

@@ -4,8 +4,9 @@ import logging
 import time
 
 from palladio.runtime.cache_manager import CacheManager
+from palladio.runtime.logs import fields
+from palladio.runtime.retraction import Retraction
 from palladio.runtime.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduler import Retraction
 
 logger = logging.getLogger("palladio.engine")
 
@@ -25,12 +26,13 @@ class StepLogger:
         self._since = time.perf_counter()
         self.last_gen_throughput = 0.0
 
-    def log_batch(self, batch: ScheduledBatch, num_running: int, num_padding: int) -> None:
+    def log_batch(self, batch: ScheduledBatch, num_running: int, num_tokens: int, num_padding: int) -> None:
+        """Args: num_running: requests. num_tokens: of the batch. num_padding: what its bucket has beside them."""
         if batch.kind == "prefill":
-            self._log_prefill(batch, num_running, num_padding)
+            self._log_prefill(batch, num_running, num_tokens, num_padding)
             return
         self._num_decodes += 1
-        self._num_tokens += batch.num_tokens
+        self._num_tokens += num_tokens
         if self._num_decodes % self._interval == 0:
             self._log_decode(batch, num_padding)
 
@@ -41,29 +43,46 @@ class StepLogger:
                 retraction.num_retracted,
                 retraction.old_ratio,
                 retraction.new_ratio,
+                extra=fields(
+                    event="retraction",
+                    num_retracted=retraction.num_retracted,
+                    old_new_token_ratio=retraction.old_ratio,
+                    new_token_ratio=retraction.new_ratio,
+                ),
             )
 
     def _usage(self) -> tuple[int, float]:
         used = self._cache.num_used_tokens
         return used, used / self._cache.num_total_tokens
 
-    def _log_prefill(self, batch: ScheduledBatch, num_running: int, num_padding: int) -> None:
+    def _log_prefill(self, batch: ScheduledBatch, num_running: int, num_tokens: int, num_padding: int) -> None:
         prefill = batch.rows[batch.num_decodes :]
         new = [row.request for row in prefill if row.start == row.request.num_cached_tokens]
         num_cached = sum(request.num_cached_tokens for request in new)
-        num_tokens = batch.num_tokens
         self._num_tokens += batch.num_sampled_rows
+        usage, size = self._usage()[1], num_tokens + num_padding
         logger.info(
             "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
             "#queue-req: %d, bucket: tok=%d, pad: %d%%",
             len(new),
             num_tokens,
             num_cached,
-            self._usage()[1],
+            usage,
             num_running - len(prefill),
             batch.num_waiting,
-            num_tokens + num_padding,
-            round(100 * num_padding / (num_tokens + num_padding)),
+            size,
+            round(100 * num_padding / size),
+            extra=fields(
+                event="prefill",
+                new_seqs=len(new),
+                new_tokens=num_tokens,
+                cached_tokens=num_cached,
+                token_usage=usage,
+                running_reqs=num_running - len(prefill),
+                queue_reqs=batch.num_waiting,
+                bucket_tokens=size,
+                padding_tokens=num_padding,
+            ),
         )
 
     def _log_decode(self, batch: ScheduledBatch, num_padding: int) -> None:
@@ -82,4 +101,14 @@ class StepLogger:
             batch.num_waiting,
             size,
             round(100 * num_padding / size),
+            extra=fields(
+                event="decode",
+                running_reqs=len(batch.rows),
+                tokens=used,
+                token_usage=usage,
+                gen_throughput=self.last_gen_throughput,
+                queue_reqs=batch.num_waiting,
+                bucket_requests=size,
+                padding_rows=num_padding,
+            ),
         )

@@ -1,7 +1,7 @@
 """StepPrograms: every compiled program that a running engine calls, by bucket."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,33 +10,17 @@ from jax.typing import DTypeLike
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
 from palladio.runtime.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout, StepLayouts
 from palladio.runtime.buckets import Buckets
-from palladio.runtime.compilation import CompileMonitor, CompileReport, ProgramSet
+from palladio.runtime.compile_plan import TIERS, ProgramKey, cheapest_tier, first_keys, open_buckets
+from palladio.runtime.device_state import DeviceShape, DeviceState, Weights
+from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.sampler import SampleOutput, SampleTier
-from palladio.runtime.sampler_state import (
-    MAX_SUPPRESSED_IDS,
-    SamplerState,
-    SlotRules,
-    SlotTokens,
-    reset_slot,
-)
+from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
 from palladio.runtime.scoring import score_tokens
 from palladio.runtime.step_functions import decode_steps, forward_step, page_difference, sample_step, update_tables
 
 COMPARED_PAGES = 64  # pages that one compare program compares
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
-TIERS: tuple[SampleTier, ...] = ("greedy", "random", "full")
-
-Weights = tuple[jax.Array, ...]
-
-
-class ProgramKey(NamedTuple):
-    """Names a compiled program: what it does, the sizes of its bucket, and the sampler's tier."""
-
-    name: Literal["forward", "sample", "decode", "score", "reset", "tables", "compare"]
-    num_requests: int = 0
-    num_tokens: int = 0
-    tier: SampleTier | None = None
 
 
 class StaticModel(NamedTuple):
@@ -53,103 +37,111 @@ class StaticModel(NamedTuple):
     num_valid_tokens: int
 
 
-class DeviceState(NamedTuple):
-    """What the programs read and update in place.
-
-    Attributes:
-        weights: of the model, as `flatten_model` orders them.
-        kv_cache: one array a layer.
-        tables: i32[slots, P], pages of each slot's request.
-        sampler: one row a slot.
-    """
-
-    weights: Weights
-    kv_cache: tuple[jax.Array, ...]
-    tables: jax.Array
-    sampler: SamplerState
-
-
 class StepPrograms:
-    """Declares the closed set of programs for a model and its buckets; `compile` builds them all.
+    """Declares the closed set of programs for a model and its buckets, and hands out those that steps call.
+
+    Args:
+        state: arrays, or ShapeDtypeStructs in their place.
+        built: an empty set, which is filled and can then be built.
 
     Attributes:
+        buckets: the shapes of steps. layouts: of their vectors.
+        built: the programs, as far as they are built.
         head: picks the arrays that sampling and scoring take, out of the model's.
     """
 
     def __init__(
-        self, model: StaticModel, state: DeviceState, buckets: Buckets, layouts: StepLayouts, page_size: int
+        self,
+        model: StaticModel,
+        state: DeviceState,
+        shape: DeviceShape,
+        buckets: Buckets,
+        built: ProgramSet[ProgramKey],
     ) -> None:
+        self.buckets = buckets
+        self.layouts = StepLayouts.of(buckets, shape.page_size, shape.num_decode_steps)
+        self.built = built
+        self.head = LogitsHead.of(model.structure, len(state.weights))
         self._model = model
         self._state: DeviceState = _abstract(state)
-        self._page_size = page_size
-        self.head = LogitsHead.of(model.structure, len(state.weights))
-        self._programs: ProgramSet[ProgramKey] = ProgramSet()
-        for layout in layouts.decode.values():
+        self._shape = shape
+        self._page_size = shape.page_size
+        for layout in self.layouts.decode.values():
             if layout.num_steps == 1:
                 self._add_forward(layout)
             else:
                 for tier in TIERS:
                     self._add_decode(layout, tier)
-        for layout in layouts.prefill.values():
+        for layout in self.layouts.prefill.values():
             self._add_forward(layout)
             self._add_score(layout.num_tokens)
         for num_rows in buckets.sample:
             for tier in TIERS:
                 self._add_sample(num_rows, tier)
         self._add_reset()
-        self._programs.add(
-            ProgramKey("tables"),
-            jax.jit(update_tables, donate_argnums=(0,)),
-            self._state.tables,
-            _ints(EARLY_UPDATES, 3),
-        )
+        self._add_tables()
+        if shape.checks_cache:
+            self._add_compare()
 
-    def compile(self, monitor: CompileMonitor, progress: Callable[[int, int], None]) -> CompileReport:
-        """Args: progress: called with (done, total) after each program."""
-        return self._programs.compile(monitor, progress)
+    def first_keys(self, *, splits_prompts: bool) -> list[ProgramKey]:
+        """The fewest programs that an engine can start with."""
+        keys = first_keys(self.buckets, self._shape.num_decode_steps, splits_prompts=splits_prompts)
+        return [*keys, ProgramKey("compare")] if self._shape.checks_cache else keys
+
+    def open_buckets(self) -> Buckets:
+        """The buckets whose programs are built."""
+        return open_buckets(self.buckets, self._shape.num_decode_steps, self.built.__contains__)
 
     def forward(self, layout: ForwardLayout) -> Callable[..., Any]:
         """(weights, kv_cache, tables, last_token, packed) → (kv_cache, tables, last hidden, hidden [T, D])
 
         Last hidden is [R, D] for each R in layout.sample_sizes. A decode step's hidden is None: it is the same.
         """
-        return self._programs[ProgramKey("forward", layout.num_requests, layout.num_tokens)]
+        return self.built[ProgramKey("forward", layout.num_requests, layout.num_tokens)]
 
     def decode(self, layout: ForwardLayout, tier: SampleTier) -> Callable[..., Any]:
         """(weights, kv_cache, tables, state, packed, packed sampling) → (kv_cache, tables, state, SampleOutput)
 
         Several steps in one: outputs are stacked. The state is as for `sample`.
+
+        Args:
+            tier: as `decode_tier` gives it.
         """
-        return self._programs[ProgramKey("decode", layout.num_requests, tier=tier)]
+        return self.built[ProgramKey("decode", layout.num_requests, tier=tier)]
+
+    def decode_tier(self, layout: ForwardLayout, wanted: SampleTier) -> SampleTier:
+        """The tier to run several decode steps in; it is `wanted`, unless only a more general one is built yet."""
+        return cheapest_tier(wanted, lambda tier: ProgramKey("decode", layout.num_requests, tier=tier) in self.built)
+
+    def sample_tier(self, num_requests: int, wanted: SampleTier) -> SampleTier:
+        """The same for sampling."""
+        return cheapest_tier(wanted, lambda tier: ProgramKey("sample", num_requests, tier=tier) in self.built)
 
     def tables(self) -> Callable[..., Any]:
         """(tables, updates i32[EARLY_UPDATES, 3]) → tables"""
-        return self._programs[ProgramKey("tables")]
-
-    def add_compare(self) -> None:
-        """Declares the program that compares pages."""
-        self._programs.add(
-            ProgramKey("compare"), jax.jit(page_difference), self._state.kv_cache, _ints(2, COMPARED_PAGES)
-        )
+        return self.built[ProgramKey("tables")]
 
     def compare(self) -> Callable[..., Any]:
         """(kv_cache, pages i32[2, COMPARED_PAGES]) → f32[]"""
-        return self._programs[ProgramKey("compare")]
+        return self.built[ProgramKey("compare")]
 
     def sample(self, num_requests: int, tier: SampleTier) -> Callable[..., Any]:
         """(head, state, hidden [B, D], packed) → (state, SampleOutput)
 
         The state is the whole SamplerState for tier "full" and last_token alone for the others: fewer arrays a call.
+
+        Args:
+            tier: as `sample_tier` gives it.
         """
-        return self._programs[ProgramKey("sample", num_requests, tier=tier)]
+        return self.built[ProgramKey("sample", num_requests, tier=tier)]
 
     def score(self, num_tokens: int) -> Callable[..., Any]:
         """(head, hidden [T, D], targets [T]) → (logprobs, top ids, top logprobs)"""
-        return self._programs[ProgramKey("score", num_tokens=num_tokens)]
+        return self.built[ProgramKey("score", num_tokens=num_tokens)]
 
     def reset(self) -> Callable[..., Any]:
         """(sampler, slot, SlotTokens, SlotRules) → sampler"""
-        return self._programs[ProgramKey("reset")]
+        return self.built[ProgramKey("reset")]
 
     def _add_forward(self, layout: ForwardLayout) -> None:
         structure, page_size = self._model.structure, self._page_size
@@ -164,7 +156,7 @@ class StepPrograms:
             model = unflatten_model(structure, weights)
             return forward_step(model, kv_cache, tables, last_token, packed, layout=layout, page_size=page_size)
 
-        self._programs.add(
+        self.built.add(
             ProgramKey("forward", layout.num_requests, layout.num_tokens),
             jax.jit(forward, donate_argnums=(1, 2)),
             self._state.weights,
@@ -199,7 +191,7 @@ class StepPrograms:
             )
             return kv_cache, tables, state if full else state.last_token, outputs
 
-        self._programs.add(
+        self.built.add(
             ProgramKey("decode", layout.num_requests, tier=tier),
             jax.jit(decode, donate_argnums=(1, 2, 3)),
             self._state.weights,
@@ -225,7 +217,7 @@ class StepPrograms:
             return state.last_token, output
 
         full = tier == "full"
-        self._programs.add(
+        self.built.add(
             ProgramKey("sample", num_requests, tier=tier),
             jax.jit(sample if full else sample_lightly, donate_argnums=(1,)),
             head.select(self._state.weights),
@@ -240,7 +232,7 @@ class StepPrograms:
         def score(weights: Weights, hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             return score_tokens(lambda rows: head.logits(weights, rows, num_valid_tokens), hidden, targets)
 
-        self._programs.add(
+        self.built.add(
             ProgramKey("score", num_tokens=num_tokens),
             jax.jit(score),
             head.select(self._state.weights),
@@ -249,7 +241,7 @@ class StepPrograms:
         )
 
     def _add_reset(self) -> None:
-        self._programs.add(
+        self.built.add(
             ProgramKey("reset"),
             jax.jit(reset_slot, donate_argnums=(0,)),
             self._state.sampler,
@@ -264,6 +256,17 @@ class StepPrograms:
                 _ints(MAX_LOGIT_BIAS), _abstract_array((MAX_LOGIT_BIAS,), jnp.float32), _ints(MAX_SUPPRESSED_IDS)
             ),
         )
+
+    def _add_tables(self) -> None:
+        self.built.add(
+            ProgramKey("tables"),
+            jax.jit(update_tables, donate_argnums=(0,)),
+            self._state.tables,
+            _ints(EARLY_UPDATES, 3),
+        )
+
+    def _add_compare(self) -> None:
+        self.built.add(ProgramKey("compare"), jax.jit(page_difference), self._state.kv_cache, _ints(2, COMPARED_PAGES))
 
     def _hidden(self, num_rows: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((num_rows, *self._model.hidden.shape), self._model.hidden.dtype)

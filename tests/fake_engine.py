@@ -17,9 +17,19 @@ from palladio.runtime.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.messages import CacheStats, EngineReady, EngineStats, HistogramData, LoadProgress
+from palladio.runtime.messages import (
+    BucketSteps,
+    CacheStats,
+    EngineReady,
+    EngineStats,
+    HistogramData,
+    LiveRequest,
+    LoadProgress,
+)
 from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
+from palladio.runtime.profile_options import ProfileOptions
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.request_trace import DecodeSteps, PrefillChunk, QueueState, RequestTrace, WaitTimes
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -27,6 +37,7 @@ MODEL = "qwen/qwen2.5-0.5b-instruct"
 EOS_ID = 2
 CACHED_TOKENS = 3
 CACHE_STATS = CacheStats(enabled=True, num_cached_tokens=64, num_prompt_tokens=80, num_hit_tokens=20)
+STEPS = (BucketSteps("decode", 8, 8, 40, 240, 80), BucketSteps("prefill", 4, 64, 5, 300, 20))
 DEVICE_IDLE = HistogramData([0.001, 0.01, 0.1], [10, 89, 1, 0], 0.5)
 
 
@@ -38,6 +49,7 @@ class Call:
     prompt_ids: list[int]
     params: SamplingParams
     options: RequestOptions
+    received: float = 0.0
     finished: bool = False
     aborted: bool = False
 
@@ -61,6 +73,7 @@ class FakeEngine:
         self.state: EngineState = "ready"
         self.progress: LoadProgress | None = None
         self.failure: str | None = None
+        self.num_restarts = 0
         self.reply = reply
         self.delay = 0.0
         self.first_delay = 0.0
@@ -73,6 +86,7 @@ class FakeEngine:
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
         self.num_flushes = 0
+        self.profile: ProfileOptions | None = None
         self._running: dict[str, Call] = {}
 
     @classmethod
@@ -142,11 +156,11 @@ class FakeEngine:
         prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) and self.tokenizer else list(prompt)
         self._check(prompt_ids, params)
         options = options.settle(self.config.scheduler)
-        call = self._running[request_id] = Call(request_id, prompt_ids, params, options)
+        call = self._running[request_id] = Call(request_id, prompt_ids, params, options, received or time.time())
         self.calls.append(call)
         try:
             await asyncio.sleep(self.first_delay)
-            samples = [_Sample(self, call, index, received or time.time()) for index in range(params.n)]
+            samples = [_Sample(self, call, index, call.received) for index in range(params.n)]
             while samples:
                 for sample in list(samples):
                     if self.delay:
@@ -181,7 +195,44 @@ class FakeEngine:
         self.num_flushes += 1
 
     async def stats(self, timeout: float = 20.0) -> EngineStats:
-        return EngineStats(len(self._running), 0, 0, 20480, 0.0, 0, None, CACHE_STATS, DEVICE_IDLE)
+        return EngineStats(
+            *(len(self._running), 0, 0, 20480, 0.0, 0, None, CACHE_STATS, DEVICE_IDLE),
+            new_token_ratio=0.5,
+            num_retractions=2,
+            steps=list(STEPS),
+        )
+
+    async def explain(self, request_id: str) -> dict[int, LiveRequest]:
+        if request_id not in self._running:
+            return {}
+        call = self._running[request_id]
+        received = call.received
+        return {
+            index: LiveRequest(
+                f"{request_id}-{index}~0",
+                "waiting",
+                RequestTimes(received),
+                RequestTrace(queued=received, waits=WaitTimes(memory=1.5, num_retracted=3)),
+                prompt_tokens=len(call.prompt_ids),
+                computed_tokens=0,
+                completion_tokens=0,
+                cached_tokens=0,
+                num_retractions=0,
+                queue=QueueState("memory", 2, 5, 7, 8, 8, 12, 9),
+            )
+            for index in range(call.params.n)
+        }
+
+    async def start_profile(self, options: ProfileOptions) -> None:
+        if self.profile is not None:
+            raise InvalidRequestError("a profile is under way already")
+        self.profile = options
+
+    async def stop_profile(self) -> str:
+        if self.profile is None:
+            raise InvalidRequestError("no profile is under way")
+        folder, self.profile = self.profile.output_dir, None
+        return folder
 
 
 class _Sample:
@@ -243,7 +294,25 @@ class _Sample:
             prompt_tokens=len(prompt_ids),
             completion_tokens=self._count,
             cached_tokens=self._engine.cached_tokens(prompt_ids, self._index),
-            times=RequestTimes(self._received, finished=time.time()) if finish else None,
+            times=self._times() if finish else None,
+            trace=self._trace() if finish else None,
+            detokenize_seconds=0.125,
+        )
+
+    def _times(self) -> RequestTimes:
+        """Half a second in the queue and a quarter in prefill, however long it took."""
+        begin = self._received
+        return RequestTimes(begin, begin + 0.5, begin + 0.75, max(time.time(), begin + 1.0))
+
+    def _trace(self) -> RequestTrace:
+        prompt = len(self._call.prompt_ids)
+        return RequestTrace(
+            queued=self._received,
+            waits=WaitTimes(memory=0.5, num_retracted=3),
+            chunks=[PrefillChunk(self._received + 0.5, prompt, prompt + 4, 64, 0.25)],
+            num_chunks=1,
+            decode=DecodeSteps(10, 25, 40),
+            compile_seconds=0.0625,
         )
 
 

@@ -23,21 +23,23 @@ RUNTIME_FACE = {
     *("request_options", "sampling_params", "tokenizer"),
     "field_checks",  # of config dataclasses, http's too
     "sglang_format",  # results of /generate and of Engine.generate, which are the same
+    *("histogram", "logs", "profile_options", "request_trace", "timings"),  # what is told of requests and of the server
     "stats_report",  # of /server_info and of Engine.get_server_info, likewise
 }
 
 # The modules of the runtime that may import jax. All others are the host side: importing them must not bring jax in.
 DEVICE_SIDE = {
-    *("batch_builder", "compilation", "engine_core", "memory", "model_runner", "sampler", "sampler_state"),
-    *("scoring", "startup", "step_functions", "step_programs"),
+    *("batch_builder", "compilation", "compile_plan", "device_state", "engine_core", "engine_design", "memory"),
+    *("model_runner", "out_of_memory", "precompile", "profiler", "program_set", "program_store", "sampler"),
+    *("sampler_state", "scoring", "sizing", "startup", "step_functions", "step_programs", "warm_up"),
 }
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
 
-OPTIONAL_EXTRAS = {"IPython", "torch"}  # may be imported inside a function
+OPTIONAL_EXTRAS = {"IPython", "opentelemetry", "torch"}  # may be imported inside a function
 ENVIRONMENT_READERS = {
     "palladio/__main__.py": "the command line",
     "palladio/launch_server.py": "the command line",
-    "runtime/engine_process.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
+    "runtime/process_transport.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
 }
 LOCAL_IMPORTS = {
     "runtime/tokenizer.py:Tokenizer.load": "transformers takes seconds to import, and ids alone need none of it",
@@ -51,10 +53,11 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "http/middleware.py:RequestBorder.__call__": "a request",
     "http/sse.py:EventStream._run": "a request whose status has gone out",
     "runtime/async_engine.py:AsyncEngine._launch": "the engine's start",
-    "runtime/async_engine.py:AsyncEngine._on_outputs": "a request",
     "runtime/engine_loop.py:run_engine": "the engine's start",
     "runtime/engine_loop.py:run_engine_loop": "the engine",
-    "runtime/startup.py:_num_valid_tokens": "tokenizers raises bare Exception for a malformed file",
+    "runtime/streams.py:StreamTable.process": "a request",
+    "runtime/supervisor.py:Supervisor._start": "the engine's start",
+    "runtime/engine_design.py:_num_valid_tokens": "tokenizers raises bare Exception for a malformed file",
     "runtime/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
 }
 GETATTR = {  # file:function → whose type it asks

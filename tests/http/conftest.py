@@ -12,6 +12,8 @@ import uvicorn
 
 from palladio.http.app import create_app
 from palladio.http.config import HttpConfig
+from palladio.http.observability_config import ObservabilityConfig
+from palladio.http.observer import Observer
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -21,9 +23,15 @@ Serve = Callable[..., str]
 
 
 @contextlib.contextmanager
-def running_server(engine: EngineClient, config: HttpConfig) -> Iterator[str]:
+def running_server(
+    engine: EngineClient,
+    config: HttpConfig,
+    observability: ObservabilityConfig = ObservabilityConfig(),
+    observer: Observer | None = None,
+) -> Iterator[str]:
     """The server's address."""
-    server = uvicorn.Server(uvicorn.Config(create_app(engine, config), port=0, log_level="error", lifespan="off"))
+    app = create_app(engine, config, observability, observer)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -50,6 +58,19 @@ def serve(engine: FakeEngine) -> Iterator[Serve]:
     """Starts a server on the engine; the arguments are HttpConfig's."""
     with contextlib.ExitStack() as stack:
         yield lambda **config: stack.enter_context(running_server(engine, HttpConfig(**config)))
+
+
+@pytest.fixture
+def observe(engine: FakeEngine) -> Iterator[Callable[..., httpx.Client]]:
+    """Starts a server on the engine, and gives a client of it; the arguments are ObservabilityConfig's."""
+    with contextlib.ExitStack() as stack:
+
+        def start(observer: Observer | None = None, **config: object) -> httpx.Client:
+            told = ObservabilityConfig(**config)
+            url = stack.enter_context(running_server(engine, HttpConfig(), told, observer))
+            return stack.enter_context(httpx.Client(base_url=url, timeout=20))
+
+        yield start
 
 
 @pytest.fixture

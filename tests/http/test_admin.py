@@ -36,6 +36,25 @@ def test_while_the_engine_starts(http: httpx.Client, engine: FakeEngine) -> None
     assert "compile: 3 of 10" in http.get("/v1/models").json()["error"]["message"]
 
 
+def test_while_it_is_restarted(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.state, engine.failure, engine.progress = "restarting", "out of memory", LoadProgress("load", 1, 2)
+    assert (http.get("/health").status_code, http.get("/health").json()) == (
+        503,
+        {"state": "restarting", "failure": "out of memory"},
+    )
+    assert http.get("/ready").json() == {
+        "state": "restarting",
+        "failure": "out of memory",
+        "phase": "load",
+        "done": 1,
+        "total": 2,
+        "eta_seconds": None,
+    }
+    refused = http.post("/v1/completions", json={"prompt": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_not_ready")
+    assert refused.headers["retry-after"] == "5"
+
+
 @pytest.mark.parametrize("state", ["draining", "dead"])
 def test_when_it_ends(http: httpx.Client, engine: FakeEngine, state: str) -> None:
     engine.state, engine.failure = state, "out of memory"

@@ -11,8 +11,11 @@ from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
 from palladio.http.context import Context
 from palladio.http.errors import error_body
+from palladio.http.observability_config import ObservabilityConfig
+from palladio.http.observer import Observer
 from palladio.http.text_encoder import TextEncoder, run_encoding
-from palladio.runtime.async_engine import LONG_TEXT, Room, _refusal, not_ready
+from palladio.runtime.async_engine import LONG_TEXT, Room
+from palladio.runtime.engine_client import not_ready
 from palladio.runtime.errors import (
     ContextLengthError,
     DeadlineError,
@@ -26,6 +29,7 @@ from palladio.runtime.errors import (
 from palladio.runtime.messages import EngineReady, LoadProgress
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduler import NOT_FINITE
+from palladio.runtime.streams import _refusal
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 
@@ -40,7 +44,8 @@ class SmallPoolEngine(FakeEngine):
 
 def context_of(engine: FakeEngine) -> Context:
     config = HttpConfig()
-    return Context(engine, config, ChatTemplate(config), TextEncoder(engine, bounded=True))
+    told = ObservabilityConfig()
+    return Context(engine, config, ChatTemplate(config), TextEncoder(engine, bounded=True), told, Observer(told))
 
 
 def test_fingerprint_is_computed_once(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +74,7 @@ def test_not_ready(engine: FakeEngine) -> None:
     engine.failure = "out of memory"
     for state, kind, word in (
         ("starting", EngineNotReadyError, "load: 1 of 2"),
+        ("restarting", EngineNotReadyError, r"being restarted after a failure \(out of memory\); try again soon"),
         ("draining", EngineNotReadyError, "shutting down"),
         ("dead", EngineDeadError, "out of memory"),
     ):

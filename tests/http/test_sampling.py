@@ -28,6 +28,7 @@ READ = {
     *("model", "max_tokens", "stop", "no_stop_trim", "include_stop_str_in_output", "add_special_tokens"),
     *("return_token_ids", "stream", "stream_options", "rid", "request_id"),
     *("cache_salt", "extra_key", "priority", "timeout"),
+    *("return_timings", "no_logs", "log_metrics"),
 }
 ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
     (

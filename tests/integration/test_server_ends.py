@@ -38,7 +38,7 @@ def test_sigterm_lets_a_stream_finish(launch):
 
 def test_the_engine_dies(launch):
     """/health says so, streams end with an error, and nothing hangs."""
-    server = launch("")
+    server = launch("--max-engine-restarts 0")
     (engine,) = [pid for pid in _descendants(server.process.pid) if b"engine" in _command(pid)]
     body = {"prompt": "Hello", "max_tokens": 500, "ignore_eos": True, "stream": True}
     with server.http.stream("POST", COMPLETIONS, json=body) as stream:

@@ -24,6 +24,7 @@ class Launched:
     config: object = None
     environment: object = None
     http: object = None
+    observability: object = None
     status: int = 0
     error: Exception | None = None
 
@@ -41,9 +42,9 @@ def launched(monkeypatch, tmp_path):
             assert transport == "transport"
             seen.config = config
 
-    def serve(engine, http):
+    def serve(engine, http, observability):
         assert isinstance(engine, Engine)
-        seen.http = http
+        seen.http, seen.observability = http, observability
         if seen.error is not None:
             raise seen.error
         return seen.status
@@ -51,7 +52,7 @@ def launched(monkeypatch, tmp_path):
     monkeypatch.setattr(launch_server, "ProcessTransport", transport)
     monkeypatch.setattr(launch_server, "AsyncEngine", Engine)
     monkeypatch.setattr(launch_server, "serve", serve)
-    monkeypatch.setattr(launch_server, "configure_logging", lambda level: None)
+    monkeypatch.setattr(launch_server, "configure_logging", lambda level, log_format: None)
     monkeypatch.setenv("PALLADIO_CACHE_DIR", str(tmp_path))
     return seen
 

@@ -13,7 +13,7 @@ def test_our_lines_stay_as_they_are_beside_the_http_servers():
     code = """
         import logging, logging.config
         from palladio.http.config import HttpConfig
-        from palladio.http.server import logging_config
+        from palladio.http.log_config import logging_config
         from palladio.runtime.logs import configure_logging
 
         configure_logging("info")

@@ -1,19 +1,25 @@
 """An arithmetic engine core: next token = (7 · last + 3) mod vocabulary, one token a step, no jax, no weights.
 
 Knobs come as words in `ModelSource.json_model_override_args` (a JSON object): `step_delay`, `fail_at_step`,
-`start_error` ("config" or "crash"), `start_delay`, `die_at_step` (os._exit), `script` (tokens to say instead of
-arithmetic), `tokens_per_step`.
+`start_error` ("config" or "crash"), `start_delay`, `die_at_step` (os._exit), `hang_at_step` (with `hang_keeps_lock`:
+and no other thread runs), `compile_at_step` (for `compile_seconds`, marked as such), `script` (tokens to say instead of
+arithmetic), `tokens_per_step`, `max_running` (the others wait). With `once` (a path) they are the knobs of the engine
+that finds no file there, and makes one; the next one has those in `later`.
 """
 
+import ctypes
 import json
 import os
 import random
 import time
+from pathlib import Path
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError, InvalidRequestError, OverloadedError
-from palladio.runtime.messages import EngineReady, EngineStats, LoadProgress
+from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.request_trace import RequestTrace
+from palladio.runtime.watchdog import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"
 VOCAB_SIZE = 384
@@ -49,6 +55,10 @@ class FakeEngineCore:
     @classmethod
     def create(cls, config: EngineConfig, on_progress):
         knobs = json.loads(config.source.json_model_override_args)
+        while "once" in knobs and Path(knobs["once"]).exists():
+            knobs = knobs["later"]
+        if "once" in knobs:
+            Path(knobs["once"]).touch()
         on_progress(LoadProgress("load", 1, 2))
         time.sleep(knobs.get("start_delay", 0))
         if knobs.get("start_error") == "config":
@@ -66,8 +76,10 @@ class FakeEngineCore:
         self._knobs = knobs or {}
         self._running = {}  # id → [request, tokens so far, scheduled]
         self._num_steps = 0
+        self.activity = Activity()
         self.requests = []  # all that ever came
         self.aborted = []
+        self._profile = None
 
     @property
     def has_work(self):
@@ -76,7 +88,7 @@ class FakeEngineCore:
     def add(self, request):
         if request.params.logit_bias.get(13) == 13.0:
             raise InvalidRequestError("the fake is superstitious", param="logit_bias")
-        if self._max_queued is not None and len(self._running) >= self._max_queued:
+        if self._max_queued is not None and len(self._running) >= self._max_queued and not request.resent:
             raise OverloadedError("the queue is full (--max-queued-requests)")
         assert request.request_id not in self._running
         assert request.params.n == 1
@@ -93,6 +105,33 @@ class FakeEngineCore:
         if self._running:
             raise OverloadedError("requests are running")
 
+    def explain(self, request_id):
+        if request_id not in self._running:
+            return None
+        request, tokens, scheduled = self._running[request_id]
+        return LiveRequest(
+            request_id,
+            "running",
+            RequestTimes(request.received, scheduled),
+            RequestTrace(queued=request.received),
+            prompt_tokens=len(request.prompt_ids),
+            computed_tokens=len(request.prompt_ids) + len(tokens),
+            completion_tokens=len(tokens),
+            cached_tokens=len(request.prompt_ids) // 2,
+            num_retractions=0,
+        )
+
+    def start_profile(self, options):
+        if self._profile is not None:
+            raise InvalidRequestError("a profile is under way already")
+        self._profile = options.output_dir
+
+    def stop_profile(self):
+        if self._profile is None:
+            raise InvalidRequestError("no profile is under way")
+        folder, self._profile = self._profile, None
+        return folder
+
     def stats(self):
         return EngineStats(len(self._running), 0, 0, 4096, 0.0, 0, None)
 
@@ -102,8 +141,14 @@ class FakeEngineCore:
             raise ZeroDivisionError("by the fake")
         if self._num_steps == self._knobs.get("die_at_step"):
             os._exit(7)
+        if self._num_steps == self._knobs.get("hang_at_step"):
+            (ctypes.PyDLL(None) if self._knobs.get("hang_keeps_lock") else ctypes.CDLL(None)).sleep(3600)
+        if self._num_steps == self._knobs.get("compile_at_step"):
+            with self.activity.compiling("decode[bs=8]"):
+                time.sleep(self._knobs["compile_seconds"])
         time.sleep(self._knobs.get("step_delay", 0))
-        outputs = [self._advance(*entry) for entry in self._running.values()]
+        entries = list(self._running.values())[: self._knobs.get("max_running")]
+        outputs = [self._advance(*entry) for entry in entries]
         for output in outputs:
             if output.finish is not None:
                 del self._running[output.request_id]

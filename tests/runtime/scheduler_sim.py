@@ -12,7 +12,8 @@ from palladio.runtime.request import Request
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
-from palladio.runtime.scheduler import Scheduler, SchedulerLimits
+from palladio.runtime.scheduler import Scheduler
+from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.waiting_queue import WaitingQueue
 
 EOS = 7

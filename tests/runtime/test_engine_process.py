@@ -15,7 +15,6 @@ import pytest
 
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
-from palladio.runtime.engine_process import ProcessTransport, from_engine_codec, to_engine_codec
 from palladio.runtime.errors import ConfigError, EngineDeadError, InvalidRequestError
 from palladio.runtime.messages import (
     AbortRequests,
@@ -32,9 +31,11 @@ from palladio.runtime.messages import (
     StepOutputs,
 )
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.process_transport import ProcessTransport
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.transport import ThreadTransport
+from palladio.runtime.wire import from_engine_codec, to_engine_codec
 from tests.runtime.fake_core import EOS, FACTORY, FakeEngineCore, make_ready, next_token
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
@@ -42,7 +43,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def make(tmp_path, transport=None, **knobs):
-    flags = {"skip_tokenizer_init": True, "json_model_override_args": json.dumps(knobs)}
+    flags = {"skip_tokenizer_init": True, "json_model_override_args": json.dumps(knobs), "max_engine_restarts": 0}
     config = EngineConfig.from_flags({"model_path": str(tmp_path), **flags})
     return AsyncEngine(config, transport or ProcessTransport(FACTORY))
 
@@ -271,7 +272,7 @@ def test_child_does_not_survive_its_parent(tmp_path, how):
         import asyncio, os
         from palladio.runtime.async_engine import AsyncEngine
         from palladio.runtime.config import EngineConfig
-        from palladio.runtime.engine_process import ProcessTransport
+        from palladio.runtime.process_transport import ProcessTransport
 
         async def main():
             config = EngineConfig.from_flags({{"model_path": {str(tmp_path)!r}, "skip_tokenizer_init": True}})

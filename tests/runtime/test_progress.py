@@ -50,12 +50,15 @@ def test_a_line_every_few_seconds_even_when_nothing_moves(clock, lines, capsys):
     ticks(display, clock, 4)
     display.update(LoadProgress("compile", 7, 25))
     ticks(display, clock, 1)
+    display.update(LoadProgress("compile", 20, 25, 1.4))
+    ticks(display, clock, 5)
     display.close()
     ticks(display, clock, 20)
     assert lines.messages == [
         "Loading weights: 120/290 tensors, 5 s",
         "Loading weights: 120/290 tensors, 10 s",
         "Compiling programs: 7/25 programs, 5 s",
+        "Compiling programs: 20/25 programs, 10 s, about 1 s left",
     ]
     assert capsys.readouterr().err == ""
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.runtime import startup
+from palladio.runtime.compile_plan import ProgramKey
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.messages import AddRequest
@@ -16,7 +17,8 @@ from palladio.runtime.outputs import FinishReason, TokenLogprob
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch
-from palladio.runtime.step_programs import ProgramKey
+from palladio.runtime.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.request_trace import RequestTrace
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 VOCAB_SIZE = 400  # the tokenizer knows 384: the last 16 ids are padding
@@ -46,6 +48,7 @@ FLAGS: dict[str, Any] = {
     "max_running_requests": 8,
     "chunked_prefill_size": 32,
     "random_seed": 0,
+    "fail_on_recompile": True,
 }
 
 
@@ -78,16 +81,17 @@ class TinyEngine:
         """A fresh core. Flags may change what the scheduler and the cache do, and lower limits; not the programs."""
         parts = self._parts
         config = EngineConfig.from_flags({**self._flags, "cache_self_check": 0.0, **flags})
-        limits = startup._limits(config, self._model_config, startup._CPU)
+        limits = EngineLimits.of(config, self._model_config, PlatformDefaults.of("cpu"))
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
-        scheduler = startup._scheduler(config, limits, parts.scheduler.buckets, num_pages, seed=0)
-        return EngineCore(config, parts.ready, scheduler, parts.runner, parts.monitor)
+        scheduler = startup.build_scheduler(config, limits, parts.scheduler.buckets, num_pages, seed=0)
+        return EngineCore(config, parts.ready, scheduler, parts.runner, parts.monitor, parts.memory)
 
     @property
     def programs(self) -> list[ProgramKey]:
-        return list(self._parts.runner._programs._programs._compiled)
+        built = self._parts.runner.programs.built
+        return [key for key in built.declared if key in built]
 
 
 def random_prompt(length: int, salt: int = 0) -> list[int]:
@@ -128,6 +132,7 @@ class Collector:
         self.finish: dict[str, FinishReason] = {}
         self.num_retractions: dict[str, int] = {}
         self.cached_tokens: dict[str, int] = {}
+        self.traces: dict[str, RequestTrace] = {}
 
     def add(
         self,
@@ -159,6 +164,8 @@ class Collector:
             if output.finish is not None:
                 self.finish[output.request_id] = output.finish
                 self.num_retractions[output.request_id] = output.num_retractions
+                assert output.trace is not None
+                self.traces[output.request_id] = output.trace
 
     def run(self) -> "Collector":
         for _ in range(5000):

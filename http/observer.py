@@ -1,0 +1,85 @@
+"""Observer: sees every request begin and end, and passes that on to the metrics, the log and the traces."""
+
+import logging
+from collections.abc import Sequence
+
+from palladio.http.explanation import describe_timings
+from palladio.http.finished_requests import FinishedRequests
+from palladio.http.front_metrics import FrontMetrics
+from palladio.http.observability_config import ObservabilityConfig
+from palladio.http.request_log import RequestLog
+from palladio.http.request_record import Origin, RequestRecord
+from palladio.http.spans import Spans
+from palladio.runtime.logs import fields
+from palladio.runtime.sglang_format import Job
+from palladio.runtime.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class Observer:
+    """One for an app.
+
+    Args:
+        spans: None: no traces are wanted.
+
+    Raises:
+        ConfigError: --log-requests-target cannot be written.
+
+    Attributes:
+        live: the requests that have not ended, by their ids.
+        finished: the last ones that have.
+    """
+
+    def __init__(self, config: ObservabilityConfig, spans: Spans | None = None) -> None:
+        self.metrics = FrontMetrics(config)
+        self.live: dict[str, RequestRecord] = {}
+        self.finished = FinishedRequests(config.num_explained_requests)
+        self._log = RequestLog(config) if config.log_requests else None
+        self._spans = spans
+        self._logs_times = config.enable_request_time_stats_logging
+
+    def begin(
+        self, name: str, received: float, jobs: Sequence[Job], origin: Origin, tokenizer: Tokenizer | None
+    ) -> RequestRecord:
+        """A request goes to the engine; its outputs are to be added to the record, and its end told."""
+        keeps_text = self._log is not None and self._log.shows_text and origin.is_logged
+        record = RequestRecord(name, received, jobs, origin, self.metrics, self._end, keeps_text=keeps_text)
+        self.live[name] = record
+        if self._log is not None and origin.is_logged:
+            self._log.received(record, tokenizer)
+        return record
+
+    def find(self, request_id: str) -> RequestRecord | None:
+        """By its own id, or by its X-Request-Id."""
+        record = self.live.get(request_id)
+        if record is None:
+            record = next((one for one in self.live.values() if one.origin.shown_id == request_id), None)
+        return record or self.finished.find(request_id)
+
+    def close(self) -> None:
+        """Sends and writes what is left."""
+        if self._spans is not None:
+            self._spans.close()
+        if self._log is not None:
+            self._log.close()
+
+    def _end(self, record: RequestRecord) -> None:
+        if self.live.get(record.name) is record:
+            del self.live[record.name]
+        self.finished.add(record)
+        if self._log is not None and record.origin.is_logged:
+            self._log.ended(record)
+        if self._logs_times:
+            for index, sample in enumerate(record.samples):
+                if (timings := sample.timings) is not None:
+                    logger.info(
+                        "Request %s sample %d: %s",
+                        record.name,
+                        index,
+                        describe_timings(timings),
+                        extra=fields(event="request_times", request_id=record.name, index=index, timings=timings),
+                    )
+        if self._spans is not None:
+            self._spans.record(record)
+        record.forget_texts()

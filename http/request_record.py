@@ -1,0 +1,157 @@
+"""RequestRecord: what the front notes about one HTTP request while its outputs pass by."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Self
+
+from starlette.requests import Request
+
+from palladio.http.front_metrics import FrontMetrics
+from palladio.runtime.outputs import FinishReason, RequestOutput
+from palladio.runtime.sglang_format import Job
+from palladio.runtime.timings import Timings
+
+RecordStatus = Literal["live", "finished", "failed"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request comes from, and what is to be noted of it.
+
+    Attributes:
+        route: its path.
+        shown_id: the X-Request-Id that goes back.
+        headers: those that carry a distributed trace.
+        is_logged: False: the client asked for no_logs.
+        is_measured: False: with log_metrics: false it stays out of the requests' metrics.
+    """
+
+    route: str
+    shown_id: str
+    headers: Mapping[str, str]
+    is_logged: bool = True
+    is_measured: bool = True
+
+    @classmethod
+    def of(cls, request: Request, *, no_logs: bool | None, log_metrics: bool | None) -> Self:
+        headers = {name: request.headers[name] for name in ("traceparent", "tracestate") if name in request.headers}
+        return cls(request.url.path, request.state.shown_id, headers, not no_logs, log_metrics is not False)
+
+
+@dataclasses.dataclass(slots=True)
+class SampleRecord:
+    """One sample.
+
+    Attributes:
+        last_output: when its latest output came (time.perf_counter()); None: none has come.
+        end: its last output, without text, tokens and logprobs; None: it has not ended.
+        texts: of its outputs, if they are to be logged.
+    """
+
+    last_output: float | None = None
+    end: RequestOutput | None = None
+    texts: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def timings(self) -> Timings | None:
+        return None if self.end is None or self.end.times is None else Timings.of_output(self.end)
+
+
+class RequestRecord:
+    """One HTTP request: prompts × n samples.
+
+    Args:
+        jobs: its prompts.
+        metrics: that are added to.
+        keeps_text: keep the text of the answers, for the log.
+        on_end: called once, when nothing will come any more.
+
+    Attributes:
+        name: the client's id.
+        received: seconds since the epoch.
+        error: why it ended early; None: it did not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        received: float,
+        jobs: Sequence[Job],
+        origin: Origin,
+        metrics: FrontMetrics,
+        on_end: Callable[["RequestRecord"], None],
+        *,
+        keeps_text: bool = False,
+    ) -> None:
+        self.name = name
+        self.received = received
+        self.jobs: Sequence[Job] = jobs
+        self.origin = origin
+        self.samples = [SampleRecord() for job in jobs for _ in range(job.params.n)]
+        self.status: RecordStatus = "live"
+        self.error: str | None = None
+        self._metrics = metrics
+        self._on_end = on_end
+        self._keeps_text = keeps_text
+        self._num_ended = 0
+
+    def add(self, output: RequestOutput) -> None:
+        """The next output, as it goes to the client; runs for every token."""
+        now = time.perf_counter()
+        sample = self.samples[output.index]
+        count = len(output.token_ids)
+        if count:
+            last = sample.last_output
+            if last is not None:
+                self._metrics.inter_token.observe((now - last) / count, count)
+            elif self.origin.is_measured:
+                self._metrics.first_token.observe(time.time() - self.received)
+            sample.last_output = now
+        if self._keeps_text:
+            sample.texts.append(output.text)
+        if output.finish is not None:
+            self._num_ended += 1
+            sample.end = dataclasses.replace(output, text="", token_ids=[], logprobs=None, prompt_logprobs=None)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing will come any more. Args: error: that ended it, if any; a client that went away is one, too."""
+        if self.status != "live":
+            return
+        is_whole = self._num_ended == len(self.samples)
+        self.status = "finished" if is_whole and error is None else "failed"
+        if self.status == "failed":
+            text = "" if error is None else str(error)
+            self.error = text or "the client went away, or the request was aborted"
+        if self.origin.is_measured:
+            self._measure()
+        self._on_end(self)
+
+    def forget_texts(self) -> None:
+        """Of prompts and answers: what explains a request does not need them."""
+        self.jobs = ()
+        for sample in self.samples:
+            sample.texts.clear()
+
+    @property
+    def is_aborted(self) -> bool:
+        """It ended early, by whoever's will."""
+        return self.status == "failed" or any(_is_abort(sample.end) for sample in self.samples)
+
+    def _measure(self) -> None:
+        metrics = self._metrics
+        metrics.totals["requests"] += 1
+        metrics.totals["aborted_requests"] += self.is_aborted
+        for sample in self.samples:
+            timings = sample.timings
+            if sample.end is not None and timings is not None:
+                metrics.observe_sample(timings, sample.end.completion_tokens)
+        for job in self.jobs:
+            ends = [sample.end for sample in self.samples[job.first_index :][: job.params.n] if sample.end is not None]
+            if ends:
+                metrics.observe_prompt(ends[0].prompt_tokens, ends[0].cached_tokens)
+
+
+def _is_abort(end: RequestOutput | None) -> bool:
+    finish: FinishReason | None = None if end is None else end.finish
+    return finish is not None and finish.type == "abort"

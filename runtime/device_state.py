@@ -1,0 +1,89 @@
+"""DeviceState: all that the programs read and update on the device, as arrays or as their shapes."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import ShardingRules
+from palladio.runtime.sampler_state import SamplerState
+
+Weights = tuple[jax.Array, ...]
+
+
+class DeviceState(NamedTuple):
+    """What the programs read and update in place.
+
+    Attributes:
+        weights: of the model, as `flatten_model` orders them.
+        kv_cache: one array a layer.
+        tables: i32[slots, P], pages of each slot's request.
+        sampler: one row a slot.
+    """
+
+    weights: Weights
+    kv_cache: tuple[jax.Array, ...]
+    tables: jax.Array
+    sampler: SamplerState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceShape:
+    """Sizes of the device's state, all but the number of pages.
+
+    Attributes:
+        num_slots: requests that run at once, and the scratch slot.
+        pages_per_request: columns of the block table.
+        vocab_size: columns of the logits.
+        num_valid_tokens: ids from here on are padding of the vocabulary.
+        num_decode_steps: forward passes of a decode step.
+        checks_cache: whether pages will be compared.
+        dtype: of hidden states.
+        cache: of the KV cache.
+        mesh: the devices.
+    """
+
+    num_slots: int
+    pages_per_request: int
+    vocab_size: int
+    num_valid_tokens: int
+    num_decode_steps: int
+    checks_cache: bool
+    dtype: DTypeLike
+    cache: KVCacheSpec
+    mesh: Mesh
+
+    @property
+    def page_size(self) -> int:
+        return self.cache.page_size
+
+    def allocate(self, weights: Weights, num_pages: int) -> DeviceState:
+        """The state of an engine in which nothing has run."""
+        make = jax.jit(self._tables_and_sampler, out_shardings=ShardingRules().sharding(self.mesh, ()))
+        return DeviceState(weights, self.cache.allocate(num_pages, self.mesh), *make())
+
+    def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
+        """The same without memory: a ShapeDtypeStruct for each array."""
+        whole = ShardingRules().sharding(self.mesh, ())
+        tables, sampler = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), jax.eval_shape(self._tables_and_sampler)
+        )
+        cache: Any = self.cache.abstract(num_pages, self.mesh)
+        return DeviceState(weights, cache, tables, sampler)
+
+    def _tables_and_sampler(self) -> tuple[jax.Array, SamplerState]:
+        tables = jnp.zeros((self.num_slots, self.pages_per_request), jnp.int32)
+        return tables, SamplerState.allocate(self.num_slots, self.vocab_size)
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
+        for leaf in jax.tree.leaves(tree)
+    )

@@ -1,0 +1,186 @@
+"""EngineDesign: all of an engine that flags, model and device decide, before a single weight is loaded."""
+
+import dataclasses
+import json
+import logging
+import random
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import tokenizers
+
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.functional import flatten_model
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import make_mesh
+from palladio.model.weights import abstract_model
+from palladio.runtime.buckets import Buckets
+from palladio.runtime.compilation import CompileMonitor, use_persistent_cache
+from palladio.runtime.compile_plan import ProgramKey, largest_keys
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
+from palladio.runtime.program_set import ProgramSet
+from palladio.runtime.program_store import ProgramStore
+from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.step_programs import StaticModel, StepPrograms
+
+PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number
+
+logger = logging.getLogger("palladio.engine")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDesign:
+    """Attributes:
+    device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
+    shape: of the device's state. plan: who gets the memory.
+    programs: declared, not built. store: of exported programs; None: there is none.
+    """
+
+    config: EngineConfig
+    device: jax.Device
+    path: Path
+    model: ModelConfig
+    limits: EngineLimits
+    dtypes: Dtypes
+    seed: int
+    shape: DeviceShape
+    plan: MemoryPlan
+    programs: StepPrograms
+    store: ProgramStore | None
+    monitor: CompileMonitor
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Self:
+        """
+        Raises:
+            ConfigError: a flag or the model's config is wrong, or the device is too small.
+        """
+        execution = config.execution
+        device = choose_device(execution.device)
+        defaults = PlatformDefaults.of(device.platform)
+        use_persistent_cache(execution.cache_path())
+        monitor = CompileMonitor()
+        path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
+        model = ModelConfig.from_hf(*read_model_dir(path, _overrides(config.source.json_model_override_args)))
+        limits = EngineLimits.of(config, model, defaults)
+        dtypes = Dtypes.of(config, device.platform)
+        shape = _shape(config, path, model, limits, dtypes)
+        buckets = limits.buckets(config, defaults)
+        structure, weights = flatten_model(
+            abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, attention_backend=execution.attention_backend)
+        )
+        static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
+        store = None
+        if execution.compiled_dir is not None:
+            text = f"{model} {execution.attention_backend} {shape} {buckets.sample}"
+            store = ProgramStore(Path(execution.compiled_dir).expanduser(), text, device)
+
+        def declare(num_pages: int) -> StepPrograms:
+            built: ProgramSet[ProgramKey] = ProgramSet(monitor, store)
+            return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
+
+        needs = _needs(config, device, shape, weights, limits)
+        memory = DeviceMemory.of(device)
+        plan = plan_memory(memory, needs, 0)
+        if plan.is_tight:
+            plan = plan_memory(memory, needs, _measure_workspace(declare(PROBE_PAGES), buckets))
+        seed = random.SystemRandom().randrange(2**31) if execution.random_seed is None else execution.random_seed
+        return cls(
+            config=config,
+            device=device,
+            path=path,
+            model=model,
+            limits=limits,
+            dtypes=dtypes,
+            seed=seed,
+            shape=shape,
+            plan=plan,
+            programs=declare(plan.num_pages),
+            store=store,
+            monitor=monitor,
+        )
+
+
+def choose_device(name: str) -> jax.Device:
+    """The first device of the platform that --device asks for; auto: of the one that jax finds first.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name == "auto":
+        return jax.devices()[0]
+    platform = "cuda" if name == "gpu" else name
+    jax.config.update("jax_platforms", platform)  # heard only before jax first looks for devices
+    try:
+        device = jax.devices()[0]
+    except RuntimeError as error:
+        raise ConfigError(
+            f"--device {name}: jax finds no such device; install palladio[tpu] or palladio[cuda13] on a host that has "
+            f"one, or pass --device auto. jax says: {error}"
+        ) from error
+    if device.platform != ("gpu" if platform == "cuda" else platform):
+        raise ConfigError(f"--device {name}: this process already runs jax on {device.platform}")
+    return device
+
+
+def _shape(config: EngineConfig, path: Path, model: ModelConfig, limits: EngineLimits, dtypes: Dtypes) -> DeviceShape:
+    spec = KVCacheSpec.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
+    return DeviceShape(
+        num_slots=limits.max_running + 1,
+        pages_per_request=-(-limits.context_length // spec.page_size),
+        vocab_size=model.vocab_size,
+        num_valid_tokens=_num_valid_tokens(config, path, model.vocab_size),
+        num_decode_steps=config.scheduler.num_continuous_decode_steps,
+        checks_cache=config.cache.cache_self_check > 0,
+        dtype=dtypes.model,
+        cache=spec,
+        mesh=make_mesh(config.execution.tp_size),
+    )
+
+
+def _needs(
+    config: EngineConfig, device: jax.Device, shape: DeviceShape, weights: Weights, limits: EngineLimits
+) -> MemoryNeeds:
+    state = shape.abstract(weights, 1)
+    return MemoryNeeds(
+        platform=device.platform,
+        weights=bytes_per_device(weights),
+        state=bytes_per_device((state.tables, state.sampler)),
+        bytes_per_page=bytes_per_device(state.kv_cache),
+        page_size=shape.page_size,
+        wanted_tokens=config.cache.max_total_tokens,
+        useful_tokens=limits.useful_pool_tokens,
+        fraction=config.cache.mem_fraction_static,
+    )
+
+
+def _measure_workspace(programs: StepPrograms, buckets: Buckets) -> int:
+    logger.info("Compiling the largest programs to see how much memory they need")
+    programs.built.build(largest_keys(buckets, next(iter(programs.layouts.decode.values())).num_steps))
+    return programs.built.workspace
+
+
+def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
+    """Ids that the tokenizer knows; the checkpoint's vocabulary may be padded beyond them."""
+    file = Path(config.source.tokenizer_path or path) / "tokenizer.json"
+    if config.source.skip_tokenizer_init or not file.is_file():
+        return vocab_size
+    try:
+        known_ids = tokenizers.Tokenizer.from_file(str(file)).get_vocab().values()
+    except Exception as error:
+        raise ConfigError(f"{file} is not a tokenizer: {error}") from error
+    return min(vocab_size, max(known_ids, default=vocab_size - 1) + 1)
+
+
+def _overrides(text: str) -> dict[str, Any]:
+    try:
+        overrides = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--json-model-override-args is not valid JSON: {error}") from error
+    if not isinstance(overrides, dict):
+        raise ConfigError("--json-model-override-args must be a JSON object")
+    return overrides

@@ -1,0 +1,56 @@
+"""Builds every program of an engine ahead, without its weights, into the cache or into a directory of exports."""
+
+import dataclasses
+import logging
+import time
+
+import jax
+
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.engine_design import EngineDesign
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.hub import resolve_source
+from palladio.runtime.messages import LoadProgress
+from palladio.runtime.out_of_memory import compile_advice, is_out_of_memory
+from palladio.runtime.progress import ProgressDisplay
+from palladio.runtime.warm_up import describe_programs
+
+logger = logging.getLogger("palladio.engine")
+
+
+def compile_ahead(config: EngineConfig) -> None:
+    """Builds all programs that an engine of this config would, into the persistent cache; with --compiled-dir, into
+    that directory instead.
+
+    Raises:
+        ConfigError: a flag, the model's config or its checkpoint is wrong, the device is too small, or the directory
+            cannot be written.
+    """
+    if config.execution.compiled_dir is not None:
+        config = dataclasses.replace(
+            config, execution=dataclasses.replace(config.execution, compilation_cache_dir="")
+        )  # what comes from there cannot be exported
+    design = EngineDesign.of(dataclasses.replace(config, source=resolve_source(config.source)))
+    for line in design.plan.table():
+        logger.info(line)
+    display, built, start = ProgressDisplay(), design.programs.built, time.perf_counter()
+    keys = built.declared
+    try:
+        built.build(keys, lambda: display.update(LoadProgress("compile", len(built), len(keys))))
+    except jax.errors.JaxRuntimeError as error:
+        if built.refused is None or not is_out_of_memory(error):
+            raise
+        raise ConfigError(f"{compile_advice(built.refused, design.programs.buckets)}. XLA says: {error}") from error
+    finally:
+        display.close()
+    for line in describe_programs(built.reports):
+        logger.info(line)
+    if design.store is not None:
+        directory = config.execution.compiled_dir
+        try:
+            num_bytes = built.export(design.store)
+        except OSError as error:
+            raise ConfigError(f"--compiled-dir {directory} cannot be written: {error}") from error
+        logger.info("Exported %d programs (%.1f MiB) to %s", len(built), num_bytes / 2**20, directory)
+    seconds = time.perf_counter() - start
+    logger.info("%d programs in %.1f s; a server with the same flags finds them", len(built), seconds)

@@ -1,0 +1,235 @@
+"""A closed set of compiled programs: built before the engine serves, behind it, or when first called."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Generic, Self, TypeVar
+
+import jax
+
+from palladio.runtime.compilation import CompileMonitor
+from palladio.runtime.messages import ProgramReport
+from palladio.runtime.program_store import ProgramStore
+
+Key = TypeVar("Key", bound=Hashable)
+OnBuilt = Callable[[], None]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Declared:
+    """A program that is not built yet: a jitted function and the arguments that it will be called with."""
+
+    jitted: Any
+    args: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Memory:
+    """Bytes of device memory that a program needs beside its arguments.
+
+    Attributes:
+        scratch: while it runs. results: those that are not in the place of arguments. code: always.
+    """
+
+    scratch: int
+    results: int
+    code: int
+
+    @classmethod
+    def of(cls, program: Any) -> Self:
+        memory = program.memory_analysis()
+        if memory is None:  # the platform does not say
+            return cls(0, 0, 0)
+        results = max(0, memory.output_size_in_bytes - memory.alias_size_in_bytes)
+        return cls(memory.temp_size_in_bytes, results, memory.generated_code_size_in_bytes)
+
+
+class ProgramSet(Generic[Key]):
+    """Programs by key; keys print as the programs' names.
+
+    Added with the arguments they will be called with, then built: taken from the store of exported programs, else
+    compiled, through the persistent cache. A call with a key that was never added is a KeyError: nothing is ever traced
+    or compiled that is not in the set.
+
+    Args:
+        store: exported programs; None: there are none.
+
+    Attributes:
+        reports: how each program was made, in the order of their completion.
+        lazy_seconds: time that callers have waited for programs which were not built.
+        num_lazy_compiles: what XLA compiled for them.
+        announce: opened around a build that a caller waits for, with the program's name.
+        refused: the program that XLA could not compile, if there is one.
+    """
+
+    def __init__(self, monitor: CompileMonitor, store: ProgramStore | None = None) -> None:
+        self._monitor = monitor
+        self._store = store
+        self._declared: dict[Key, _Declared] = {}
+        self._built: dict[Key, Callable[..., Any]] = {}
+        self._thread: threading.Thread | None = None
+        self._cancelled = threading.Event()
+        self.reports: list[ProgramReport] = []
+        self.lazy_seconds = 0.0
+        self.num_lazy_compiles = 0
+        self.announce: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext()
+        self.refused: Key | None = None
+
+    def add(self, key: Key, jitted: Any, *args: Any) -> None:
+        """Args: the jitted function, and its arguments (arrays or jax.ShapeDtypeStruct)."""
+        assert key not in self._declared, f"{key} is added twice"
+        self._declared[key] = _Declared(jitted, args)
+
+    def __getitem__(self, key: Key) -> Callable[..., Any]:
+        program = self._built.get(key)
+        if program is None:
+            start, before = time.perf_counter(), self._monitor.count_here().compiles
+            with self.announce(str(key)):
+                self._build(key)
+            program, seconds = self._built[key], time.perf_counter() - start
+            self.lazy_seconds += seconds
+            self.num_lazy_compiles += self._monitor.count_here().compiles - before
+            logger.info("Program %s was made when first needed: %s, %.1f s", key, self.reports[-1].result, seconds)
+        return program
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether it is built."""
+        return key in self._built
+
+    def __len__(self) -> int:
+        """How many are built."""
+        return len(self._built)
+
+    @property
+    def declared(self) -> list[Key]:
+        return list(self._declared)
+
+    @property
+    def workspace(self) -> int:
+        """See workspace_of; of those that are built."""
+        return workspace_of(self._built.values(), len(self._declared))
+
+    def declaration(self, key: Key) -> tuple[Any, tuple[Any, ...]]:
+        """The jitted function and its arguments."""
+        declared = self._declared[key]
+        return declared.jitted, declared.args
+
+    def cancel(self) -> None:
+        """What is being built ends with the present programs."""
+        self._cancelled.set()
+
+    def build(self, keys: Iterable[Key], on_built: OnBuilt = lambda: None) -> None:
+        """Builds programs and waits for them. Tracing holds Python's lock, so it is done here; XLA works in threads.
+
+        Args:
+            on_built: called after each program.
+        """
+        workers = max(2, os.cpu_count() or 2)
+        with concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="compile") as pool:
+            pending: set[concurrent.futures.Future[None]] = set()
+            for key in keys:
+                if self._cancelled.is_set():
+                    return
+                start = time.perf_counter()
+                loaded = self._load(key)
+                if loaded is None:
+                    declared = self._declared[key]
+                    lowered = declared.jitted.lower(*declared.args)
+                    pending.add(pool.submit(self._compile, key, lowered, time.perf_counter() - start))
+                else:
+                    on_built()
+                done = {future for future in pending if future.done()}
+                pending -= done
+                _finish(done, on_built)
+            _finish(concurrent.futures.as_completed(pending), on_built)
+
+    def build_in_background(self, keys: Sequence[Key], on_built: OnBuilt = lambda: None) -> None:
+        """Builds programs one by one in a thread, and leaves the rest of the machine to who is served meanwhile."""
+        self._thread = threading.Thread(target=self._run, args=(keys, on_built), name="compile-background")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until everything that is built in the background is there."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def export(self, store: ProgramStore) -> int:
+        """Writes the programs that were compiled here to a store; returns the bytes written.
+
+        What came from the persistent cache is left out: XLA:CPU does not write such a program out whole.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        compiled = {report.name for report in self.reports if report.result == "miss"}
+        programs = [(str(key), self._declared[key].args, program) for key, program in self._built.items()]
+        return sum(store.save(*program) for program in programs if program[0] in compiled)
+
+    def _run(self, keys: Sequence[Key], on_built: OnBuilt) -> None:
+        for key in keys:
+            if self._cancelled.is_set() or not threading.main_thread().is_alive():
+                return  # in the second case the process ends, and waits for this thread
+            try:
+                self._build(key)
+            except jax.errors.JaxRuntimeError:
+                logger.exception("program %s could not be compiled; larger or smaller ones serve in its place", key)
+            on_built()
+
+    def _build(self, key: Key) -> None:
+        start = time.perf_counter()
+        if self._load(key) is None:
+            declared = self._declared[key]
+            lowered = declared.jitted.lower(*declared.args)
+            self._compile(key, lowered, time.perf_counter() - start)
+
+    def _load(self, key: Key) -> Callable[..., Any] | None:
+        """From the store, if it is there."""
+        if self._store is None:
+            return None
+        start = time.perf_counter()
+        program = self._store.load(str(key), self._declared[key].args)
+        if program is not None:
+            self._keep(key, program, "exported", time.perf_counter() - start)
+        return program
+
+    def _compile(self, key: Key, lowered: Any, trace_seconds: float) -> None:
+        start, hits = time.perf_counter(), self._monitor.count_here().cache_hits
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError:
+            self.refused = key
+            raise
+        result = "hit" if self._monitor.count_here().cache_hits > hits else "miss"
+        self._keep(key, compiled, result, trace_seconds + time.perf_counter() - start)
+
+    def _keep(self, key: Key, program: Any, result: str, seconds: float) -> None:
+        self.reports.append(ProgramReport(str(key), result, seconds))
+        self._built[key] = program
+
+
+def workspace_of(programs: Iterable[Any], num_programs: int) -> int:
+    """Bytes of device memory that compiled programs need beside their arguments: the hungriest one while it runs, the
+    results of the one before it, and the code of all.
+
+    Args:
+        num_programs: how many there are in all: these stand for the others.
+    """
+    needs = [_Memory.of(program) for program in programs]
+    if not needs:
+        return 0
+    hungriest = max(need.scratch + need.results for need in needs)
+    code = sum(need.code for need in needs) * num_programs // len(needs)
+    return hungriest + max(need.results for need in needs) + code
+
+
+def _finish(futures: Iterable[concurrent.futures.Future[None]], on_built: OnBuilt) -> None:
+    for future in futures:
+        future.result()
+        on_built()

@@ -1,0 +1,153 @@
+"""What happened to one request inside the engine: why it waited, its prefill, its decoding, its retractions.
+
+All of it costs a request and a step a fixed amount: what many requests share is counted once for the engine, and a
+request keeps the difference between two moments. Crosses the process border with a request's first and last output.
+"""
+
+import dataclasses
+from typing import Literal, Self
+
+WaitReason = Literal["slots", "memory", "step", "compile"]
+
+MAX_CHUNKS = 64  # kept of a request; more are only counted: a long prompt that is retracted again and again has many
+
+
+@dataclasses.dataclass(slots=True)
+class WaitTimes:
+    """Seconds in the queue, by what stood in the way; `of` a moment: of the engine, since it started.
+
+    Attributes:
+        slots: --max-running-requests others ran.
+        memory: the KV cache had too few pages.
+        step: a step was under way, or full.
+        compile: the programs compiled so far hold fewer requests than --max-running-requests.
+        num_retracted: requests that lost their pages meanwhile.
+    """
+
+    slots: float = 0.0
+    memory: float = 0.0
+    step: float = 0.0
+    compile: float = 0.0
+    num_retracted: int = 0
+
+    def add_since(self, now: "WaitTimes", then: "WaitTimes") -> None:
+        """Adds what came between two moments."""
+        self.slots += now.slots - then.slots
+        self.memory += now.memory - then.memory
+        self.step += now.step - then.step
+        self.compile += now.compile - then.compile
+        self.num_retracted += now.num_retracted - then.num_retracted
+
+    @property
+    def total(self) -> float:
+        return self.slots + self.memory + self.step + self.compile
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DecodeSteps:
+    """Decode steps: of the engine since it started, or of one request.
+
+    Attributes:
+        steps: how many; a program that decodes several times counts as often.
+        rows: requests that decoded in them, added up.
+        bucket_rows: rows of their buckets, padding included, added up; of a step that prefilled too: its decode rows.
+    """
+
+    steps: int = 0
+    rows: int = 0
+    bucket_rows: int = 0
+
+    def since(self, then: Self) -> "DecodeSteps":
+        return DecodeSteps(self.steps - then.steps, self.rows - then.rows, self.bucket_rows - then.bucket_rows)
+
+    def plus(self, other: "DecodeSteps") -> "DecodeSteps":
+        return DecodeSteps(self.steps + other.steps, self.rows + other.rows, self.bucket_rows + other.bucket_rows)
+
+
+@dataclasses.dataclass(slots=True)
+class PrefillChunk:
+    """A request's part of one prefill step.
+
+    Attributes:
+        time: when the step was dispatched, in seconds since the epoch.
+        tokens: of this request.
+        step_tokens: of all requests in the step.
+        bucket_tokens: of the step's bucket: the rest is padding.
+        seconds: from the dispatch until the host had read the step; None: not read yet.
+    """
+
+    time: float
+    tokens: int
+    step_tokens: int
+    bucket_tokens: int
+    seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LostPages:
+    """A retraction: when (seconds since the epoch), and how many computed tokens it cost."""
+
+    time: float
+    tokens: int
+
+
+@dataclasses.dataclass(slots=True)
+class RequestTrace:
+    """What happened to a request so far.
+
+    Attributes:
+        queued: when the engine got it, in seconds since the epoch: it was tokenized and sent before.
+        waits: in the queue, retractions included.
+        chunks: of its prefill, the first MAX_CHUNKS; num_chunks: all.
+        retractions: likewise the first MAX_CHUNKS; the request has their number.
+        decode: the engine's decode steps while it decoded.
+        compile_seconds: that steps took to compile programs while it was here.
+    """
+
+    queued: float = 0.0
+    waits: WaitTimes = dataclasses.field(default_factory=WaitTimes)
+    chunks: list[PrefillChunk] = dataclasses.field(default_factory=list)
+    num_chunks: int = 0
+    retractions: list[LostPages] = dataclasses.field(default_factory=list)
+    decode: DecodeSteps = DecodeSteps()
+    compile_seconds: float = 0.0
+
+    def add_chunk(self, chunk: PrefillChunk) -> None:
+        self.num_chunks += 1
+        if len(self.chunks) < MAX_CHUNKS:
+            self.chunks.append(chunk)
+
+    def add_retraction(self, lost: LostPages) -> None:
+        if len(self.retractions) < MAX_CHUNKS:
+            self.retractions.append(lost)
+
+    def copy(self) -> "RequestTrace":
+        """One that later events do not change."""
+        return dataclasses.replace(
+            self,
+            waits=dataclasses.replace(self.waits),
+            chunks=[dataclasses.replace(chunk) for chunk in self.chunks],
+            retractions=list(self.retractions),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueState:
+    """Why a request waits at this moment.
+
+    Attributes:
+        reason: what stood in the way when the last step was planned.
+        position: 1 for the one that waited longest (retracted ones stand before it); length: of the queue.
+        running: requests that run; max_running: that can at most; open_running: that the programs compiled so far hold.
+        pages_needed: to be admitted now: its own and what running requests are expected to take still;
+            pages_available: free, or held by the prefix cache alone.
+    """
+
+    reason: WaitReason
+    position: int
+    length: int
+    running: int
+    max_running: int
+    open_running: int
+    pages_needed: int
+    pages_available: int

@@ -1,0 +1,195 @@
+"""The engine dies or hangs under a real server; the server is told to end, or dies."""
+
+import concurrent.futures
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from palladio.utils import _descendants
+from tests.integration.serving import COMPLETIONS, GENERATE, MAX_RUNNING, Server, error_of
+
+QUEUED = 6
+ROOMY = "--max-total-tokens 4096"  # for streams that are not over before the test has done its worst
+TO_ARRIVE = 1.0  # seconds for requests to reach a server whose engine is stopped
+LONG = {"prompt": "Hello", "max_tokens": 450, "ignore_eos": True, "stream": True}
+
+
+def engine_pid(server: Server) -> int:
+    (pid,) = [
+        pid
+        for pid in _descendants(server.process.pid)
+        if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return pid
+
+
+def wait_gone(pids: list[int], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.02)
+
+
+class Streams:
+    """Streams of long completions, read in threads.
+
+    Attributes:
+        lines: of each, as they come.
+    """
+
+    def __init__(self, server: Server, count: int = MAX_RUNNING) -> None:
+        self._server = server
+        self.lines: list[list[str]] = [[] for _ in range(count)]
+        self._threads = [threading.Thread(target=self._read, args=(lines,), daemon=True) for lines in self.lines]
+        for thread in self._threads:
+            thread.start()
+        deadline = time.monotonic() + 60
+        while not all(self.lines):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def join(self) -> list[list[str]]:
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        return self.lines
+
+    def _read(self, lines: list[str]) -> None:
+        with (
+            contextlib.suppress(httpx.TransportError),  # the server died
+            httpx.stream("POST", self._server.url + COMPLETIONS, json=LONG, timeout=60) as stream,
+        ):
+            lines.extend(line for line in stream.iter_lines() if line)
+
+
+@contextlib.contextmanager
+def queued(server: Server, count: int = QUEUED) -> Iterator[list[concurrent.futures.Future[list[int]]]]:
+    """Seeded requests that wait, in threads: their tokens."""
+
+    def one(number: int) -> list[int]:
+        sampling = {"max_new_tokens": 12, "temperature": 1.0, "seed": number, "ignore_eos": True}
+        body = {"text": f"Number {number}", "sampling_params": sampling, "rid": f"queued-{number}"}
+        answer = httpx.post(server.url + GENERATE, json=body, timeout=100)
+        assert answer.status_code == 200, answer.text
+        ids: list[int] = answer.json()["output_ids"]
+        return ids
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        yield [pool.submit(one, number) for number in range(count)]
+
+
+def stop_engine(server: Server) -> int:
+    """Keeps the engine from getting further; returns its pid."""
+    pid = engine_pid(server)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def wait_healthy(server: Server, seconds: float = 100.0) -> None:
+    deadline = time.monotonic() + seconds
+    while server.http.get("/health").status_code != 200:
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.05)
+
+
+def test_the_engine_is_killed(launch, tmp_path):
+    """Streams that had begun end with an error; what waited is answered as if nothing had happened; a dump is left,
+    and its replay gives the same tokens."""
+    server = launch(f"{ROOMY} --crash-dump-folder {tmp_path / 'dumps'}")
+    with queued(server) as tasks:
+        undisturbed = [task.result() for task in tasks]
+    streams = Streams(server)
+    pid = stop_engine(server)
+    with queued(server) as tasks:
+        time.sleep(TO_ARRIVE)
+        os.kill(pid, signal.SIGKILL)
+        for lines in streams.join():
+            assert '"code":"engine_dead"' in lines[-2], lines[-2:]
+            assert "SIGKILL" in lines[-2]
+        health = server.http.get("/health")
+        assert (health.status_code, health.json()["state"]) == (503, "restarting")
+        assert "SIGKILL" in health.json()["failure"]
+        refused = server.post(COMPLETIONS, {"prompt": "Hello"})
+        assert error_of(refused, 503)["code"] == "engine_not_ready"
+        assert int(refused.headers["Retry-After"]) > 0
+        assert [task.result() for task in tasks] == undisturbed
+    wait_healthy(server)
+    assert engine_pid(server) != pid
+    server.check_clean()
+    assert re.search(rf"{MAX_RUNNING} requests with output ended, {QUEUED} wait", server.log())
+    (dump,) = (tmp_path / "dumps").glob("crash-*.json")
+    command = [sys.executable, "-m", "palladio", "replay", str(dump)]
+    replay = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
+    assert replay.returncode == 0, replay.stdout + replay.stderr
+    count = MAX_RUNNING + 2 * QUEUED
+    assert f"replaying {count} requests" in replay.stdout
+    assert f"{count} equal, 0 different; {MAX_RUNNING + QUEUED} had not ended" in replay.stdout
+
+
+def test_sigterm_while_the_engine_is_restarted(launch):
+    """What waits is answered; then both processes end."""
+    server = launch(f"{ROOMY} --drain-timeout 100")
+    streams = Streams(server)
+    pid = stop_engine(server)
+    with queued(server) as tasks:
+        time.sleep(TO_ARRIVE)
+        os.kill(pid, signal.SIGKILL)
+        streams.join()
+        server.process.send_signal(signal.SIGTERM)
+        while server.http.get("/health").json()["state"] != "draining":
+            time.sleep(0.01)
+        answer = error_of(server.post(COMPLETIONS, {"prompt": "Hello"}), 503)
+        assert "shutting down" in str(answer["message"])
+        assert all(len(task.result()) == 12 for task in tasks)
+    assert server.process.wait(20) == 0
+    assert "Traceback" not in server.log()
+
+
+def test_a_second_sigterm_is_immediate(launch):
+    server = launch(ROOMY)
+    pid = engine_pid(server)
+    streams = Streams(server)
+    server.process.send_signal(signal.SIGTERM)
+    while server.http.get("/health").json()["state"] != "draining":
+        time.sleep(0.01)
+    begun = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0
+    assert time.monotonic() - begun < 5
+    wait_gone([pid], 1.0)
+    for lines in streams.join():
+        assert '"finish_reason":"abort"' in lines[-1] or '"finish_reason":"abort"' in lines[-2]
+    assert "Traceback" not in server.log()
+
+
+def test_the_server_is_killed(launch):
+    """The engine goes with it, and frees the device."""
+    server = launch(ROOMY)
+    pid = engine_pid(server)
+    streams = Streams(server)
+    server.process.kill()
+    wait_gone([pid], 5.0)
+    streams.join()
+
+
+def test_a_full_disk_does_no_harm(launch, tmp_path):
+    """The dumps' folder is gone when the crash comes; the server says so and goes on."""
+    folder = tmp_path / "dumps"
+    server = launch(f"{ROOMY} --crash-dump-folder {folder}")
+    folder.rmdir()
+    folder.touch()
+    streams = Streams(server, 1)
+    os.kill(engine_pid(server), signal.SIGKILL)
+    streams.join()
+    wait_healthy(server)
+    assert server.post(GENERATE, {"text": "Hello", "sampling_params": {"max_new_tokens": 3}}).status_code == 200
+    assert "the crash dump could not be written" in server.log()

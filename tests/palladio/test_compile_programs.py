@@ -1,0 +1,65 @@
+"""`palladio compile`: what it leaves behind, and how it fails."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.tiny_engine import build_tiny_model_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = ["--page-size", "4", "--max-total-tokens", "256", "--max-running-requests", "1", "--chunked-prefill-size", "16"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return build_tiny_model_dir(tmp_path_factory.mktemp("model"))
+
+
+def run(model, *flags):
+    command = [sys.executable, "-m", "palladio", "compile", "--model-path", str(model), *LIMITS, *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_programs_are_left_in_the_cache_and_found_there(model, tmp_path):
+    cache = ["--compilation-cache-dir", str(tmp_path / "cache")]
+    first = run(model, *cache)
+    assert first.returncode == 0, first.stderr
+    assert "Programs, compiled: 8" in first.stderr
+    assert "Memory plan" in first.stderr
+    assert "Load weight" not in first.stderr  # there are none in this directory
+    again = run(model, *cache)
+    assert "Programs, cache hit: 8" in again.stderr
+    assert "Programs, compiled" not in again.stderr
+
+
+def test_programs_are_exported(model, tmp_path):
+    answer = run(model, "--compiled-dir", str(tmp_path / "programs"))
+    assert answer.returncode == 0, answer.stderr
+    assert "Exported 8 programs" in answer.stderr
+    assert len(list((tmp_path / "programs").iterdir())) == 8
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(model, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    answer = run(model, "--compiled-dir", str(tmp_path / "file"))
+    assert answer.returncode == 2
+    (line,) = [line for line in answer.stderr.splitlines() if line.startswith("error:")]
+    assert "--compiled-dir" in line
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--compile", "sometimes"], "sometimes"),
+        (["--max-total-tokens", "999999999999"], "would fit"),
+        (["--no-such-flag"], "unknown flag"),
+    ],
+)
+def test_a_wrong_flag_is_exit_code_2(model, flags, message):
+    answer = run(model, *flags)
+    assert answer.returncode == 2
+    assert message in answer.stderr
+    assert "Traceback" not in answer.stderr

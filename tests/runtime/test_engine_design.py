@@ -1,0 +1,90 @@
+"""What an engine plans before it loads anything: on a small device the programs are measured first."""
+
+import jax
+import pytest
+
+from palladio.runtime import engine_design, startup
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.memory import DeviceMemory
+from tests.runtime.tiny_engine import FLAGS
+
+MIB = 2**20
+SHALLOW = {
+    "json_model_override_args": '{"num_hidden_layers": 1}',
+    "chunked_prefill_size": 16,
+    "max_running_requests": 2,
+}
+
+
+def config(folder, **flags):
+    """Without a limit of its own, the pool takes what there is."""
+    flags = {"model_path": str(folder), **FLAGS, **SHALLOW, "max_total_tokens": None, **flags}
+    return EngineConfig.from_flags(flags)
+
+
+@pytest.fixture
+def small_device(monkeypatch):
+    """Of 2 MiB, most of which a pool for two contexts would take."""
+    memory = DeviceMemory(2 * MIB, 2 * MIB)
+    monkeypatch.setattr(engine_design.DeviceMemory, "of", lambda device: memory)
+    return memory
+
+
+def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small_device, caplog):
+    with caplog.at_level("INFO"):
+        parts = startup.build_engine_parts(config(tiny_dir), lambda progress: None)
+    assert "Compiling the largest programs to see how much memory they need" in caplog.text
+    report, built = parts.memory, parts.runner.programs.built
+    assert report.planned <= report.usable == MIB  # half of a CPU's
+    state = parts.runner._state
+    assert report.weights == sum(array.nbytes for array in state.weights)
+    assert report.kv_cache == sum(array.nbytes for array in state.kv_cache)
+    assert report.state == sum(array.nbytes for array in jax.tree.leaves((state.tables, state.sampler)))
+    assert report.workspace == built.workspace  # of four programs with a small pool; of all with the real one
+    assert parts.ready.max_total_tokens == (state.kv_cache[0].shape[0] - 1) * FLAGS["page_size"]
+    assert report.planned > 0.9 * report.usable
+
+
+def test_where_there_is_room_nothing_is_measured_ahead(tiny_dir, caplog):
+    with caplog.at_level("INFO"):
+        design = engine_design.EngineDesign.of(config(tiny_dir))
+    assert "Compiling" not in caplog.text
+    assert design.plan.num_tokens == 2 * 256  # two contexts
+    assert len(design.programs.built) == 0
+
+
+def test_what_does_not_fit_is_said_before_anything_is_loaded(tiny_dir, small_device, monkeypatch):
+    monkeypatch.setattr(startup, "load_model", lambda *args, **kwargs: pytest.fail("loaded"))
+    with pytest.raises(ConfigError, match=r"--max-total-tokens 100000 needs .* --max-total-tokens \d+ would fit"):
+        startup.build_engine_parts(config(tiny_dir, max_total_tokens=100000), lambda progress: None)
+    with pytest.raises(ConfigError, match=r"--mem-fraction-static 0.05; --mem-fraction-static 0.\d+ or more would fit"):
+        startup.build_engine_parts(config(tiny_dir, mem_fraction_static=0.05), lambda progress: None)
+
+
+def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeypatch):
+    def refuse(self, weights, num_pages):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte")
+
+    monkeypatch.setattr(engine_design.DeviceShape, "allocate", refuse)
+    with pytest.raises(ConfigError, match="memory did not suffice .* XLA says: RESOURCE_EXHAUSTED"):
+        startup.build_engine_parts(config(tiny_dir), lambda progress: None)
+
+
+def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
+    design = engine_design.EngineDesign.of(config(tiny_dir, chunked_prefill_size=64))
+    largest = design.programs.built.declared
+    monkeypatch.setattr(engine_design.EngineDesign, "of", lambda config: design)
+
+    class Refusing:
+        def lower(self, *args):
+            return self
+
+        def compile(self):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.")
+
+    key = next(key for key in largest if key.num_tokens == 64 and key.name == "forward")
+    declared = design.programs.built._declared
+    monkeypatch.setitem(declared, key, type(declared[key])(Refusing(), declared[key].args))
+    with pytest.raises(ConfigError, match=r"forward\[bs=2,tok=64\] does not fit .* --chunked-prefill-size 16"):
+        startup.build_engine_parts(config(tiny_dir, chunked_prefill_size=64), lambda progress: None)

@@ -1,0 +1,124 @@
+"""An allocation that fails in a step: that step's requests end with an error, all others with the same tokens."""
+
+import jax
+import pytest
+
+from palladio.runtime.buckets import Buckets
+from palladio.runtime.compile_plan import ProgramKey
+from palladio.runtime.messages import MemoryReport
+from palladio.runtime.out_of_memory import compile_advice, is_out_of_memory, step_advice
+from tests.runtime.tiny_engine import Collector, random_prompt
+
+EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 137438953472 bytes."
+GIB = 2**30
+MEMORY = MemoryReport(total=80 * GIB, usable=80 * GIB, weights=16 * GIB, kv_cache=56 * GIB)
+
+
+def add_requests(core, count=6):
+    collector = Collector(core)
+    for number in range(count):
+        penalty = {"presence_penalty": 0.4} if number == 2 else {}
+        collector.add(str(number), random_prompt(9 + 7 * number, number), temperature=0.9, seed=number, **penalty)
+    return collector
+
+
+@pytest.fixture(scope="module")
+def expected(tiny):
+    return add_requests(tiny.core()).run().tokens
+
+
+def fail_once(monkeypatch, owner, name, when, *, destroy=None):
+    """The method raises as XLA does, once, when `when(batch or step)` first says so; after destroying its inputs."""
+    original, failed = getattr(owner, name), []
+
+    def failing(subject):
+        batch = subject if name == "execute" else subject.batch
+        if not failed and when(batch):
+            failed.extend(row.request.request_id for row in batch.rows)
+            for array in jax.tree.leaves(destroy() if destroy else ()):
+                array.delete()
+            raise jax.errors.JaxRuntimeError(EXHAUSTED)
+        return original(subject)
+
+    monkeypatch.setattr(owner, name, failing)
+    return failed
+
+
+CASES = {
+    "a prefill step": lambda batch: batch.kind == "prefill" and len(batch.rows) > 1,
+    "a decode step": lambda batch: batch.kind == "decode" and len(batch.rows) > 2,
+    "the middle of a long prompt": lambda batch: not batch.rows[-1].samples,
+}
+
+
+@pytest.mark.parametrize("method", ["execute", "read"])
+@pytest.mark.parametrize("case", CASES)
+def test_only_the_requests_of_that_step_fail(tiny, expected, monkeypatch, caplog, method, case):
+    core = tiny.core()
+    collector = add_requests(core)
+    runner = core._runner
+    failed = fail_once(monkeypatch, runner, method, CASES[case], destroy=lambda: runner._state[1:])
+    collector.run()
+    assert failed
+    for name, tokens in expected.items():
+        if name in failed:
+            finish = collector.finish[name]
+            assert (finish.type, finish.status) == ("abort", 500)
+            assert "--mem-fraction-static" in finish.message or "--max-running-requests" in finish.message
+            assert collector.tokens[name] == tokens[: len(collector.tokens[name])]
+        else:
+            assert collector.tokens[name] == tokens
+    assert EXHAUSTED in caplog.text
+    assert add_requests(core).run().tokens == expected  # nothing is left of it
+
+
+def test_requests_that_only_wait_are_not_touched(tiny, expected, monkeypatch):
+    core = tiny.core(max_running_requests=2)
+    collector = add_requests(core)
+    failed = fail_once(monkeypatch, core._runner, "execute", lambda batch: batch.kind == "decode")
+    collector.run()
+    assert len(failed) <= 2
+    assert {name for name, finish in collector.finish.items() if finish.type == "abort"} == set(failed)
+
+
+def test_cached_prefixes_are_forgotten_with_the_pages(tiny, monkeypatch):
+    core = tiny.core()
+    collector, prompt = Collector(core), random_prompt(40)
+    collector.add("first", prompt)
+    collector.run()
+    collector.add("doomed", random_prompt(8, 1))
+    fail_once(monkeypatch, core._runner, "execute", lambda batch: True, destroy=lambda: core._runner._state[1:])
+    collector.run()
+    collector.add("again", prompt)
+    collector.run()
+    assert collector.cached_tokens["again"] == 0
+    assert collector.tokens["again"] == collector.tokens["first"]
+
+
+def test_any_other_error_ends_the_engine(tiny, monkeypatch):
+    core = tiny.core()
+    collector = add_requests(core)
+
+    def failing(batch):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(core._runner, "execute", failing)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        collector.run()
+
+
+def test_what_xla_says_when_memory_runs_out():
+    assert is_out_of_memory(jax.errors.JaxRuntimeError(EXHAUSTED))
+    assert is_out_of_memory(RuntimeError("Ran out of memory in memory space hbm. Used 18.2G of 15.7G"))
+    assert not is_out_of_memory(RuntimeError("INTERNAL: something else"))
+
+
+def test_advice_names_values_that_leave_more_room():
+    assert step_advice(MEMORY, 100_000) == (
+        "restart with --mem-fraction-static 0.85, or --max-total-tokens 92857, to leave more room"
+    )
+    assert "--max-running-requests" in step_advice(MemoryReport(total=80 * GIB, weights=GIB, kv_cache=GIB), 100)
+    buckets = Buckets.create(max_running=256, max_step_tokens=8192, growth=2)
+    assert "--chunked-prefill-size 4096" in compile_advice(ProgramKey("forward", 256, 8192), buckets)
+    assert "--max-running-requests 128" in compile_advice(ProgramKey("sample", 256, tier="full"), buckets)
+    assert "--mem-fraction-static" in compile_advice(ProgramKey("tables"), buckets)
