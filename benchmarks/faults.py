@@ -8,6 +8,7 @@
     full-disk       as engine-killed, with compilation cache and crash dumps on a full disk (needs the right to mount)
     hung-step       one thread of the engine, the one that runs the steps, is halted for good (ptrace); the watchdog
                     has --watchdog-timeout 5
+    out-of-memory   XLA says once that the device's memory does not suffice for a decode step (exhausted_server.py)
     sigterm         SIGTERM: all streams may finish, then the server exits with 0
 
 A request ends `finished`, with an `error` event, `refused` (a status other than 200), or `cut` (the connection closed,
@@ -236,6 +237,20 @@ async def server_killed(plan: Plan, folder: Path) -> Result:
     return Result(fates, seconds, violations, {"seconds_to_engine_gone": engine_seconds})
 
 
+async def out_of_memory(plan: Plan, folder: Path) -> Result:
+    _, _, _, *arguments = palladio_command(plan.model_path, plan.flags)
+    command = [sys.executable, str(Path(__file__).with_name("exhausted_server.py")), *arguments]
+    with running_server(command, folder / "log") as server:
+        async with load(server, plan) as fates:
+            since = time.perf_counter()
+        seconds = await until_healthy(server.url, since, plan.limit)
+        violations = await check_clean(server, plan.limit)
+        said = "ran out of memory" in (folder / "log").read_text()
+    violations += [f"ended with: {fate.message}" for fate in fates if fate.end == "error" and "--m" not in fate.message]
+    violations += [f"{fate.end}: {fate.message}" for fate in fates if fate.end in ("refused", "cut")]
+    return Result(fates, 0.0 if seconds else None, violations + ([] if said else ["it did not happen"]))
+
+
 async def sigterm(plan: Plan, folder: Path) -> Result:
     with _server(plan, folder) as server:
         assert server.process is not None
@@ -261,6 +276,7 @@ FAULTS: dict[str, Callable[[Plan, Path], Awaitable[Result]]] = {
     "server-killed": server_killed,
     "full-disk": full_disk,
     "hung-step": hung_step,
+    "out-of-memory": out_of_memory,
     "sigterm": sigterm,
 }
 

@@ -185,6 +185,7 @@ def engine_flags(tiny: bool, folder: Path) -> dict[str, Any]:
 
 def throughput(tiny: bool, folder: Path) -> Figures:
     """Tokens per second through Engine, and what its start took."""
+    import jax
     import numpy as np
 
     from palladio import Engine
@@ -233,6 +234,11 @@ def throughput(tiny: bool, folder: Path) -> Figures:
         figures["workloads"][name] = run()
         print(f"{name}: {figures['workloads'][name]}", flush=True)
     state = engine.get_server_info()["internal_states"][0]
+    memory = state["memory"]
+    figures["memory"] = {
+        "planned": sum(memory[name] for name in ("weights", "kv_cache", "state", "workspace")),
+        "peak": (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
+    }
     engine.shutdown()
     compiles, fault = state["num_compiles_after_ready"], state["integrity_error"]
     return figures | {"compiled while serving": compiles, "integrity": fault, "ok": compiles == 0 and fault is None}
@@ -330,6 +336,9 @@ def table(report: Figures) -> list[tuple[str, str, str]]:
                 unit = "prompt tokens/s" if name.startswith("prefill") else "tokens/s"
                 first = f", first token {load['first token ms']:.1f} ms" if "first token ms" in load else ""
                 rows.append((name, f"{load[unit]:,.0f} {unit}{first}", ""))
+            planned, peak = (figures["memory"][name] for name in ("planned", "peak"))
+            share = f"{planned / 2**30:.2f} GiB" + (f", {planned / peak:.3f} of the peak" if peak else "")
+            rows.append(("memory planned", share, ""))
             rows.append(("compiled while serving", str(figures["compiled while serving"]), verdict(figures)))
         else:
             rows.append(("warm start", f"{figures['seconds to ready, warm']:.1f} s", ""))

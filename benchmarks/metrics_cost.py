@@ -1,10 +1,11 @@
 """What metrics, timings and explanations cost: the same streams with and without them, turn by turn.
 
-    python benchmarks/metrics_cost.py --streams 64 --tokens 128 --turns 7
+    python benchmarks/metrics_cost.py --streams 32 --tokens 32 --turns 40
 
 Front and engine run in this one process, with a tiny random model and without sockets, and the streams are read by
-plain ASGI calls. So nothing hides the cost: whatever the noting takes, of the engine's thread or of the event loop,
-is missing from the tokens per second. In a server it is spread over two processes and hidden behind the device.
+plain ASGI calls. So nothing hides the cost: whatever the noting takes, of the engine's thread or of the event loop, is
+missing from the tokens per second. In a server it is spread over two processes and hidden behind the device. Turns are
+short and many, so that both sides meet the same neighbours on a busy machine.
 """
 
 import argparse
@@ -103,8 +104,8 @@ async def stream(app: Any, body: dict[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """Attributes: rate: tokens per second of all streams together. front, engine: CPU time per token of the event loop's
-    thread and of the engine's, in µs: what other programs of a busy machine take hardly shows in it."""
+    """Attributes: rate: tokens per second of all streams together. front, engine: CPU time per token of the event
+    loop's thread and of the engine's, in µs: what other programs of a busy machine take hardly shows in it."""
 
     rate: float
     front: float
@@ -158,30 +159,35 @@ async def measure(load: Load, num_turns: int) -> dict[str, list[Turn]]:
         await engine.shutdown()
 
 
+def _summary(values: list[float]) -> dict[str, float]:
+    """Of the pairs of turns, which follow each other: the median, and how far half of them lie apart."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return {"median": middle, "low": low, "high": high}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--words", type=int, default=16, help="of each prompt")
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--json", help="write the figures here too")
     args = parser.parse_args()
     load = Load(args.streams, args.tokens, args.words)
     turns = asyncio.run(measure(load, args.turns))
-    medians = {
-        name: {field: statistics.median(getattr(one, field) for one in each) for field in ("rate", "front", "engine")}
-        for name, each in turns.items()
-    }
-    noted, plain = medians["noted"], medians["not noted"]
+    pairs = list(zip(turns["noted"], turns["not noted"], strict=True))
+    fields = ("rate", "front", "engine")
     report = {
         "load": dataclasses.asdict(load),
-        "tokens_per_second": {name: values["rate"] for name, values in medians.items()},
-        "rate_ratio": statistics.median(
-            one.rate / other.rate for one, other in zip(turns["noted"], turns["not noted"], strict=True)
-        ),
-        "cpu_us_per_token": medians,
-        "added_us_per_token": {field: noted[field] - plain[field] for field in ("front", "engine")},
-        "cpu_ratio": (noted["front"] + noted["engine"]) / (plain["front"] + plain["engine"]),
+        "turns": args.turns,
+        "medians": {
+            name: {field: statistics.median(getattr(one, field) for one in each) for field in fields}
+            for name, each in turns.items()
+        },
+        "rate_ratio": _summary([noted.rate / plain.rate for noted, plain in pairs]),
+        "added_front_us_per_token": _summary([noted.front - plain.front for noted, plain in pairs]),
+        "added_engine_us_per_token": _summary([noted.engine - plain.engine for noted, plain in pairs]),
+        "cpu_ratio": _summary([(noted.front + noted.engine) / (plain.front + plain.engine) for noted, plain in pairs]),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
     }

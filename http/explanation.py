@@ -44,9 +44,7 @@ def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_runn
     """
     samples = [_sample(index, sample, live.get(index), max_running) for index, sample in enumerate(record.samples)]
     states = {sample["status"] for sample in samples}
-    status = record.status
-    if status == "live":
-        status = "waiting" if states == {"waiting"} else "running"  # type: ignore[assignment]
+    under_way = "waiting" if states == {"waiting"} else "running"
     texts = [sample["summary"] for sample in samples]
     if record.error is not None:
         texts.append(f"ended early: {record.error}")
@@ -55,7 +53,7 @@ def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_runn
         "object": "request.explanation",
         "x_request_id": record.origin.shown_id,
         "route": record.origin.route,
-        "status": status,
+        "status": under_way if record.status == "live" else record.status,
         "error": record.error,
         "received": record.received,
         "summary": " | ".join(dict.fromkeys(texts)),
@@ -74,8 +72,8 @@ def _sample(index: int, sample: SampleRecord, live: LiveRequest | None, max_runn
         answer["finish_reason"] = finish.type
     if story is None:
         return answer | {"summary": "the engine has nothing to say about it"}
-    answer["summary"] = summarize(story, None if live is None or sample.end is not None else live.queue, max_running)
-    answer |= _seconds(story)
+    answer["summary"] = _summarize(story, None if live is None or sample.end is not None else live.queue, max_running)
+    answer |= {f"{name}_seconds": value for name, value in timing_fields(story.timings).items()}
     answer |= {
         "prompt_tokens": story.prompt_tokens,
         "completion_tokens": story.completion_tokens,
@@ -87,10 +85,6 @@ def _sample(index: int, sample: SampleRecord, live: LiveRequest | None, max_runn
     if live is not None and live.queue is not None and sample.end is None:
         answer |= {f"queue_{name}": value for name, value in dataclasses.asdict(live.queue).items()}
     return answer
-
-
-def _seconds(story: _Story) -> dict[str, float | None]:
-    return {f"{name}_seconds": value for name, value in timing_fields(story.timings).items()}
 
 
 def timing_fields(timings: Timings) -> dict[str, float | None]:
@@ -134,7 +128,7 @@ def describe_timings(timings: Timings) -> str:
     return ", ".join(f"{name} {value:.3f} s" for name, value in known)
 
 
-def summarize(story: _Story, queue: QueueState | None, max_running: int) -> str:
+def _summarize(story: _Story, queue: QueueState | None, max_running: int) -> str:
     """One line for a person."""
     parts: list[str] = []
     trace = story.trace
@@ -152,8 +146,8 @@ def summarize(story: _Story, queue: QueueState | None, max_running: int) -> str:
         parts.append(_decode(story, trace.decode))
     if story.num_retractions:
         lost = sum(entry.tokens for entry in trace.retractions) if trace is not None else 0
-        again = f", {lost} tokens to compute again" if lost else ""
-        parts.append(f"retracted {_times(story.num_retractions)}{again}")
+        given_up = f", giving up {lost} tokens of cache" if lost else ""
+        parts.append(f"retracted {_times(story.num_retractions)}{given_up}")
     return "; ".join(parts)
 
 

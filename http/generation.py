@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -60,6 +60,7 @@ class OutputStream:
         first: the output that `start` waited for; None if there is none at all.
         rest: the outputs after it; whoever takes one tells `observe`.
             (Two attributes, not one iterator: a layer less for each token.)
+        observe: to be told of each output of `rest`.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class OutputStream:
         self._received = received
         self._origin = origin
         self._record: RequestRecord | None = None
+        self.observe: Callable[[RequestOutput], None] = _ignore
         self._jobs = jobs
         self._name = name
         self._stack = contextlib.AsyncExitStack()
@@ -104,19 +106,20 @@ class OutputStream:
             self._stack = stack.pop_all()
         return self
 
-    def observe(self, output: RequestOutput) -> None:
-        """To be told of each output of `rest`."""
+    def settle(self, error: BaseException | None = None) -> None:
+        """Nothing comes any more, and the client does not know it yet. Args: error: what ended it early."""
         if self._record is not None:
-            self._record.add(output)
+            self._record.end(error)
 
     def _begin_record(self, stack: contextlib.AsyncExitStack) -> None:
         if self._origin is None:
             return
         observer, tokenizer = self._context.observer, self._context.engine.tokenizer
-        record = self._record = observer.begin(self._name, self._received, self._jobs, self._origin, tokenizer)
+        self._record = observer.begin(self._name, self._received, self._jobs, self._origin, tokenizer)
+        self.observe = self._record.add
 
         def end(_: object, error: BaseException | None, __: object) -> bool:
-            record.end(error)
+            self.settle(error)
             return False
 
         stack.push(end)
@@ -128,6 +131,10 @@ class OutputStream:
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._stack.__aexit__(kind, exc, traceback)
+
+
+def _ignore(_output: RequestOutput) -> None:
+    pass
 
 
 def check_abort(output: RequestOutput) -> None:

@@ -31,7 +31,7 @@ class CountRequests:
             await self._app(scope, receive, noting_status)
         finally:
             metrics.http_active -= 1
-            endpoint = scope["route"].path if "route" in scope else NO_ROUTE
+            endpoint = scope["route"].path.replace(":path", "") if "route" in scope else NO_ROUTE
             known = method if method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH") else "other"
             metrics.http_requests[endpoint, known] += 1
             metrics.http_responses[endpoint, known, status] += 1

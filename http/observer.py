@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from palladio.http.explanation import describe_timings
+from palladio.http.explanation import describe_timings, timing_fields
 from palladio.http.finished_requests import FinishedRequests
 from palladio.http.front_metrics import FrontMetrics
 from palladio.http.observability_config import ObservabilityConfig
@@ -78,7 +78,9 @@ class Observer:
                         record.name,
                         index,
                         describe_timings(timings),
-                        extra=fields(event="request_times", request_id=record.name, index=index, timings=timings),
+                        extra=fields(
+                            event="request_times", request_id=record.name, index=index, **timing_fields(timings)
+                        ),
                     )
         if self._spans is not None:
             self._spans.record(record)

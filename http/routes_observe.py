@@ -45,7 +45,7 @@ async def _ask_engine(context: Context) -> tuple[EngineReady | None, EngineStats
 
 
 def _add_explain(router: APIRouter, context: Context) -> None:
-    @router.get("/v1/requests/{request_id}/explain")
+    @router.get("/v1/requests/{request_id:path}/explain")  # an id may hold slashes
     async def explain(request_id: str) -> dict[str, Any]:
         """Where a request's time went or goes: one that runs, or one of the last --num-explained-requests."""
         record = context.observer.find(request_id)

@@ -6,6 +6,7 @@ from palladio.http.request_record import RequestRecord, SampleRecord
 from palladio.runtime.errors import ConfigError
 
 _INSTALL = "--enable-trace needs the OpenTelemetry packages: pip install 'palladio[otel]'"
+TIMEOUT = 3  # seconds for one batch; so long the end of the server may wait for a collector that is gone
 _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/generate": "generate_content"}
 
 
@@ -49,11 +50,11 @@ class Spans:
             if scheme and "/" in rest.rstrip("/"):
                 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-                exporter: Any = HttpExporter(endpoint)
+                exporter: Any = HttpExporter(endpoint, timeout=TIMEOUT)
             else:
                 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 
-                exporter = GrpcExporter(endpoint, insecure=scheme != "https")
+                exporter = GrpcExporter(endpoint, insecure=scheme != "https", timeout=TIMEOUT)
         except ImportError as error:
             raise ConfigError(f"{_INSTALL} ({error})") from error
         return cls(BatchSpanProcessor(exporter), model)

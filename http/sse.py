@@ -60,10 +60,13 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             await self._send_outputs(send)
+            self._stream.settle()
             last = self._writer.close()
         except (PalladioError, HttpError) as exc:
+            self._stream.settle(exc)
             last = error_body(exc).event()
-        except Exception:  # the status has gone out: this is the request's border
+        except Exception as exc:  # the status has gone out: this is the request's border
+            self._stream.settle(exc)
             error_id = uuid.uuid4().hex
             logger.exception("error %s in a stream", error_id)
             last = internal_error(error_id).event()

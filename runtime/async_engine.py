@@ -139,6 +139,7 @@ class AsyncEngine:
         if self._phase != "dead" and drain_seconds > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._streams.idle.wait(), drain_seconds)
+        self._supervisor.retire()
         for task in (self._launch_task, self._restart_task):
             if task is not None:
                 task.cancel()

@@ -66,6 +66,7 @@ class Supervisor:
     def __init__(self, transport: EngineTransport, budget: RestartBudget) -> None:
         self._transport = transport
         self._budget = budget
+        self._retired = False
         self._starts = False
         self._outcome: EngineReady | EngineFailed | None = None  # of the start under way
         self._has_outcome = asyncio.Event()
@@ -81,8 +82,14 @@ class Supervisor:
         Raises:
             EngineDeadError: none is left; the message says what failed, and how often.
         """
+        if self._retired:
+            raise EngineDeadError(failure)
         if not self._budget.take():
             raise EngineDeadError(self._budget.spent(failure))
+
+    def retire(self) -> None:
+        """The engine is about to be ended: whatever it says from now on, it is not started again."""
+        self._retired = True
 
     def take(self, message: EngineReady | EngineFailed) -> bool:
         """Whether the message ends a start under way, so that it is nobody else's."""

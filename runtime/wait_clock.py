@@ -1,6 +1,5 @@
 """WaitClock: how long requests have waited in the queue, and for what."""
 
-import dataclasses
 import time
 
 from palladio.runtime.request_trace import WaitReason, WaitTimes
@@ -53,4 +52,6 @@ class WaitClock:
         return self._now()
 
     def _now(self) -> WaitTimes:
-        return dataclasses.replace(self._totals, num_retracted=self.num_retracted)
+        totals = self._totals.copy()
+        totals.num_retracted = self.num_retracted
+        return totals

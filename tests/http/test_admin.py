@@ -31,7 +31,7 @@ def test_while_the_engine_starts(http: httpx.Client, engine: FakeEngine) -> None
     ready = http.get("/ready")
     assert (ready.status_code, ready.json()) == (
         503,
-        {"state": "starting", "phase": "compile", "done": 3, "total": 10},
+        {"state": "starting", "phase": "compile", "done": 3, "total": 10, "eta_seconds": None},
     )
     assert "compile: 3 of 10" in http.get("/v1/models").json()["error"]["message"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.runtime.errors import EngineNotReadyError
+from palladio.runtime.errors import EngineDeadError, EngineNotReadyError
 from tests.fake_engine import CACHED_TOKENS, FakeEngine
 from tests.http.conftest import wait_until
 from tests.palladio.test_api_docs import names, paths_of, rows
@@ -104,6 +104,19 @@ def test_a_request_that_failed(http: httpx.Client, engine: FakeEngine) -> None:
     told = explain(http, "late")
     assert (told["status"], told["error"]) == ("failed", "the engine gave up")
     assert "ended early: the engine gave up" in told["summary"]
+
+
+def test_a_stream_that_failed_says_why(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.fail, engine.fail_after = EngineDeadError("the engine process was killed by SIGKILL"), 2
+    with http.stream("POST", COMPLETIONS, json=PROMPT | {"rid": "cut", "stream": True}) as stream:
+        assert list(stream.iter_lines())
+    told = explain(http, "cut")
+    assert (told["status"], told["error"]) == ("failed", "the engine process was killed by SIGKILL")
+
+
+def test_an_id_may_hold_slashes(http: httpx.Client) -> None:
+    http.post(COMPLETIONS, json=PROMPT | {"rid": "a/b c"})
+    assert explain(http, "a/b%20c")["id"] == "a/b c"
 
 
 def test_the_last_so_many_are_remembered(observe: Callable[..., httpx.Client]) -> None:

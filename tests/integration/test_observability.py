@@ -98,6 +98,8 @@ def test_json_logs_of_both_processes(launch, tmp_path: Path) -> None:
     server.http.post("/v1/completions", json=BODY | {"rid": "told"}, headers=headers).raise_for_status()
     lines = [json.loads(line) for line in server.log().splitlines() if line.startswith("{")]
     assert {"prefill", "decode", "request_times"} <= {line.get("event") for line in lines}
+    (times,) = [line for line in lines if line.get("event") == "request_times"]
+    assert times["total"] > times["prefill"] > 0
     (decode, *_) = [line for line in lines if line.get("event") == "decode"]
     assert decode["message"].startswith("Decode batch. #running-req: 1,")
     assert (decode["running_reqs"], decode["bucket_requests"], decode["level"]) == (1, 1, "info")

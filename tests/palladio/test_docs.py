@@ -37,7 +37,7 @@ def test_installs_of_the_readme_are_extras():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = re.findall(r"pip install '\.\[(\w+)\]'", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert set(named) == {"cpu", "tpu", "cuda13"}
-    assert set(named) | {"cuda12"} == set(extras)
+    assert set(named) | {"cuda12", "otel"} == set(extras)
 
 
 def test_make_targets_of_the_readme_exist():

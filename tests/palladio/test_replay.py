@@ -12,8 +12,8 @@ from palladio.replay import TOKENS_BEYOND, read_dump
 from palladio.runtime.crash_dump import FORMAT
 from palladio.runtime.errors import EngineDeadError
 from palladio.runtime.process_transport import ProcessTransport
+from tests.runtime.crashes import QUEUED, kill, running, serve_and_queue, tokens, until
 from tests.runtime.fake_core import FACTORY
-from tests.runtime.test_restarts import QUEUED, kill, running, serve_and_queue, tokens, until
 
 
 async def crash(folder, **flags):

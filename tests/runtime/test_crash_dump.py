@@ -25,8 +25,8 @@ from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.transport import ThreadTransport
+from tests.runtime.crashes import QUEUED, kill, once, running, serve_and_queue, tokens, until
 from tests.runtime.fake_core import FACTORY, make_ready
-from tests.runtime.test_restarts import QUEUED, kill, once, running, serve_and_queue, tokens, until
 
 LENGTH = FinishReason("length")
 

@@ -9,7 +9,9 @@ from palladio.runtime.output_processor import SampleProcessor, merge_outputs
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
 from palladio.runtime.request_front import RequestFront
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.request_trace import RequestTrace
 from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.timings import Timings
 from palladio.runtime.tokenizer import Tokenizer
 from tests.runtime.fake_core import make_ready
 from tests.tiny_tokenizer import build_tiny_tokenizer
@@ -247,3 +249,24 @@ def test_text_without_tokenizer():
         front.prompt_ids("Hello")
     with pytest.raises(InvalidRequestError, match="stop_token_ids"):
         front.expand("r", [5], SamplingParams(stop=["x"]), 1.0)
+
+
+def test_a_stop_string_keeps_what_the_engine_told_with_the_first_token(tokenizer):
+    first, *rest = tokenizer.encode("abcdef")
+    processor, trace = make(tokenizer, stop=["de"]), RequestTrace(queued=100.5)
+    processor.process(TokenOutput("r~0", [first], times=RequestTimes(100.0, 101.0, 102.0), trace=trace))
+    end = feed(processor, rest)[-1]
+    assert end.finish == FinishReason("stop", matched="de")
+    assert (end.times.scheduled, end.times.first_token, end.trace) == (101.0, 102.0, trace)
+    assert end.times.finished > 102.0
+    timings = Timings.of_output(end)
+    assert (timings.queue, timings.prefill, timings.compile_wait) == (1.0, 1.0, 0.0)
+    assert timings.decode == end.times.finished - 102.0
+    assert 0 < timings.detokenize < 5
+
+
+def test_detokenize_time_adds_up(tokenizer, monkeypatch):
+    ticks = iter(range(100))
+    monkeypatch.setattr("palladio.runtime.output_processor.time.perf_counter", lambda: float(next(ticks)))
+    outputs = feed(make(tokenizer), [7, 8, 9], FinishReason("length"))
+    assert [output.detokenize_seconds for output in outputs] == [1.0, 2.0, 3.0]

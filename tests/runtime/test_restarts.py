@@ -1,7 +1,6 @@
 """The engine's process dies, fails or hangs under requests, and is started again."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -9,69 +8,11 @@ import time
 
 import pytest
 
-from palladio.runtime.async_engine import AsyncEngine
-from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import DeadlineError, EngineDeadError, EngineNotReadyError, OverloadedError
-from palladio.runtime.messages import AbortRequests
-from palladio.runtime.process_transport import ProcessTransport
-from palladio.runtime.request_options import RequestOptions
-from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.messages import AbortRequests, EngineFailed
 from palladio.runtime.supervisor import WINDOW, RestartBudget
-from tests.runtime.fake_core import FACTORY
+from tests.runtime.crashes import QUEUED, kill, make, once, running, serve_and_queue, tokens, until
 from tests.runtime.test_engine_process import is_alive
-
-QUEUED = {"step_delay": 0.02, "max_running": 1}  # all but one request wait
-
-
-def make(tmp_path, knobs, **flags):
-    flags = {"skip_tokenizer_init": True, "json_model_override_args": json.dumps(knobs), **flags}
-    return AsyncEngine(EngineConfig.from_flags({"model_path": str(tmp_path), **flags}), ProcessTransport(FACTORY))
-
-
-@contextlib.asynccontextmanager
-async def running(tmp_path, knobs, **flags):
-    engine = make(tmp_path, knobs, **flags)
-    await engine.start()
-    await engine.wait_ready()
-    try:
-        yield engine
-    finally:
-        await engine.shutdown()
-
-
-def once(tmp_path, knobs, **later):
-    """Knobs of the first engine; the next ones have others."""
-    return {**knobs, "once": str(tmp_path / "once"), "later": later}
-
-
-async def tokens(engine, request_id, timeout=None, **params):
-    params = SamplingParams(**{"seed": 3, "max_tokens": 20} | params)
-    options = RequestOptions(timeout=timeout)
-    outputs = engine.generate([5], params, request_id=request_id, options=options)
-    return [(output.index, token) async for output in outputs for token in output.token_ids]
-
-
-async def until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen in {seconds} s"
-        await asyncio.sleep(0.005)
-
-
-async def serve_and_queue(engine, count=4, **params):
-    """One request that has had output, and others that wait; as tasks."""
-    served = engine.generate([5], SamplingParams(max_tokens=250), request_id="served")
-    await anext(served)
-    waiting = [asyncio.create_task(tokens(engine, f"w{i}", **params)) for i in range(count)]
-    while (await engine.stats()).num_running < 1 + count * params.get("n", 1):
-        await asyncio.sleep(0.01)
-    return served, waiting
-
-
-def kill(engine):
-    pid = engine._transport.pid
-    os.kill(pid, signal.SIGKILL)
-    return pid
 
 
 async def test_waiting_requests_survive_with_the_same_tokens(tmp_path, caplog):
@@ -230,6 +171,22 @@ async def test_shutdown_cuts_a_restart_short(tmp_path):
     assert time.monotonic() - begun < 4
     assert await waiting == []
     assert not is_alive(pid)
+
+
+async def test_no_restart_of_an_engine_that_fails_while_it_is_ended(tmp_path, monkeypatch):
+    engine = make(tmp_path, QUEUED)
+    await engine.start()
+    await engine.wait_ready()
+    stop = engine._transport.stop
+
+    async def fail_and_stop(timeout):
+        engine._on_message(EngineFailed("in its last step", config=False))
+        await stop(timeout)
+
+    monkeypatch.setattr(engine._transport, "stop", fail_and_stop)
+    await engine.shutdown()
+    await asyncio.sleep(0.05)
+    assert (engine.state, engine.num_restarts, engine._transport.pid) == ("dead", 0, None)
 
 
 async def test_a_hung_step_is_restarted(tmp_path, capfd, caplog):

@@ -15,10 +15,10 @@ from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason, TokenLogprob
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.request_trace import RequestTrace
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch
 from palladio.runtime.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.request_trace import RequestTrace
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 VOCAB_SIZE = 400  # the tokenizer knows 384: the last 16 ids are padding

@@ -1,0 +1,56 @@
+"""A server like `palladio serve`, but once the device's memory does not suffice for a step; for faults.py.
+
+XLA's error comes at a decode step of at least 8 requests, and takes the arrays with it that the step updates in place.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+from palladio import __main__ as command_line
+from palladio import launch_server
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.engine_loop import TokenEngine
+from palladio.runtime.messages import LoadProgress
+from palladio.runtime.process_transport import ProcessTransport
+
+MIN_REQUESTS, STEPS_BEFORE = 8, 20
+
+
+def create_core(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> TokenEngine:
+    """The engine core, with a step that fails."""
+    import jax  # not in the front's process
+
+    from palladio.runtime.engine_core import EngineCore
+    from palladio.runtime.model_runner import InFlightStep
+    from palladio.runtime.scheduled_batch import ScheduledBatch
+
+    core = EngineCore.create(config, on_progress)
+    runner, execute = core._runner, core._runner.execute
+    left = STEPS_BEFORE
+
+    def failing(batch: ScheduledBatch) -> InFlightStep:
+        nonlocal left
+        left -= batch.kind == "decode" and len(batch.rows) >= MIN_REQUESTS
+        if left > 0:
+            return execute(batch)
+        runner.execute = execute  # type: ignore[method-assign]
+        for array in jax.tree.leaves(runner._state[1:]):
+            array.delete()
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.")
+
+    runner.execute = failing  # type: ignore[method-assign]
+    return core
+
+
+def main() -> int:
+    def transport(**options: object) -> ProcessTransport:
+        return ProcessTransport("exhausted_server:create_core", **options)  # type: ignore[arg-type]
+
+    launch_server.ProcessTransport = transport  # type: ignore[assignment, misc]
+    return command_line.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""docs/operations.md names the metrics that there are."""
+
+import re
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from palladio.http.app import create_app
+from palladio.http.config import HttpConfig
+from palladio.http.observability_config import ObservabilityConfig
+from tests.fake_engine import FakeEngine
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+
+
+def test_every_metric_is_named_and_exists() -> None:
+    server: httpx.Client = TestClient(
+        create_app(FakeEngine(None), HttpConfig(), ObservabilityConfig(collect_tokens_histogram=True))
+    )
+    families = text_string_to_metric_families(server.get("/metrics").text)
+    served = {f"{family.name}{'_total' if family.type == 'counter' else ''}" for family in families}
+    section = PAGE.read_text(encoding="utf-8").split("### Metrics")[1].split("\n### ")[0]
+    assert set(re.findall(r"`((?:sglang|palladio):[a-z]\w+)", section)) == served
