@@ -18,6 +18,7 @@ from typing import Any
 
 from aot_targets import TARGETS, Target  # isort: skip  # first: it tells jax where to run
 import jax
+import jax.numpy as jnp
 from aot_steps import DEFAULTS, DTYPE, MODELS, Sizes, declare, device_shape, memory_needs
 from jax.sharding import Mesh
 
@@ -45,10 +46,16 @@ def compile_them(mesh: Mesh, programs: StepPrograms, keys: Iterable[ProgramKey])
     return compiled
 
 
-def bytes_held(compiled: Mapping[ProgramKey, Any]) -> int:
-    """All that stays on the device, as the compiler lays it out: what the largest forward step and `reset` take."""
+def bytes_held(config: ModelConfig, compiled: Mapping[ProgramKey, Any]) -> int:
+    """All that stays on the device, as the compiler lays it out: what the largest forward step takes, the sampler's
+    state, which `reset` takes, and the head's weights, which forward steps do not take unless they are the embedding's.
+    """
     forward = max(program.memory_analysis().argument_size_in_bytes for program in compiled.values())
-    return int(forward + compiled[ProgramKey("reset")].memory_analysis().argument_size_in_bytes)
+    sampler = compiled[ProgramKey("reset")].memory_analysis().argument_size_in_bytes
+    key = next(key for key in compiled if key.name == "score")
+    hidden = key.num_tokens * (config.hidden_size * jnp.dtype(DTYPE).itemsize + 4)
+    head = compiled[key].memory_analysis().argument_size_in_bytes - hidden
+    return int(forward + sampler + (0 if config.tie_word_embeddings else head))
 
 
 def compare(config: ModelConfig, target: Target, num_devices: int, sizes: Sizes, *, everything: bool) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def compare(config: ModelConfig, target: Target, num_devices: int, sizes: Sizes,
     programs = declare(config, shape, structure, weights, plan.num_pages, sizes)
     keys = programs.built.declared if everything else [*largest, ProgramKey("reset")]
     compiled = compile_them(mesh, programs, keys)
-    workspace, held = workspace_of(compiled.values(), num_programs), bytes_held(compiled)
+    workspace, held = workspace_of(compiled.values(), num_programs), bytes_held(config, compiled)
     planned = plan.report
     return {
         "num_tokens": plan.num_tokens,

@@ -1,6 +1,6 @@
 """The process that `palladio compile` starts: jax is imported here and not in the command line's own process.
 
-    python -m palladio.compile_worker < config.json
+python -m palladio.compile_worker < config.json
 """
 
 import sys

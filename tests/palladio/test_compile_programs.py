@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.tiny_engine import build_tiny_model_dir
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMITS = ["--page-size", "4", "--max-total-tokens", "256", "--max-running-requests", "1", "--chunked-prefill-size", "16"]
+LIMITS = ["--page-size=4", "--max-total-tokens=256", "--max-running-requests=1", "--chunked-prefill-size=16"]
 
 
 @pytest.fixture(scope="module")

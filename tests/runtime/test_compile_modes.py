@@ -1,4 +1,4 @@
-"""--compile full, background and lazy, and exported programs: the same tokens, and nothing compiled behind one's back."""
+"""--compile full, background and lazy, and exported programs: the same tokens, and nothing compiled unasked."""
 
 import logging
 import threading
