@@ -125,6 +125,10 @@ class EngineCore:
             self._on_recompile(self._num_unannounced_compiles() - num_compiles)
         return outputs
 
+    def close(self) -> None:
+        """What is compiled in the background ends with the present program."""
+        self._runner.programs.built.cancel()
+
     def flush_cache(self) -> None:
         """Drops the prefix cache.
 

@@ -59,6 +59,8 @@ class TokenEngine(Protocol):
     @property
     def has_work(self) -> bool: ...
     def step(self) -> list[TokenOutput]: ...
+    def close(self) -> None:
+        """Nothing is asked of it any more: threads that work for it end soon, and emit nothing."""
 
 
 CoreFactory = Callable[[EngineConfig, Callable[[LoadProgress], None]], TokenEngine]
@@ -97,7 +99,7 @@ def run_engine(
         emit(EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False))
         return
     emit(dataclasses.replace(core.ready, startup_seconds=time.perf_counter() - started))
-    with _watchdog(core.activity, config, end_hung):
+    with _watchdog(core.activity, config, end_hung), contextlib.closing(core):
         run_engine_loop(core, inbox, emit)
 
 

@@ -79,6 +79,7 @@ def main() -> None:
     incoming.close()
     outgoing.close()
     context.term()
+    os._exit(0)  # a thread may be compiling: nobody waits for that program any more
 
 
 class _ZmqInbox:

@@ -122,7 +122,7 @@ class ProgramSet(Generic[Key]):
         return declared.jitted, declared.args
 
     def cancel(self) -> None:
-        """What is being built ends with the present programs."""
+        """What is being built ends with the present programs, which nobody hears of any more."""
         self._cancelled.set()
 
     def build(self, keys: Iterable[Key], on_built: OnBuilt = lambda: None) -> None:
@@ -180,7 +180,8 @@ class ProgramSet(Generic[Key]):
                 self._build(key)
             except jax.errors.JaxRuntimeError:
                 logger.exception("program %s could not be compiled; larger or smaller ones serve in its place", key)
-            on_built()
+            if not self._cancelled.is_set():
+                on_built()
 
     def _build(self, key: Key) -> None:
         start = time.perf_counter()

@@ -1,8 +1,8 @@
 """Building an engine's programs: all of them, the first few, or none, as --compile says, while the weights load."""
 
+import concurrent.futures
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -40,7 +40,7 @@ class WarmUp:
         self._on_progress = on_progress
         self._shows = False
         self._start = time.perf_counter()
-        self._error: jax.errors.JaxRuntimeError | None = None
+        self._num_before = 0  # programs that were built when `_start` began
         everything = programs.built.declared
         self._first: list[ProgramKey] = []
         self._rest: list[ProgramKey] = []
@@ -50,13 +50,14 @@ class WarmUp:
             self._first = programs.first_keys(splits_prompts=config.scheduler.chunked_prefill_size != -1)
             self._rest = background_order(everything, self._first)
         self._total = len(self._first)
-        self._thread = threading.Thread(target=self._build, name="warm-up", daemon=True)
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="warm-up")
+        self._work: concurrent.futures.Future[None] | None = None
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """Builds while the body loads; ends, with what is under way, if the body fails."""
         self._start = time.perf_counter()
-        self._thread.start()
+        self._work = self._pool.submit(self._build)
         try:
             yield
         except BaseException:
@@ -69,37 +70,38 @@ class WarmUp:
         Raises:
             ConfigError: one of them does not fit the device.
         """
+        assert self._work is not None, "see `beside`"
+        built = self._programs.built
         self._shows = True
         self._report()
-        self._thread.join()
-        self._shows = False
-        if self._error is not None:
-            refused = self._programs.built.refused
-            if is_out_of_memory(self._error) and refused is not None:
-                advice = compile_advice(refused, self._programs.buckets)
-                raise ConfigError(f"{advice}. XLA says: {self._error}") from self._error
-            raise self._error
-        built = self._programs.built
+        try:
+            self._work.result()
+        except jax.errors.JaxRuntimeError as error:
+            if built.refused is None or not is_out_of_memory(error):
+                raise
+            raise ConfigError(f"{compile_advice(built.refused, self._programs.buckets)}. XLA says: {error}") from error
+        finally:
+            self._shows = False
+            self._pool.shutdown()
         for line in describe_programs(built.reports):
             logger.info(line)
         if self._rest:
             logger.info("%d more programs are compiled in the background", len(self._rest))
             self._shows = True
-            self._start, self._total = time.perf_counter(), len(built) + len(self._rest)
+            self._start, self._num_before, self._total = time.perf_counter(), len(built), len(built) + len(self._rest)
+            self._report()
             built.build_in_background(self._rest, self._report_rest)
 
     def _build(self) -> None:
-        try:
-            self._programs.built.build(self._first, self._report)
-            self.seconds = time.perf_counter() - self._start
-        except jax.errors.JaxRuntimeError as error:
-            self._error = error
+        self._programs.built.build(self._first, self._report)
+        self.seconds = time.perf_counter() - self._start
 
     def _report(self) -> None:
         if self._shows:
             done = len(self._programs.built)
             elapsed = time.perf_counter() - self._start
-            eta = elapsed / done * (self._total - done) if done else None
+            num_here = done - self._num_before
+            eta = elapsed / num_here * (self._total - done) if num_here else None
             self._on_progress(LoadProgress("compile", done, self._total, eta))
 
     def _report_rest(self) -> None:

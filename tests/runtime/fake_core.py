@@ -101,6 +101,9 @@ class FakeEngineCore:
             if self._running.pop(request_id, None) is not None:
                 self.aborted.append(request_id)
 
+    def close(self):
+        pass
+
     def flush_cache(self):
         if self._running:
             raise OverloadedError("requests are running")
