@@ -35,7 +35,7 @@ class Usage:
 
     def timings(self) -> dict[str, Any]:
         """`timings` of the samples that have ended: of several, the longest; detokenize and the counts are sums."""
-        ends = [output for output in self._latest.values() if output.times is not None]
+        ends = [output for output in self._latest.values() if output.finish is not None and output.times is not None]
         each = [Timings.of_output(end) for end in ends]
 
         def longest(values: Iterable[float | None]) -> float | None:

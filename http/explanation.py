@@ -42,7 +42,9 @@ def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_runn
         live: what the engine says of samples that have not ended, by their index in the request.
         max_running: requests that run at once, at most.
     """
-    samples = [_sample(index, sample, live.get(index), max_running) for index, sample in enumerate(record.samples)]
+    samples = [
+        _sample(record, index, sample, live.get(index), max_running) for index, sample in enumerate(record.samples)
+    ]
     states = {sample["status"] for sample in samples}
     under_way = "waiting" if states == {"waiting"} else "running"
     texts = [sample["summary"] for sample in samples]
@@ -61,17 +63,19 @@ def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_runn
     }
 
 
-def _sample(index: int, sample: SampleRecord, live: LiveRequest | None, max_running: int) -> dict[str, Any]:
+def _sample(
+    record: RequestRecord, index: int, sample: SampleRecord, live: LiveRequest | None, max_running: int
+) -> dict[str, Any]:
     story = _Story.of_live(live) if live is not None else None
     if sample.end is not None:
         story = _Story.of_end(sample.end)
-    status = "finished" if sample.end is not None else "unknown" if live is None else live.status
-    finish = None if sample.end is None else sample.end.finish
-    answer: dict[str, Any] = {"index": index, "status": status}
-    if finish is not None:
-        answer["finish_reason"] = finish.type
+    answer: dict[str, Any] = {"index": index, "status": _status(record, sample, live)}
+    if sample.end is not None and sample.end.finish is not None:
+        answer["finish_reason"] = sample.end.finish.type
     if story is None:
-        return answer | {"summary": "the engine has nothing to say about it"}
+        if record.ended is None:
+            return answer | {"summary": "the engine has nothing to say about it"}
+        return answer | {"summary": f"nothing had come of it after {record.ended - record.received:.2f} s"}
     answer["summary"] = _summarize(story, None if live is None or sample.end is not None else live.queue, max_running)
     answer |= {f"{name}_seconds": value for name, value in timing_fields(story.timings).items()}
     answer |= {
@@ -85,6 +89,14 @@ def _sample(index: int, sample: SampleRecord, live: LiveRequest | None, max_runn
     if live is not None and live.queue is not None and sample.end is None:
         answer |= {f"queue_{name}": value for name, value in dataclasses.asdict(live.queue).items()}
     return answer
+
+
+def _status(record: RequestRecord, sample: SampleRecord, live: LiveRequest | None) -> str:
+    if sample.end is not None and sample.end.finish is not None:
+        return "finished"
+    if record.status != "live":
+        return "failed"
+    return "unknown" if live is None else live.status
 
 
 def timing_fields(timings: Timings) -> dict[str, float | None]:

@@ -26,13 +26,13 @@ class Snapshot:
 
     Attributes:
         model_name: the label of every sample.
-        state: of the engine.
-        info, stats: None: it does not answer now.
+        is_up: the engine takes requests, and answers.
+        info: None: it has not been ready yet. stats: None: it does not answer now.
         num_restarts: of the engine.
     """
 
     model_name: str
-    state: str
+    is_up: bool
     front: FrontMetrics
     info: EngineReady | None
     stats: EngineStats | None
@@ -57,7 +57,7 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterator[Family]:
         snapshot = self._snapshot
         write = _Writer(snapshot.model_name)
-        yield write.gauge("palladio:engine_up", "1 while the engine takes requests", snapshot.state == "ready")
+        yield write.gauge("palladio:engine_up", "1 while the engine takes requests, and answers", snapshot.is_up)
         yield write.counter("palladio:engine_restarts", "Engines started after a failure", snapshot.num_restarts)
         yield from _front(write, snapshot.front)
         if snapshot.info is not None:

@@ -51,10 +51,11 @@ class Observer:
         return record
 
     def find(self, request_id: str) -> RequestRecord | None:
-        """By its own id, or by its X-Request-Id."""
+        """By its own id, by its X-Request-Id, or by the id of one of its prompts."""
         record = self.live.get(request_id)
         if record is None:
-            record = next((one for one in self.live.values() if one.origin.shown_id == request_id), None)
+            others = (one for one in self.live.values() if request_id == one.origin.shown_id or request_id in one.ids)
+            record = next(others, None)
         return record or self.finished.find(request_id)
 
     def close(self) -> None:

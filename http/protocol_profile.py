@@ -1,12 +1,10 @@
 """The body of /start_profile: SGLang's fields, each applied or refused with a reason."""
 
-import tempfile
-import time
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from palladio.http.profile_folder import ProfileFolder
 from palladio.http.protocol import WireModel
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.profile_options import ProfileOptions
@@ -38,10 +36,13 @@ class StartProfileRequest(WireModel):
     profile_id: str | None = None
     profile_prefix: str | None = None
 
-    def options(self) -> ProfileOptions:
+    def options(self, folder: ProfileFolder) -> ProfileOptions:
         """
+        Args:
+            folder: where it may be written.
+
         Raises:
-            InvalidRequestError: a field asks for what XLA's profiler has not.
+            InvalidRequestError: a field asks for what XLA's profiler has not, or for a place elsewhere.
         """
         given: dict[str, Any] = self.model_dump(include=set(REFUSED))
         for name, reason in REFUSED.items():
@@ -56,7 +57,7 @@ class StartProfileRequest(WireModel):
         python = self.python_tracer_level
         host = 2 if self.host_tracer_level is None else self.host_tracer_level
         return ProfileOptions(
-            self.output_dir or str(Path(tempfile.gettempdir()) / time.strftime("palladio-profile-%Y%m%d-%H%M%S")),
+            folder.place(self.output_dir),
             start_step=self.start_step or 0,
             num_steps=self.num_steps,
             host_tracer_level=host if "CPU" in activities else 0,

@@ -109,7 +109,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
         http = dataclasses.asdict(context.config)
         http["api_key"] = None if context.config.api_key is None else "(set)"
         limits = dataclasses.asdict(engine.info)
-        stats = describe_stats(await engine.stats())
+        stats = describe_stats(await engine.stats(check_integrity=True))
         return (
             engine.config.flags()
             | http

@@ -1,20 +1,21 @@
 """What the server tells about itself and its requests: metrics, explanations, profiles."""
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.context import Context
+from palladio.http.engine_stats import EngineStatsReader
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.explanation import explain_record
 from palladio.http.exposition import Snapshot, expose
+from palladio.http.profile_folder import ProfileFolder
 from palladio.http.protocol_profile import StartProfileRequest
 from palladio.http.request_record import RequestRecord
 from palladio.runtime.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest
-
-STATS_TIMEOUT = 5.0  # seconds; a scrape that takes longer is given up by usual scrapers (10)
+from palladio.runtime.messages import EngineReady, LiveRequest
 
 
 def observe_router(context: Context) -> APIRouter:
@@ -26,22 +27,30 @@ def observe_router(context: Context) -> APIRouter:
 
 
 def _add_metrics(router: APIRouter, context: Context) -> None:
+    reader = EngineStatsReader(context.engine)
+
     @router.get("/metrics", response_model=None)
     async def metrics(request: Request) -> Response:
         """Prometheus's text; always 200: an engine that does not answer is told by palladio:engine_up."""
-        info, stats = await _ask_engine(context)
-        engine = context.engine
-        front = context.observer.metrics
-        snapshot = Snapshot(context.model_names[0], engine.state, front, info, stats, engine.num_restarts)
+        stats, engine = await reader.read(), context.engine
+        snapshot = Snapshot(
+            context.model_names[0],
+            is_up=stats is not None and engine.state == "ready",
+            front=context.observer.metrics,
+            info=_limits(context),
+            stats=stats,
+            num_restarts=engine.num_restarts,
+        )
         text, content_type = expose(snapshot, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 
 
-async def _ask_engine(context: Context) -> tuple[EngineReady | None, EngineStats | None]:
+def _limits(context: Context) -> EngineReady | None:
+    """None: it has never been ready."""
     try:
-        return context.engine.info, await context.engine.stats(STATS_TIMEOUT)
+        return context.engine.info
     except (EngineDeadError, EngineNotReadyError):
-        return None, None
+        return None
 
 
 def _add_explain(router: APIRouter, context: Context) -> None:
@@ -64,31 +73,27 @@ def _add_explain(router: APIRouter, context: Context) -> None:
 
 async def _ask_about(context: Context, record: RequestRecord) -> dict[int, LiveRequest]:
     """What the engine says of the samples that have not ended, by their index in the request."""
-    states: dict[int, LiveRequest] = {}
-    for job in record.jobs:
-        try:
-            found = await context.engine.explain(job.request_id)
-        except (EngineDeadError, EngineNotReadyError):
-            return states  # it is being started again; what is known here is told
-        states |= {job.first_index + index: state for index, state in found.items()}
-    return states
+    jobs = list(record.jobs)
+    try:
+        found = await context.engine.explain([job.request_id for job in jobs])
+    except (EngineDeadError, EngineNotReadyError):
+        return {}  # it is being started again; what is known here is told
+    return {job.first_index + index: state for job in jobs for index, state in found.get(job.request_id, {}).items()}
 
 
 def _add_profile(router: APIRouter, context: Context) -> None:
-    engine = context.engine
+    engine, folder = context.engine, ProfileFolder(context.observability.profile_folder)
 
-    @router.get("/start_profile", include_in_schema=False)
     @router.post("/start_profile", openapi_extra=describe_body(StartProfileRequest))
     async def start_profile(
         body: Annotated[StartProfileRequest, Depends(JsonBody(StartProfileRequest, is_optional=True))],
     ) -> dict[str, str]:
         """Begins a trace of the engine's host and device, in the xplane format."""
         context.require_ready()
-        options = body.options()
+        options = await asyncio.to_thread(body.options, folder)
         await engine.start_profile(options)
         return {"output_dir": options.output_dir}
 
-    @router.get("/stop_profile", include_in_schema=False)
     @router.post("/stop_profile")
     async def stop_profile() -> dict[str, str]:
         """Writes the trace; no step runs meanwhile."""

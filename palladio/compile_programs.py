@@ -12,7 +12,10 @@ from palladio.runtime.errors import PalladioError
 
 
 def compile_programs(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Compiles for a launch command; returns the exit code: 0, 2 for a wrong flag, 1 for any other failure.
+    """Compiles for a launch command.
+
+    Returns:
+        The exit code: 0, 2 for a wrong flag, 130 after Ctrl-C, 1 for any other failure.
 
     Args:
         argv: flags of `palladio serve`; without --model-path it is about the embedded model.
@@ -23,10 +26,13 @@ def compile_programs(argv: Sequence[str], environment: Mapping[str, str]) -> int
     except PalladioError as error:
         return report_error(error)
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-    child = subprocess.run(
-        [sys.executable, "-P", "-m", "palladio.compile_worker"],
-        input=msgspec.json.encode(config),
-        env={**environment, **gpu_memory(environment), "PYTHONPATH": path},
-        check=False,
-    )
-    return child.returncode
+    try:
+        child = subprocess.run(
+            [sys.executable, "-P", "-m", "palladio.compile_worker"],
+            input=msgspec.json.encode(config),
+            env={**environment, **gpu_memory(environment), "PYTHONPATH": path},
+            check=False,
+        )
+    except KeyboardInterrupt:  # the worker has had it too
+        return 130
+    return child.returncode if child.returncode >= 0 else 1

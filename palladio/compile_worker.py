@@ -21,6 +21,8 @@ def main() -> int:
         compile_ahead(msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig))
     except PalladioError as error:
         return report_error(error)
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

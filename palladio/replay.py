@@ -15,7 +15,7 @@ from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.crash_dump import FORMAT, CrashDump, RecordedSample
 from palladio.runtime.errors import ConfigError, PalladioError
-from palladio.runtime.logs import configure_logging
+from palladio.runtime.logs import configure_logging, escape_control
 from palladio.runtime.outputs import FinishReason
 from palladio.runtime.process_transport import ProcessTransport
 from palladio.server_args import own_flags, parse_server_args
@@ -204,7 +204,7 @@ def _describe(finish: FinishReason | None) -> str:
 def _report(dump: CrashDump, outcomes: Sequence[Outcome], config: EngineConfig) -> int:
     for index, (sample, outcome) in enumerate(zip(dump.requests, outcomes, strict=True)):
         if outcome.difference:
-            print(f"request {index} ({sample.request.request_id}): {outcome.difference}")
+            print(escape_control(f"request {index} ({sample.request.request_id}): {outcome.difference}"))
     num_different = sum(bool(outcome.difference) for outcome in outcomes)
     unfinished = sum(not _has_ended(sample) for sample in dump.requests)
     print(

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -194,19 +194,23 @@ class AsyncEngine:
         if not reply.ok:
             raise OverloadedError(reply.message)
 
-    async def stats(self, timeout: float = 20.0) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
         """See EngineClient.stats."""
-        reply = await self._call(GetStats, timeout)
+        reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity), timeout)
         assert reply.stats is not None
         return reply.stats
 
-    async def explain(self, request_id: str) -> dict[int, LiveRequest]:
+    async def explain(self, request_ids: Sequence[str]) -> dict[str, dict[int, LiveRequest]]:
         """See EngineClient.explain."""
-        states: dict[int, LiveRequest] = {}
-        for index, engine_id in self._streams.running(request_id).items():
-            reply = await self._call(functools.partial(Explain, request_id=engine_id), timeout=20.0)
-            if reply.request is not None:
-                states[index] = reply.request
+        places = {
+            engine_id: (name, index) for name in request_ids for index, engine_id in self._streams.running(name).items()
+        }
+        states: dict[str, dict[int, LiveRequest]] = {}
+        if places:
+            reply = await self._call(functools.partial(Explain, request_ids=list(places)), timeout=20.0)
+            for state in reply.requests:
+                name, index = places[state.request_id]
+                states.setdefault(name, {})[index] = state
         return states
 
     async def start_profile(self, options: ProfileOptions) -> None:

@@ -4,7 +4,6 @@ Positions, page ids, block tables and sampled tokens are derived or kept on the 
 small int32 vector a step crosses the border. Their layout is here and nowhere else.
 """
 
-import bisect
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -50,7 +49,7 @@ class ForwardLayout:
 
     Attributes:
         num_requests: B. num_tokens: T. num_updates: U, changes of the block table.
-        sample_sizes: of how many first rows the step hands over hidden states: the sample buckets, up to B.
+        sample_sizes: of how many first rows the step hands over hidden states: the sample buckets; over B it pads.
         num_steps: forward passes; more than one only of a decode step.
     """
 
@@ -68,8 +67,7 @@ class ForwardLayout:
     @classmethod
     def prefill(cls, bucket: PrefillBucket, page_size: int, sample_sizes: Sequence[int]) -> Self:
         num_updates = bucket.num_tokens // page_size + bucket.num_requests + SPARE_UPDATES
-        useful = tuple(sample_sizes[: bisect.bisect_left(sample_sizes, bucket.num_requests) + 1])
-        return cls(bucket.num_requests, bucket.num_tokens, num_updates, useful)
+        return cls(bucket.num_requests, bucket.num_tokens, num_updates, tuple(sample_sizes))
 
     @property
     def size(self) -> int:

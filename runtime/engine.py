@@ -200,7 +200,7 @@ class Engine:
 
     def get_server_info(self) -> dict[str, Any]:
         """Flags, the limits that the engine settled on, and a snapshot of its state."""
-        stats = self._run(self._engine.stats())
+        stats = self._run(self._engine.stats(check_integrity=True))
         limits = dataclasses.asdict(self._engine.info)
         return self._engine.config.flags() | limits | {"internal_states": [describe_stats(stats)]}
 

@@ -1,6 +1,6 @@
 """EngineClient: the whole of what a front (HTTP routes, offline callers) may ask of an engine."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from palladio.runtime.config import EngineConfig
@@ -88,16 +88,21 @@ class EngineClient(Protocol):
             OverloadedError: requests are running.
         """
 
-    async def stats(self, timeout: float = 20.0) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
         """A snapshot from the engine loop itself.
+
+        Args:
+            timeout: seconds.
+            check_integrity: look for pages and slots that are owned wrongly; no step runs meanwhile.
 
         Raises:
             EngineDeadError: the engine ended or does not answer within `timeout` seconds.
         """
         ...
 
-    async def explain(self, request_id: str) -> dict[int, LiveRequest]:
-        """What the engine is doing with a request, by sample; those that have ended, or are unknown, are left out.
+    async def explain(self, request_ids: Sequence[str]) -> dict[str, dict[int, LiveRequest]]:
+        """What the engine is doing with requests, by request id and sample, in one round trip; samples that have ended
+        are left out, and so are ids that are unknown.
 
         Raises:
             EngineNotReadyError: it is being restarted.
@@ -109,14 +114,14 @@ class EngineClient(Protocol):
         """Begins a trace of the device and the host.
 
         Raises:
-            InvalidRequestError: one is under way, or its folder cannot be made.
+            InvalidRequestError: one is under way, its folder cannot be written, or the profiler refuses.
         """
 
     async def stop_profile(self) -> str:
         """Ends the trace; returns the folder that it is in.
 
         Raises:
-            InvalidRequestError: none is under way.
+            InvalidRequestError: none is under way, or it could not be written.
         """
         ...
 

@@ -14,7 +14,7 @@ from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_idle import DeviceIdle
 from palladio.runtime.errors import OverloadedError
-from palladio.runtime.explain import explain_request, num_retracted_waiting
+from palladio.runtime.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.messages import (
     AddRequest,
     CompileStats,
@@ -29,6 +29,7 @@ from palladio.runtime.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.outputs import FinishReason, TokenOutput
 from palladio.runtime.profile_options import ProfileOptions
 from palladio.runtime.profiler import Profiler
+from palladio.runtime.program_set import ProgramError
 from palladio.runtime.request import Request, RequestStatus
 from palladio.runtime.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduler import Scheduler
@@ -73,7 +74,7 @@ class EngineCore:
         self._in_flight: deque[InFlightStep] = deque()
         self._idle = DeviceIdle()
         self._tracer = StepTracer(scheduler)
-        self._profiler = Profiler()
+        self._profiler = Profiler(self.activity)
         self._self_check = CacheSelfCheck(
             config.cache.cache_self_check, scheduler, runner.page_difference, ready.random_seed
         )
@@ -126,8 +127,9 @@ class EngineCore:
         return outputs
 
     def close(self) -> None:
-        """What is compiled in the background ends with the present program."""
+        """What is compiled in the background ends with the present program; a profile is dropped."""
         self._runner.programs.built.cancel()
+        self._profiler.close()
 
     def flush_cache(self) -> None:
         """Drops the prefix cache.
@@ -140,9 +142,9 @@ class EngineCore:
             raise OverloadedError("The cache can only be flushed when no request runs")
         self._scheduler.cache.flush()
 
-    def explain(self, request_id: str) -> LiveRequest | None:
-        """What a request does and waits for; None: it has ended."""
-        return explain_request(self._scheduler, request_id)
+    def explain(self, request_ids: list[str]) -> list[LiveRequest]:
+        """What these requests do and wait for, without those that have ended."""
+        return explain_requests(self._scheduler, request_ids)
 
     def start_profile(self, options: ProfileOptions) -> None:
         """See Profiler.start."""
@@ -152,8 +154,10 @@ class EngineCore:
         """See Profiler.stop."""
         return self._profiler.stop()
 
-    def stats(self) -> EngineStats:
+    def stats(self, *, check_integrity: bool = False) -> EngineStats:
+        """A snapshot. Args: check_integrity: look for pages and slots that are owned wrongly, if nothing runs."""
         cache = self._scheduler.cache
+        is_still = not self._scheduler.running and not self._self_check.is_running
         return EngineStats(
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),
@@ -161,7 +165,7 @@ class EngineCore:
             num_total_tokens=cache.num_total_tokens,
             last_gen_throughput=self._log.last_gen_throughput,
             num_compiles_after_ready=self._num_recompiles,
-            integrity_error=None if self._scheduler.running or self._self_check.is_running else self._integrity_error(),
+            integrity_error=self._integrity_error() if check_integrity and is_still else None,
             cache=dataclasses.replace(
                 cache.stats(),
                 num_self_checks=self._self_check.num_checks,
@@ -186,7 +190,12 @@ class EngineCore:
         started = time.perf_counter()
         try:
             step = self._runner.execute(batch)
+        except ProgramError as error:
+            outputs = self._fail(batch, str(error))
+            self._scheduler.cache.flush()  # it counts on pages that this step should have filled
+            return outputs
         except jax.errors.JaxRuntimeError as error:
+            self._self_check.cancel()
             outputs = self._process(keep=0)
             return outputs + self._recover(batch, error)
         self._idle.dispatched(step, started)
@@ -207,13 +216,13 @@ class EngineCore:
             waits = not step.is_done
             try:
                 read = self._runner.read(step)
+                self._self_check.compare(step.batch)
             except jax.errors.JaxRuntimeError as error:
                 return outputs + self._recover(step.batch, error)
             if waits:
                 self._idle.waited(step)
             self._idle.look()
             self._tracer.read(step.batch, step.num_steps)
-            self._self_check.compare(step.batch)
             for number, tokens in enumerate(read):
                 outputs += self._scheduler.process(step.batch, tokens, number)
             self._idle.look()
@@ -234,14 +243,18 @@ class EngineCore:
         self._tracer.forget()
         self._idle.rest()
         self._self_check.cancel()
-        finish = FinishReason("abort", message=message, status=500)
-        failed = [row.request for row in batch.rows if row.request.status is not RequestStatus.FINISHED]
-        outputs = [self._scheduler.fail(request, finish) for request in failed]
+        outputs = self._fail(batch, message)
         self._scheduler.start_over()
         compiles = self._monitor.count_here().compiles
         self._runner.reset_state()
         self._num_recovery_compiles += self._monitor.count_here().compiles - compiles
         return outputs
+
+    def _fail(self, batch: ScheduledBatch, message: str) -> list[TokenOutput]:
+        """Ends the requests of a step."""
+        finish = FinishReason("abort", message=message, status=500)
+        requests = [row.request for row in batch.rows if row.request.status is not RequestStatus.FINISHED]
+        return [self._scheduler.fail(request, finish) for request in requests]
 
     def _num_unannounced_compiles(self) -> int:
         """What XLA has compiled in this thread, but for the programs of the set and what a recovery takes."""

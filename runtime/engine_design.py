@@ -1,9 +1,11 @@
 """EngineDesign: all of an engine that flags, model and device decide, before a single weight is loaded."""
 
 import dataclasses
+import functools
 import json
 import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,11 +19,12 @@ from palladio.model.sharding import make_mesh
 from palladio.model.weights import abstract_model
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, use_persistent_cache
-from palladio.runtime.compile_plan import ProgramKey, largest_keys
+from palladio.runtime.compile_plan import ProgramKey
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
+from palladio.runtime.memory import MemoryNeeds, MemoryPlan, device_memory, plan_memory
+from palladio.runtime.out_of_memory import compile_advice, explaining_compiles
 from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.program_store import ProgramStore
 from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
@@ -74,20 +77,18 @@ class EngineDesign:
             abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, attention_backend=execution.attention_backend)
         )
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
-        store = None
-        if execution.compiled_dir is not None:
-            text = f"{model} {execution.attention_backend} {shape} {buckets.sample}"
-            store = ProgramStore(Path(execution.compiled_dir).expanduser(), text, device)
+        stores = _Stores.of(config, f"{model} {execution.attention_backend} {shape} {buckets.sample}", shape)
 
         def declare(num_pages: int) -> StepPrograms:
-            built: ProgramSet[ProgramKey] = ProgramSet(monitor, store)
+            built: ProgramSet[ProgramKey] = ProgramSet(monitor, stores.exports)
+            built.advise = functools.partial(compile_advice, buckets=buckets)
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
         needs = _needs(config, device, shape, weights, limits)
-        memory = DeviceMemory.of(device)
+        memory = device_memory(device, needs)
         plan = plan_memory(memory, needs, 0)
         if plan.is_tight:
-            plan = plan_memory(memory, needs, _measure_workspace(declare(PROBE_PAGES), buckets))
+            plan = plan_memory(memory, needs, stores.workspace(buckets, lambda: declare(PROBE_PAGES)))
         seed = random.SystemRandom().randrange(2**31) if execution.random_seed is None else execution.random_seed
         return cls(
             config=config,
@@ -100,7 +101,7 @@ class EngineDesign:
             shape=shape,
             plan=plan,
             programs=declare(plan.num_pages),
-            store=store,
+            store=stores.exports,
             monitor=monitor,
         )
 
@@ -158,10 +159,46 @@ def _needs(
     )
 
 
-def _measure_workspace(programs: StepPrograms, buckets: Buckets) -> int:
-    logger.info("Compiling the largest programs to see how much memory they need")
-    programs.built.build(largest_keys(buckets, next(iter(programs.layouts.decode.values())).num_steps))
-    return programs.built.workspace
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Stores:
+    """Where an engine looks for what was found or made before.
+
+    Attributes:
+        exports: --compiled-dir. notes: beside the persistent cache. None: there is none.
+    """
+
+    exports: ProgramStore | None
+    notes: ProgramStore | None
+
+    @classmethod
+    def of(cls, config: EngineConfig, model: str, shape: DeviceShape) -> Self:
+        devices = list(shape.mesh.devices.flat)
+        cache, exports = config.execution.cache_path(), config.execution.compiled_dir
+        return cls(
+            None if exports is None else ProgramStore(Path(exports).expanduser(), model, devices),
+            None if cache is None else ProgramStore(cache / "plans", model, devices),
+        )
+
+    def workspace(self, buckets: Buckets, declare: Callable[[], StepPrograms]) -> int:
+        """Bytes that the programs need, as noted, or measured with those that `declare` gives.
+
+        Raises:
+            ConfigError: one is too large for the device.
+        """
+        stores = [store for store in (self.exports, self.notes) if store is not None]
+        noted = next((size for store in stores if (size := store.load_workspace(buckets)) is not None), None)
+        if noted is not None:
+            return noted
+        programs = declare()
+        logger.info("Compiling the largest programs to see how much memory they need")
+        with explaining_compiles(programs.built, buckets):
+            programs.built.build(programs.largest_keys())
+        if self.notes is not None:
+            try:
+                self.notes.save_workspace(buckets, programs.built.workspace)
+            except OSError as error:
+                logger.warning("how much memory the programs need is not kept: %s", error)
+        return programs.built.workspace
 
 
 def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:

@@ -1,26 +1,55 @@
 """What a request that has not ended is doing, and what it waits for."""
 
+import dataclasses
 import itertools
+from collections.abc import Iterable
+from typing import Self
 
 from palladio.runtime.messages import LiveRequest
-from palladio.runtime.request import Request
+from palladio.runtime.request import Request, RequestStatus
 from palladio.runtime.request_trace import QueueState
 from palladio.runtime.scheduler import Scheduler
 
 
-def explain_request(scheduler: Scheduler, request_id: str) -> LiveRequest | None:
-    """The state of the request with this engine-side id; None: it has ended, or never was."""
-    request = scheduler.find(request_id)
-    if request is None:
-        return None
+def explain_requests(scheduler: Scheduler, request_ids: Iterable[str]) -> list[LiveRequest]:
+    """The states of the requests with these engine-side ids, without those that have ended, or never were."""
+    found = [request for name in request_ids if (request := scheduler.find(name)) is not None]
+    queue = _Queue.of(scheduler) if any(request.status is RequestStatus.WAITING for request in found) else None
+    return [_explain(scheduler, request, queue) for request in found]
+
+
+def num_retracted_waiting(scheduler: Scheduler) -> int:
+    """Requests that lost their pages and have not got them back; they stand at the head of the queue."""
+    return sum(1 for _ in itertools.takewhile(lambda request: request.num_retractions, scheduler.waiting))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Queue:
+    """What all that wait have in common.
+
+    Attributes:
+        positions: by engine-side id, from 1 on.
+        reserved: tokens of cache that running requests are expected to take still.
+    """
+
+    positions: dict[str, int]
+    reserved: int
+
+    @classmethod
+    def of(cls, scheduler: Scheduler) -> Self:
+        positions = {request.request_id: number for number, request in enumerate(scheduler.waiting, start=1)}
+        return cls(positions, scheduler.admission.reserved_tokens(scheduler.running))
+
+
+def _explain(scheduler: Scheduler, request: Request, queue: _Queue | None) -> LiveRequest:
     trace = request.trace_so_far(scheduler.compile_seconds)
-    waits = request in scheduler.waiting
+    waits = request.status is RequestStatus.WAITING
     if waits:
         trace.waits.add_since(scheduler.clock.leave(), request.wait_mark)
     if request.decode_mark is not None:
         trace.decode = trace.decode.plus(scheduler.decode_steps.since(request.decode_mark))
     return LiveRequest(
-        request_id,
+        request.request_id,
         "waiting" if waits else "running",
         request.times(None),
         trace,
@@ -29,25 +58,19 @@ def explain_request(scheduler: Scheduler, request_id: str) -> LiveRequest | None
         completion_tokens=request.num_output_tokens,
         cached_tokens=request.num_cached_tokens,
         num_retractions=request.num_retractions,
-        queue=_queue_state(scheduler, request) if waits else None,
+        queue=_queue_state(scheduler, request, queue) if waits and queue is not None else None,
     )
 
 
-def num_retracted_waiting(scheduler: Scheduler) -> int:
-    """Requests that lost their pages and have not got them back; they stand at the head of the queue."""
-    return sum(1 for _ in itertools.takewhile(lambda request: request.num_retractions, scheduler.waiting))
-
-
-def _queue_state(scheduler: Scheduler, request: Request) -> QueueState:
-    position = next(number for number, other in enumerate(scheduler.waiting, start=1) if other is request)
+def _queue_state(scheduler: Scheduler, request: Request, queue: _Queue) -> QueueState:
     size, max_running = scheduler.cache.page_size, scheduler.limits.max_running
     return QueueState(
         scheduler.clock.reason,
-        position=position,
-        length=len(scheduler.waiting),
+        position=queue.positions[request.request_id],
+        length=len(queue.positions),
         running=len(scheduler.running),
         max_running=max_running,
         open_running=min(max_running, scheduler.buckets.max_requests),
-        pages_needed=-(-scheduler.needed_tokens(request) // size),
+        pages_needed=-(-scheduler.needed_tokens(request, queue.reserved) // size),
         pages_available=scheduler.cache.num_available_pages,
     )

@@ -21,16 +21,19 @@ _DEFAULT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 logger = logging.getLogger(__name__)
 
 
-def resolve_source(source: ModelSource) -> ModelSource:
+def resolve_source(source: ModelSource, *, needs_weights: bool = True) -> ModelSource:
     """The same source, with local directories for its model and its tokenizer.
 
     Without a tokenizer of its own (or any), `tokenizer_path` is None.
+
+    Args:
+        needs_weights: else a hub id's are not downloaded.
 
     Raises:
         ConfigError: see resolve_model_path.
     """
     place = (source.revision, source.download_dir)
-    model = str(resolve_model_path(source.model_path, *place))
+    model = str(_resolve(source.model_path, *place, _MODEL if needs_weights else _CONFIG))
     tokenizer = None
     if source.tokenizer_path is not None and not source.skip_tokenizer_init:
         tokenizer = str(_resolve(source.tokenizer_path, *place, _TOKENIZER))
@@ -139,4 +142,5 @@ def _has_tokenizer(directory: Path) -> bool:
 
 
 _MODEL = _Wanted("--model-path", _MODEL_FILES, "config.json and *.safetensors", _has_weights)
+_CONFIG = _Wanted("--model-path", _TOKENIZER_FILES, "config.json", lambda path: (path / "config.json").is_file())
 _TOKENIZER = _Wanted("--tokenizer-path", _TOKENIZER_FILES, "tokenizer.json and tokenizer_config.json", _has_tokenizer)

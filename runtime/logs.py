@@ -2,22 +2,41 @@
 
 Text is `[2026-01-31 12:00:00] message`, and the level's name before the message from WARNING on. JSON has `time`,
 `level`, `logger` and `message`, the traceback as `exception`, and the figures of a line under their own names.
+
+Clients choose some of what stands in a line (ids above all), so control characters are written as escapes: nobody can
+forge a line, or send a terminal commands.
 """
 
 import datetime
 import json
 import logging
+import re
 import sys
 from typing import Any, Literal
 
 LogFormat = Literal["text", "json"]
 
 _FIELDS = "palladio_fields"
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # with the newlines of Unicode
+_CONTROL_BUT_LINES = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def fields(**values: Any) -> dict[str, Any]:
     """The `extra` of a log call: what a JSON line tells by name."""
     return {_FIELDS: values}
+
+
+def escape_control(text: str) -> str:
+    """The text in one line: control characters as in Python's literals."""
+    return _CONTROL.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match.group().encode("unicode_escape").decode("ascii")
+
+
+def _escaped_in_json(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
 
 
 class LineFormatter(logging.Formatter):
@@ -26,7 +45,10 @@ class LineFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the name is logging's)
         level = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
-        return f"[{record.asctime}] {level}{record.message}"
+        return f"[{record.asctime}] {level}{escape_control(record.message)}"
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (the name is logging's)
+        return _CONTROL_BUT_LINES.sub(_escaped, super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):
@@ -41,7 +63,7 @@ class JsonFormatter(logging.Formatter):
         line |= vars(record).get(_FIELDS, {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return _CONTROL.sub(_escaped_in_json, json.dumps(line, ensure_ascii=False, default=str))
 
 
 def make_formatter(log_format: LogFormat) -> logging.Formatter:

@@ -13,6 +13,7 @@ from palladio.runtime.messages import MemoryReport
 # runtime and to fragmentation: all that the programs need is in the plan.
 AUTO_FRACTION = {"cpu": 0.5}  # there the "device memory" is the host's, which others use too
 AUTO_FRACTION_ACCELERATOR = 0.92
+UNKNOWN = 2**62  # bytes of a device that does not say
 TIGHT = 0.7  # share of the usable memory from which on it matters how much the programs need
 _FINE_BITS = 6  # of a pool's size; the others are 0
 _CGROUP_FILES = (
@@ -92,8 +93,26 @@ class MemoryPlan:
             ("unused", max(0, report.usable - report.planned), ""),
             ("reserved", report.total - report.usable, "  for the runtime and others"),
         )
-        head = f"Memory plan: {_size(report.total)} a device"
-        return [head, *(f"  {name:<10}{_size(num_bytes):>12}{note}" for name, num_bytes, note in rows)]
+        is_known = report.total != UNKNOWN
+        head = f"Memory plan: {_size(report.total) if is_known else 'an unknown size'} a device"
+        shown = rows if is_known else rows[:-2]
+        return [head, *(f"  {name:<10}{_size(num_bytes):>12}{note}" for name, num_bytes, note in shown)]
+
+
+def device_memory(device: jax.Device, needs: MemoryNeeds) -> DeviceMemory:
+    """Of the device, before anything of the model is on it.
+
+    Raises:
+        ConfigError: it does not say, and the pool is to take what there is.
+    """
+    if device.platform == "cpu" or device.memory_stats() is not None:
+        return DeviceMemory.of(device)
+    if needs.wanted_tokens is None:
+        raise ConfigError(
+            f"{device.device_kind} does not say how much memory it has (XLA_PYTHON_CLIENT_ALLOCATOR=platform hides "
+            "it); give --max-total-tokens"
+        )
+    return DeviceMemory(UNKNOWN, UNKNOWN)
 
 
 def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> MemoryPlan:
@@ -107,14 +126,14 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
         ConfigError: it does not fit; the message says which flag, and the value that would fit.
     """
     fixed = needs.state + workspace
-    if needs.fraction is None:
+    if needs.fraction is None and needs.wanted_tokens is None:
         share = AUTO_FRACTION.get(needs.platform, AUTO_FRACTION_ACCELERATOR)
         usable = min(int(memory.total * share), memory.available)
         budget = usable - fixed - needs.weights
     else:
         usable = memory.available
-        budget = min(int(memory.total * needs.fraction), usable - fixed) - needs.weights
-        _check_fraction(memory, needs, needs.fraction, fixed)
+        budget = min(int(memory.total * (needs.fraction or 1.0)), usable - fixed) - needs.weights
+        _check_fraction(memory, needs, needs.fraction or 1.0, fixed)
     fitting = max(0, budget // needs.bytes_per_page - 1)
     useful = -(-needs.useful_tokens // needs.page_size)
     if needs.wanted_tokens is not None:
@@ -180,7 +199,8 @@ def _round_down(num_pages: int) -> int:
 def _host_memory() -> DeviceMemory:
     """Of this machine, or of the container that it runs in, whichever is smaller.
 
-    Not SC_AVPHYS_PAGES: that leaves out the page cache, which a checkpoint just read from disk has filled.
+    Not SC_AVPHYS_PAGES, nor a container's bare usage: they take the page cache for used, which a checkpoint just read
+    from disk has filled.
     """
     info = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines())
     if "MemAvailable" not in info:  # not Linux
@@ -190,12 +210,20 @@ def _host_memory() -> DeviceMemory:
     for limit_file, usage_file in _CGROUP_FILES:
         limit, usage = _read(limit_file).strip(), _read(usage_file).strip()
         if limit.isdigit() and usage.isdigit():  # v2 says "max" for no limit, v1 a number larger than any memory
+            used = int(usage) - _cached_bytes(Path(usage_file).with_name("memory.stat"))
             total = min(total, int(limit))
-            available = min(available, max(int(limit) - int(usage), 0))
+            available = min(available, max(int(limit) - used, 0))
     return DeviceMemory(total, available)
 
 
-def _read(path: str) -> str:
+def _cached_bytes(stat_file: Path) -> int:
+    """Of a container's usage, the part that is files in the page cache which make way for others."""
+    lines = (line.split() for line in _read(stat_file).splitlines())
+    counts = {words[0]: int(words[1]) for words in lines if len(words) == 2}
+    return counts.get("total_inactive_file", counts.get("inactive_file", 0))
+
+
+def _read(path: str | Path) -> str:
     try:
         return Path(path).read_text()
     except OSError:

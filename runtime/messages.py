@@ -44,17 +44,22 @@ class FlushCache:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GetStats:
-    """Asks for EngineStats. Answered by ControlReply. Also the liveness probe: the engine loop must answer it."""
+    """Asks for EngineStats. Answered by ControlReply. Also the liveness probe: the engine loop must answer it.
+
+    Attributes:
+        check_integrity: of pages and slots; takes time, and no step runs meanwhile.
+    """
 
     call_id: int
+    check_integrity: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explain:
-    """Asks for the state of a request by its engine-side id. Answered by ControlReply; no `request`: it has ended."""
+    """Asks for the state of requests by their engine-side ids. Answered by ControlReply, without those that ended."""
 
     call_id: int
-    request_id: str
+    request_ids: list[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +125,8 @@ class ProgramReport:
 
     Attributes:
         name: what it does, and its bucket.
-        result: "exported", loaded from --compiled-dir; "hit", from the persistent cache; "miss", compiled.
+        result: "exported", loaded from --compiled-dir; "hit", from the persistent cache; "miss", compiled; "failed",
+            it could not be compiled in the background.
         seconds: that it took, tracing included.
     """
 
@@ -221,7 +227,7 @@ class EngineStats:
         num_used_tokens, num_total_tokens: of the KV pool, in whole pages; what only the prefix cache holds is not used.
         last_gen_throughput: output tokens per second, over the last logged decode interval.
         num_compiles_after_ready: programs that steps compiled; anything but 0 is a defect.
-        integrity_error: what check_integrity finds wrong; looked for only while nothing runs.
+        integrity_error: what check_integrity finds wrong; looked for only if asked, and while nothing runs.
         cache: the prefix cache.
         device_idle: seconds between the end of one step and the dispatch of the next, while there was work, as far as
             the host can tell: 0 where the next step was dispatched before the one before it had ended.
@@ -322,7 +328,7 @@ class ControlReply:
     ok: bool
     message: str = ""
     stats: EngineStats | None = None
-    request: LiveRequest | None = None
+    requests: list[LiveRequest] = dataclasses.field(default_factory=list)
 
 
 ToEngine = AddRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | Shutdown

@@ -88,7 +88,12 @@ class ModelRunner:
         return step
 
     def read(self, step: InFlightStep) -> list[StepTokens]:
-        """Waits for a step and returns its tokens, one StepTokens for each time that it sampled."""
+        """Waits for a step and returns its tokens, one StepTokens for each time that it sampled.
+
+        Raises:
+            JaxRuntimeError: the step failed; its requests have no further tokens.
+        """
+        step.last_array.block_until_ready()  # of a step without tokens too: its error is not the next step's
         if step.num_steps == 1:
             return [_read_tokens(step.batch, step.output, step.scores)]
         stacked = jax.tree.map(np.asarray, step.output)
@@ -121,10 +126,13 @@ class ModelRunner:
         weights, kv_cache, tables, sampler = self._state
         forward = self.programs.forward(host.layout)
         kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
+        self._state = DeviceState(weights, kv_cache, tables, sampler)  # each time: what comes next may raise
         output: SampleOutput | None = None
         if host.sampling is not None:
             num_rows = len(host.sampling)
-            tier = self.programs.sample_tier(num_rows, self._tier(batch))
+            tier = self._tier(batch)
+            if not self._is_lazy:
+                tier = self.programs.sample_tier(num_rows, tier)
             rows = last_hidden[host.layout.sample_sizes.index(num_rows)]
             sample = self.programs.sample(num_rows, tier)
             if tier == "full":
@@ -132,16 +140,18 @@ class ModelRunner:
             else:
                 last_token, output = sample(self._head, sampler.last_token, rows, host.sampling)
                 sampler = dataclasses.replace(sampler, last_token=last_token)
+            self._state = self._state._replace(sampler=sampler)
         scores = None
         if host.score_targets is not None:
             scores = self.programs.score(host.layout.num_tokens)(self._head, hidden, host.score_targets)
-        self._state = DeviceState(weights, kv_cache, tables, sampler)
         last_array = scores[0] if scores is not None else last_hidden[0] if output is None else output.token_ids
         return InFlightStep(batch, output, scores, host.num_padding, 1, last_array)
 
     def _decode(self, batch: ScheduledBatch, host: HostBatch) -> InFlightStep:
         weights, kv_cache, tables, sampler = self._state
-        tier = self.programs.decode_tier(host.layout, self._tier(batch))
+        tier = self._tier(batch)
+        if not self._is_lazy:
+            tier = self.programs.decode_tier(host.layout, tier)
         decode = self.programs.decode(host.layout, tier)
         state = sampler if tier == "full" else sampler.last_token
         output: SampleOutput
@@ -182,7 +192,7 @@ class ModelRunner:
             is_prompt = np.arange(begin, begin + RESET_TOKENS) < request.num_prompt_tokens
             tokens = SlotTokens(token_ids, is_prompt, np.int32(len(ids)), np.bool_(begin == 0))  # type: ignore[arg-type]
             sampler = reset(sampler, np.int32(request.slot), tokens, rules)
-        self._state = self._state._replace(sampler=sampler)
+            self._state = self._state._replace(sampler=sampler)
 
 
 def _has_history(params: SamplingParams) -> bool:

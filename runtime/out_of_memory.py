@@ -1,7 +1,14 @@
 """What to do when a device's memory does not suffice: which flag, and which value."""
 
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol
+
+import jax
+
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compile_plan import ProgramKey
+from palladio.runtime.errors import ConfigError
 from palladio.runtime.messages import MemoryReport
 
 _SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "Ran out of memory")
@@ -43,3 +50,24 @@ def compile_advice(key: ProgramKey, buckets: Buckets) -> str:
     return (
         f"the program {key} does not fit the device beside the KV cache; {flag} or a lower --mem-fraction-static fits"
     )
+
+
+class Refusing(Protocol):
+    """What builds programs. refused: the one that XLA could not compile, if there is one."""
+
+    refused: ProgramKey | None
+
+
+@contextlib.contextmanager
+def explaining_compiles(built: Refusing, buckets: Buckets) -> Iterator[None]:
+    """Around the build of programs.
+
+    Raises:
+        ConfigError: one of them is too large for the device.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if built.refused is None or not is_out_of_memory(error):
+            raise
+        raise ConfigError(f"{compile_advice(built.refused, buckets)}. XLA says: {error}") from error

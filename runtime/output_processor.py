@@ -61,8 +61,9 @@ class SampleProcessor:
         begun = time.perf_counter()
         if self._first_token is None and output.token_ids:
             self._first_token = time.time()
-        if output.times is not None:
-            self._times, self._trace = output.times, output.trace
+        times, trace = output.times, output.trace
+        if times is not None:
+            self._times, self._trace = times, trace
         self._cached_tokens = output.cached_tokens
         self._num_retractions = output.num_retractions
         finish = output.finish
@@ -87,8 +88,8 @@ class SampleProcessor:
             completion_tokens=self._num_tokens,
             cached_tokens=self._cached_tokens,
             num_retractions=self._num_retractions,
-            times=None if finish is None else self._final_times(),
-            trace=None if finish is None else self._trace,
+            times=times if finish is None else self._final_times(),
+            trace=trace if finish is None else self._trace,
             detokenize_seconds=self._detokenize_seconds,
         )
 
@@ -140,6 +141,7 @@ def merge_outputs(outputs: Sequence[RequestOutput]) -> list[RequestOutput]:
 
 def _join(group: list[RequestOutput]) -> RequestOutput:
     prompt_logprobs = [output.prompt_logprobs for output in group if output.prompt_logprobs is not None]
+    latest = next((output for output in reversed(group) if output.times is not None), group[-1])
     return dataclasses.replace(
         group[-1],
         text="".join(output.text for output in group),
@@ -148,4 +150,6 @@ def _join(group: list[RequestOutput]) -> RequestOutput:
         if all(output.logprobs is None for output in group)
         else [logprob for output in group for logprob in output.logprobs or ()],
         prompt_logprobs=prompt_logprobs[0] if prompt_logprobs else None,
+        times=latest.times,
+        trace=latest.trace,
     )

@@ -92,7 +92,7 @@ class RequestOutput:
         completion_tokens: tokens generated so far for this index.
         cached_tokens: prompt tokens that came from the prefix cache.
         num_retractions: how often the request lost its pages and was computed again.
-        times: set on the last output of this index.
+        times: set on the last output of this index, and as far as they are known then on the first.
         trace: likewise, if the engine told; as of the first token if the front ended it (stop string, abort).
         detokenize_seconds: that the front has taken to make text of the tokens so far.
     """
@@ -111,3 +111,15 @@ class RequestOutput:
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
     detokenize_seconds: float = 0.0
+
+
+class RefusedOutputError(Exception):
+    """The cause of the error that ends a request before its first output: what the engine told of it.
+
+    Attributes:
+        output: the refused sample's only one.
+    """
+
+    def __init__(self, output: RequestOutput) -> None:
+        super().__init__(f"of request {output.request_id}")
+        self.output = output

@@ -4,14 +4,12 @@ import dataclasses
 import logging
 import time
 
-import jax
-
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.hub import resolve_source
 from palladio.runtime.messages import LoadProgress
-from palladio.runtime.out_of_memory import compile_advice, is_out_of_memory
+from palladio.runtime.out_of_memory import explaining_compiles
 from palladio.runtime.progress import ProgressDisplay
 from palladio.runtime.warm_up import describe_programs
 
@@ -30,17 +28,15 @@ def compile_ahead(config: EngineConfig) -> None:
         config = dataclasses.replace(
             config, execution=dataclasses.replace(config.execution, compilation_cache_dir="")
         )  # what comes from there cannot be exported
-    design = EngineDesign.of(dataclasses.replace(config, source=resolve_source(config.source)))
+    source = resolve_source(config.source, needs_weights=False)
+    design = EngineDesign.of(dataclasses.replace(config, source=source))
     for line in design.plan.table():
         logger.info(line)
     display, built, start = ProgressDisplay(), design.programs.built, time.perf_counter()
     keys = built.declared
     try:
-        built.build(keys, lambda: display.update(LoadProgress("compile", len(built), len(keys))))
-    except jax.errors.JaxRuntimeError as error:
-        if built.refused is None or not is_out_of_memory(error):
-            raise
-        raise ConfigError(f"{compile_advice(built.refused, design.programs.buckets)}. XLA says: {error}") from error
+        with explaining_compiles(built, design.programs.buckets):
+            built.build(keys, lambda: display.update(LoadProgress("compile", len(built), len(keys))))
     finally:
         display.close()
     for line in describe_programs(built.reports):
@@ -48,9 +44,11 @@ def compile_ahead(config: EngineConfig) -> None:
     if design.store is not None:
         directory = config.execution.compiled_dir
         try:
-            num_bytes = built.export(design.store)
+            sizes = built.export(design.store)
+            if design.plan.report.workspace:
+                design.store.save_workspace(design.programs.buckets, design.plan.report.workspace)
         except OSError as error:
             raise ConfigError(f"--compiled-dir {directory} cannot be written: {error}") from error
-        logger.info("Exported %d programs (%.1f MiB) to %s", len(built), num_bytes / 2**20, directory)
+        logger.info("Exported %d programs (%.1f MiB) to %s", len(sizes), sum(sizes) / 2**20, directory)
     seconds = time.perf_counter() - start
     logger.info("%d programs in %.1f s; a server with the same flags finds them", len(built), seconds)

@@ -13,7 +13,9 @@ from typing import Any, Generic, Self, TypeVar
 import jax
 
 from palladio.runtime.compilation import CompileMonitor
+from palladio.runtime.errors import PalladioError
 from palladio.runtime.messages import ProgramReport
+from palladio.runtime.out_of_memory import is_out_of_memory
 from palladio.runtime.program_store import ProgramStore
 
 Key = TypeVar("Key", bound=Hashable)
@@ -51,6 +53,10 @@ class _Memory:
         return cls(memory.temp_size_in_bytes, results, memory.generated_code_size_in_bytes)
 
 
+class ProgramError(PalladioError):
+    """A program could not be made when a step needed it; the device's state is as it was."""
+
+
 class ProgramSet(Generic[Key]):
     """Programs by key; keys print as the programs' names.
 
@@ -65,6 +71,7 @@ class ProgramSet(Generic[Key]):
         reports: how each program was made, in the order of their completion.
         lazy_seconds: time that callers have waited for programs which were not built.
         num_lazy_compiles: what XLA compiled for them.
+        advise: what to tell a caller whose program is too large for the device.
         announce: opened around a build that a caller waits for, with the program's name.
         refused: the program that XLA could not compile, if there is one.
     """
@@ -80,7 +87,9 @@ class ProgramSet(Generic[Key]):
         self.lazy_seconds = 0.0
         self.num_lazy_compiles = 0
         self.announce: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext()
+        self.advise: Callable[[Key], str] = lambda key: f"the program {key} does not fit the device"
         self.refused: Key | None = None
+        self._errors: dict[Key, str] = {}  # of programs that steps asked for
 
     def add(self, key: Key, jitted: Any, *args: Any) -> None:
         """Args: the jitted function, and its arguments (arrays or jax.ShapeDtypeStruct)."""
@@ -88,16 +97,13 @@ class ProgramSet(Generic[Key]):
         self._declared[key] = _Declared(jitted, args)
 
     def __getitem__(self, key: Key) -> Callable[..., Any]:
+        """The program; made now if it is not built.
+
+        Raises:
+            ProgramError: it cannot be made, now or ever.
+        """
         program = self._built.get(key)
-        if program is None:
-            start, before = time.perf_counter(), self._monitor.count_here().compiles
-            with self.announce(str(key)):
-                self._build(key)
-            program, seconds = self._built[key], time.perf_counter() - start
-            self.lazy_seconds += seconds
-            self.num_lazy_compiles += self._monitor.count_here().compiles - before
-            logger.info("Program %s was made when first needed: %s, %.1f s", key, self.reports[-1].result, seconds)
-        return program
+        return self._build_late(key) if program is None else program
 
     def __contains__(self, key: Key) -> bool:
         """Whether it is built."""
@@ -114,7 +120,7 @@ class ProgramSet(Generic[Key]):
     @property
     def workspace(self) -> int:
         """See workspace_of; of those that are built."""
-        return workspace_of(self._built.values(), len(self._declared))
+        return workspace_of(list(self._built.values()), len(self._declared))
 
     def declaration(self, key: Key) -> tuple[Any, tuple[Any, ...]]:
         """The jitted function and its arguments."""
@@ -132,14 +138,12 @@ class ProgramSet(Generic[Key]):
             on_built: called after each program.
         """
         workers = max(2, os.cpu_count() or 2)
-        with concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="compile") as pool:
+        pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="compile")
+        try:
             pending: set[concurrent.futures.Future[None]] = set()
             for key in keys:
-                if self._cancelled.is_set():
-                    return
                 start = time.perf_counter()
-                loaded = self._load(key)
-                if loaded is None:
+                if self._load(key) is None:
                     declared = self._declared[key]
                     lowered = declared.jitted.lower(*declared.args)
                     pending.add(pool.submit(self._compile, key, lowered, time.perf_counter() - start))
@@ -148,7 +152,11 @@ class ProgramSet(Generic[Key]):
                 done = {future for future in pending if future.done()}
                 pending -= done
                 _finish(done, on_built)
+                if self._cancelled.is_set():
+                    return
             _finish(concurrent.futures.as_completed(pending), on_built)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def build_in_background(self, keys: Sequence[Key], on_built: OnBuilt = lambda: None) -> None:
         """Builds programs one by one in a thread, and leaves the rest of the machine to who is served meanwhile."""
@@ -160,8 +168,8 @@ class ProgramSet(Generic[Key]):
         if self._thread is not None:
             self._thread.join()
 
-    def export(self, store: ProgramStore) -> int:
-        """Writes the programs that were compiled here to a store; returns the bytes written.
+    def export(self, store: ProgramStore) -> list[int]:
+        """Writes the programs that were compiled here to a store; returns the bytes of each.
 
         What came from the persistent cache is left out: XLA:CPU does not write such a program out whole.
 
@@ -170,18 +178,38 @@ class ProgramSet(Generic[Key]):
         """
         compiled = {report.name for report in self.reports if report.result == "miss"}
         programs = [(str(key), self._declared[key].args, program) for key, program in self._built.items()]
-        return sum(store.save(*program) for program in programs if program[0] in compiled)
+        return [store.save(*program) for program in programs if program[0] in compiled]
 
     def _run(self, keys: Sequence[Key], on_built: OnBuilt) -> None:
         for key in keys:
             if self._cancelled.is_set() or not threading.main_thread().is_alive():
                 return  # in the second case the process ends, and waits for this thread
+            start = time.perf_counter()
             try:
                 self._build(key)
-            except jax.errors.JaxRuntimeError:
-                logger.exception("program %s could not be compiled; larger or smaller ones serve in its place", key)
+            except Exception:
+                logger.exception("program %s could not be compiled; others have to serve in its place", key)
+                self.reports.append(ProgramReport(str(key), "failed", time.perf_counter() - start))
             if not self._cancelled.is_set():
                 on_built()
+
+    def _build_late(self, key: Key) -> Callable[..., Any]:
+        if key in self._errors:
+            raise ProgramError(self._errors[key])
+        start, before = time.perf_counter(), self._monitor.count_here().compiles
+        try:
+            with self.announce(str(key)):
+                self._build(key)
+        except jax.errors.JaxRuntimeError as error:
+            said = self.advise(key) if is_out_of_memory(error) else f"the program {key} cannot be compiled"
+            self._errors[key] = f"{said}. XLA says: {error}"
+            raise ProgramError(self._errors[key]) from error
+        finally:
+            seconds = time.perf_counter() - start
+            self.lazy_seconds += seconds
+            self.num_lazy_compiles += self._monitor.count_here().compiles - before
+        logger.info("Program %s was made when first needed: %s, %.1f s", key, self.reports[-1].result, seconds)
+        return self._built[key]
 
     def _build(self, key: Key) -> None:
         start = time.perf_counter()

@@ -12,7 +12,7 @@ import pickle
 import platform
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,18 @@ import jax
 import jaxlib.version
 from jax.experimental import serialize_executable
 
+from palladio.runtime.buckets import Buckets
+
 logger = logging.getLogger(__name__)
 
 # The source that decides what a program computes: two rooms, and these modules of the runtime.
 _ROOMS = ("model", "pallas_kernels")
+_NUMERIC_OPTIONS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_numpy_dtype_promotion")
+# What a file that is damaged, or made for another machine, raises.
+_REFUSALS = (
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError),
+    jax.errors.JaxRuntimeError,
+)
 PROGRAM_MODULES = (
     *("batch_builder", "sampler", "sampler_state", "sampling_params", "scoring"),
     *("step_functions", "step_programs"),
@@ -36,24 +44,28 @@ class ProgramStore:
     Args:
         directory: need not exist.
         model: a text that tells models apart whose programs have the same arguments.
-        device: that the programs run on.
+        devices: that the programs run on.
     """
 
-    def __init__(self, directory: Path, model: str, device: jax.Device) -> None:
+    def __init__(self, directory: Path, model: str, devices: Sequence[jax.Device]) -> None:
         self._directory = directory
-        self._common = _digest(jax.__version__, jaxlib.version.__version__, _machine(device), model, *_source_texts())
+        self._devices = devices
+        versions = (jax.__version__, jaxlib.version.__version__)
+        options = [f"{name} {jax.config.values[name]}" for name in _NUMERIC_OPTIONS]
+        self._common = _digest(*versions, *options, _machine(devices[0]), model, *_source_texts())
 
     def load(self, name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
         """The program, ready to be called; None: it is not there, or not for this machine."""
         path = self._path(name, args)
-        try:
-            data = path.read_bytes()
-        except OSError:
+        data = _read(path)
+        if data is None:
             return None
         try:
             payload, in_tree, out_tree = pickle.loads(data)
-            program: Callable[..., Any] = serialize_executable.deserialize_and_load(payload, in_tree, out_tree)
-        except (pickle.UnpicklingError, EOFError, ValueError, TypeError, jax.errors.JaxRuntimeError) as error:
+            program: Callable[..., Any] = serialize_executable.deserialize_and_load(
+                payload, in_tree, out_tree, execution_devices=self._devices
+            )
+        except _REFUSALS as error:
             logger.warning("the exported program %s cannot be used and is compiled instead: %s", path, error)
             return None
         return program
@@ -64,23 +76,55 @@ class ProgramStore:
         Raises:
             OSError: it cannot be written.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
         data = pickle.dumps(serialize_executable.serialize(program))
-        with tempfile.NamedTemporaryFile(dir=self._directory, delete=False) as file:
-            try:
-                file.write(data)
-                file.flush()
-                os.replace(file.name, self._path(name, args))
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        _write(self._path(name, args), data)
         return len(data)
+
+    def load_workspace(self, buckets: Buckets) -> int | None:
+        """What `save_workspace` wrote for the same model, machine, versions and buckets."""
+        data = _read(self._workspace_path(buckets))
+        return None if data is None or not data.isdigit() else int(data)
+
+    def save_workspace(self, buckets: Buckets, num_bytes: int) -> None:
+        """Keeps how much memory the programs need, which is costly to find.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        _write(self._workspace_path(buckets), str(num_bytes).encode())
+
+    def _workspace_path(self, buckets: Buckets) -> Path:
+        return self._directory / f"workspace-{_digest(self._common, str(buckets))}"
 
     def _path(self, name: str, args: tuple[Any, ...]) -> Path:
         leaves, tree = jax.tree.flatten(args)
         shapes = [f"{leaf.dtype}{leaf.shape}{_layout_of(leaf)}" for leaf in leaves]
         readable = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
         return self._directory / f"{readable}-{_digest(self._common, name, str(tree), *shapes)}"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("%s cannot be read, and what it holds is compiled instead: %s", path, error)
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, for others to read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
 
 
 def _layout_of(leaf: Any) -> str:

@@ -42,7 +42,8 @@ class Request:
         prompt_logprobs: what has been read of them, if asked for and not sent yet.
         trace: what happened to it; see trace_so_far.
         wait_mark: the engine's waits when it was last queued.
-        decode_mark: the engine's decode steps when it last began to decode; None: it does not.
+        decode_mark: the engine's decode steps when it last began to decode; None: it does not. A request that was
+            retracted keeps it until its pending tokens have been read.
         compile_mark: seconds that the engine's steps had compiled when it came.
     """
 

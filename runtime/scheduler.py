@@ -165,10 +165,13 @@ class Scheduler:
         """A request that has not ended."""
         return self._requests.get(request_id)
 
-    def needed_tokens(self, request: Request) -> int:
-        """Tokens of cache that have to be available for a waiting request to be admitted now."""
-        prefix = self.cache.find_prefix(request)
-        return self.admission.needed_tokens(request, prefix, self.admission.reserved_tokens(self.running))
+    def needed_tokens(self, request: Request, reserved: int) -> int:
+        """Tokens of cache that have to be available for a waiting request to be admitted now.
+
+        Args:
+            reserved: tokens that the running requests are expected to take still.
+        """
+        return self.admission.needed_tokens(request, self.cache.find_prefix(request), reserved)
 
     def check_integrity(self) -> None:
         """Checks ownership of pages and slots.
@@ -325,7 +328,8 @@ class Scheduler:
             self._retractor.preempt(request, lambda: self._has_room(request))
 
     def _has_room(self, request: Request) -> bool:
-        return self._has_free_slot and self.needed_tokens(request) <= self.cache.num_available_tokens
+        reserved = self.admission.reserved_tokens(self.running)
+        return self._has_free_slot and self.needed_tokens(request, reserved) <= self.cache.num_available_tokens
 
     def _suspend(self, request: Request) -> None:
         """Puts a running request back into the queue, without its pages."""
@@ -348,7 +352,8 @@ class Scheduler:
         del self._requests[request.request_id]
 
     def _leave(self, request: Request) -> None:
-        request.note_decoding(self.decode_steps)
+        if not request.num_pending:  # else its last step is still to be read, and to be counted
+            request.note_decoding(self.decode_steps)
         self.cache.release(request)
         self.running.remove(request)
         self._free_slots.append(request.slot)
@@ -362,7 +367,7 @@ class Scheduler:
             cached_tokens=request.num_cached_tokens,
             num_retractions=request.num_retractions,
         )
-        if request.decode_mark is None:
+        if request.decode_mark is None and request.status is RequestStatus.RUNNING:
             request.decode_mark = self.decode_steps
         if request.max_tokens > 0:
             token_id = tokens.token_ids[i]
@@ -371,6 +376,8 @@ class Scheduler:
             token_ids.append(token_id)
             if tokens.logprobs is not None and (logprob := tokens.logprobs[i]) is not None:
                 output.logprobs = [logprob]
+        if request.status is RequestStatus.WAITING and not request.num_pending:
+            request.note_decoding(self.decode_steps)  # retracted before this token was read
         if request.first_token is None:
             request.first_token = now
             output.times, output.trace = request.times(None), request.trace_so_far(self.compile_seconds)
@@ -386,5 +393,7 @@ class Scheduler:
     def _finish(self, request: Request, output: TokenOutput, now: float) -> None:
         output.num_retractions = request.num_retractions
         request.note_decoding(self.decode_steps)
+        if request.status is RequestStatus.WAITING:
+            request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
         output.times, output.trace = request.times(now), request.trace_so_far(self.compile_seconds)
         self._end(request)

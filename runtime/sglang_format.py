@@ -194,7 +194,7 @@ class SampleResult:
             "cached_tokens": last.cached_tokens,
             "num_retractions": last.num_retractions,
         }
-        if last.times is not None:
+        if last.finish is not None and last.times is not None:
             meta |= time_info(last)
         if self._options.return_logprob:
             meta |= self._logprob_info()

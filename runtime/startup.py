@@ -77,6 +77,7 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     _check_workspace(design.plan, memory)
     scheduler = build_scheduler(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed)
     _log_limits(design)
+    warm_up.go_on()
     return EngineParts(_ready(design, warm_up.seconds), scheduler, runner, design.monitor, memory)
 
 

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
 from palladio.runtime.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout, StepLayouts
 from palladio.runtime.buckets import Buckets
-from palladio.runtime.compile_plan import TIERS, ProgramKey, cheapest_tier, first_keys, open_buckets
+from palladio.runtime.compile_plan import TIERS, ProgramKey, cheapest_tier, first_keys, largest_keys, open_buckets
 from palladio.runtime.device_state import DeviceShape, DeviceState, Weights
 from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.sampler import SampleOutput, SampleTier
@@ -87,6 +87,10 @@ class StepPrograms:
         """The fewest programs that an engine can start with."""
         keys = first_keys(self.buckets, self._shape.num_decode_steps, splits_prompts=splits_prompts)
         return [*keys, ProgramKey("compare")] if self._shape.checks_cache else keys
+
+    def largest_keys(self) -> list[ProgramKey]:
+        """Those that need most memory."""
+        return largest_keys(self.buckets, self._shape.num_decode_steps)
 
     def open_buckets(self) -> Buckets:
         """The buckets whose programs are built."""

@@ -12,7 +12,8 @@ class Timings:
     """Seconds of one sample; None: it did not get that far, or ended where nobody could tell.
 
     Attributes:
-        queue: from its arrival at the server until it was first admitted; tokenizing it is part of that.
+        queue: from its arrival at the server until it was first admitted, or until it ended, if the engine never
+            admitted it; tokenizing it is part of that.
         compile_wait: of the others, what programs took that had to be compiled first.
         prefill: from its admission to its first token.
         decode: from its first token to its last.
@@ -29,8 +30,11 @@ class Timings:
 
     @classmethod
     def of(cls, times: RequestTimes, trace: RequestTrace | None, detokenize: float = 0.0) -> Self:
+        leaves = times.scheduled
+        if leaves is None and trace is not None:  # without the engine's word nobody knows whether it was admitted
+            leaves = times.finished
         return cls(
-            queue=_between(times.received, times.scheduled),
+            queue=_between(times.received, leaves),
             compile_wait=None if trace is None else trace.compile_seconds + trace.waits.compile,
             prefill=_between(times.scheduled, times.first_token),
             decode=_between(times.first_token, times.finished),

@@ -6,20 +6,17 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-import jax
-
 from palladio.runtime.compile_plan import ProgramKey, background_order
 from palladio.runtime.config import EngineConfig
-from palladio.runtime.errors import ConfigError
 from palladio.runtime.messages import LoadProgress, ProgramReport
-from palladio.runtime.out_of_memory import compile_advice, is_out_of_memory
+from palladio.runtime.out_of_memory import explaining_compiles
 from palladio.runtime.step_programs import StepPrograms
 
 OnProgress = Callable[[LoadProgress], None]
 
 logger = logging.getLogger("palladio.engine")
 
-_RESULTS = {"exported": "exported", "hit": "cache hit", "miss": "compiled"}
+_RESULTS = {"exported": "exported", "hit": "cache hit", "miss": "compiled", "failed": "failed"}
 
 
 class WarmUp:
@@ -65,7 +62,7 @@ class WarmUp:
             raise
 
     def finish(self) -> None:
-        """Waits for the programs that the engine has to start with, and goes on in the background with the others.
+        """Waits for the programs that the engine has to start with.
 
         Raises:
             ConfigError: one of them does not fit the device.
@@ -75,16 +72,17 @@ class WarmUp:
         self._shows = True
         self._report()
         try:
-            self._work.result()
-        except jax.errors.JaxRuntimeError as error:
-            if built.refused is None or not is_out_of_memory(error):
-                raise
-            raise ConfigError(f"{compile_advice(built.refused, self._programs.buckets)}. XLA says: {error}") from error
+            with explaining_compiles(built, self._programs.buckets):
+                self._work.result()
         finally:
             self._shows = False
             self._pool.shutdown()
         for line in describe_programs(built.reports):
             logger.info(line)
+
+    def go_on(self) -> None:
+        """Builds the others in the background, now that the engine can start."""
+        built = self._programs.built
         if self._rest:
             logger.info("%d more programs are compiled in the background", len(self._rest))
             self._shows = True
@@ -98,7 +96,7 @@ class WarmUp:
 
     def _report(self) -> None:
         if self._shows:
-            done = len(self._programs.built)
+            done = len(self._programs.built.reports)
             elapsed = time.perf_counter() - self._start
             num_here = done - self._num_before
             eta = elapsed / num_here * (self._total - done) if num_here else None
@@ -106,8 +104,8 @@ class WarmUp:
 
     def _report_rest(self) -> None:
         self._report()
-        if len(self._programs.built) == self._total:
-            logger.info("All %d programs are there", self._total)
+        if len(self._programs.built.reports) == self._total:
+            logger.info("All programs are built: %d of %d", len(self._programs.built), self._total)
 
 
 def describe_programs(reports: list[ProgramReport]) -> list[str]:

@@ -22,13 +22,13 @@ class Doing:
     """What the engine's thread is at.
 
     Attributes:
-        kind: idle, waiting for messages; messages, handling them; step; compile.
+        kind: idle, waiting for messages; messages, handling them; step; compile; profile, writing one.
         what: of compile: the program.
         num_steps: steps begun so far: during one, its number.
         since: seconds since the epoch.
     """
 
-    kind: Literal["idle", "messages", "step", "compile"]
+    kind: Literal["idle", "messages", "step", "compile", "profile"]
     what: str
     num_steps: int
     since: float
@@ -39,6 +39,7 @@ class Doing:
             "messages": f"messages after step {self.num_steps}",
             "step": f"step {self.num_steps}",
             "compile": f"compiling {self.what} for step {self.num_steps}",
+            "profile": f"writing a profile after step {self.num_steps}",
         }
         return f"{names[self.kind]}, since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
@@ -59,14 +60,21 @@ class Activity:
     def begin_step(self) -> None:
         self.now = Doing("step", "", self.now.num_steps + 1, time.time())
 
-    @contextlib.contextmanager
-    def compiling(self, what: str) -> Iterator[None]:
+    def compiling(self, what: str) -> contextlib.AbstractContextManager[None]:
         """While it is open the thread compiles `what`, or waits for that: it may take as long as it takes.
 
         What it did before begins anew afterwards.
         """
+        return self._meanwhile("compile", what)
+
+    def writing_profile(self) -> contextlib.AbstractContextManager[None]:
+        """Likewise while the thread writes a profile: a long one takes as long as the disk does."""
+        return self._meanwhile("profile", "a profile")
+
+    @contextlib.contextmanager
+    def _meanwhile(self, kind: Literal["compile", "profile"], what: str) -> Iterator[None]:
         before = self.now
-        self.now = Doing("compile", what, before.num_steps, time.time())
+        self.now = Doing(kind, what, before.num_steps, time.time())
         try:
             yield
         finally:
@@ -82,7 +90,8 @@ class Watchdog:
     It counts the time that it sees pass itself, so time during which the whole process was stopped does not count.
 
     Args:
-        timeout: seconds that a step may take. A compile may take longer; then a line is logged every so often.
+        timeout: seconds that a step may take. A compile, and the writing of a profile, may take longer; then a line is
+            logged every so often.
         folder: where to put a file with the stacks of all threads, beside standard error; None: nowhere.
         end_hung: called once with one line that says what hangs; None: it is logged and that is all.
     """
@@ -126,9 +135,9 @@ class Watchdog:
             if doing.kind == "idle" or num_ticks * self._interval < self._timeout * (num_reports + 1):
                 continue
             num_reports += 1
-            if doing.kind == "compile":
-                seconds = time.time() - doing.since
-                logger.warning("still compiling %s, for %.0f s now (not a hang: no limit)", doing.what, seconds)
+            if doing.kind in ("compile", "profile"):
+                verb, seconds = "compiling" if doing.kind == "compile" else "writing", time.time() - doing.since
+                logger.warning("still %s %s, for %.0f s now (not a hang: no limit)", verb, doing.what, seconds)
             else:
                 self._report(doing, is_first=num_reports == 1)
         if self._end_hung is not None:

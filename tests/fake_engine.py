@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,10 @@ class FakeEngine:
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
         cached_tokens: of a sample, by prompt ids and sample index.
         config, state, progress, failure, sampling_defaults: as EngineClient has them.
+
+    And to see what it was asked:
+        asked_stats: for each question, whether the integrity was to be checked.
+        asked_explain: for each question, the request ids.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
@@ -87,6 +91,8 @@ class FakeEngine:
         self.load_seconds = 0.0
         self.num_flushes = 0
         self.profile: ProfileOptions | None = None
+        self.asked_stats: list[bool] = []
+        self.asked_explain: list[list[str]] = []
         self._running: dict[str, Call] = {}
 
     @classmethod
@@ -194,7 +200,8 @@ class FakeEngine:
             raise OverloadedError("requests are running")
         self.num_flushes += 1
 
-    async def stats(self, timeout: float = 20.0) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
+        self.asked_stats.append(check_integrity)
         return EngineStats(
             *(len(self._running), 0, 0, 20480, 0.0, 0, None, CACHE_STATS, DEVICE_IDLE),
             new_token_ratio=0.5,
@@ -202,9 +209,11 @@ class FakeEngine:
             steps=list(STEPS),
         )
 
-    async def explain(self, request_id: str) -> dict[int, LiveRequest]:
-        if request_id not in self._running:
-            return {}
+    async def explain(self, request_ids: Sequence[str]) -> dict[str, dict[int, LiveRequest]]:
+        self.asked_explain.append(list(request_ids))
+        return {name: self._explain(name) for name in request_ids if name in self._running}
+
+    def _explain(self, request_id: str) -> dict[int, LiveRequest]:
         call = self._running[request_id]
         received = call.received
         return {

@@ -55,6 +55,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/async_engine.py:AsyncEngine._launch": "the engine's start",
     "runtime/engine_loop.py:run_engine": "the engine's start",
     "runtime/engine_loop.py:run_engine_loop": "the engine",
+    "runtime/program_set.py:ProgramSet._run": "a program that is built behind the engine",
     "runtime/streams.py:StreamTable.process": "a request",
     "runtime/supervisor.py:Supervisor._start": "the engine's start",
     "runtime/engine_design.py:_num_valid_tokens": "tokenizers raises bare Exception for a malformed file",

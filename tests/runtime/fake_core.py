@@ -108,9 +108,10 @@ class FakeEngineCore:
         if self._running:
             raise OverloadedError("requests are running")
 
-    def explain(self, request_id):
-        if request_id not in self._running:
-            return None
+    def explain(self, request_ids):
+        return [self._explain(request_id) for request_id in request_ids if request_id in self._running]
+
+    def _explain(self, request_id):
         request, tokens, scheduled = self._running[request_id]
         return LiveRequest(
             request_id,
@@ -135,7 +136,7 @@ class FakeEngineCore:
         folder, self._profile = self._profile, None
         return folder
 
-    def stats(self):
+    def stats(self, *, check_integrity=False):
         return EngineStats(len(self._running), 0, 0, 4096, 0.0, 0, None)
 
     def step(self):

@@ -112,7 +112,7 @@ def test_progress_goes_on_in_the_background(tiny_dir, held):
     config = EngineConfig.from_flags({"model_path": str(tiny_dir), **FLAGS, **MANY, "compile": "background"})
     EngineCore.create(config, seen.append)
     compiled = [progress for progress in seen if progress.phase == "compile"]
-    assert (compiled[-1].done, compiled[-1].total) == (6, 6)
+    assert [(progress.done, progress.total) for progress in compiled[-2:]] == [(6, 6), (6, 6 + len(held["keys"]))]
     held["programs"].build(held["keys"][:1], held["on_built"])
     last = seen[-1]
     assert (last.phase, last.done, last.total) == ("compile", 7, 6 + len(held["keys"]))
@@ -169,3 +169,42 @@ def test_a_compile_elsewhere_in_the_process_is_not_the_engines(full):
 def test_program_keys_are_declared_once(full):
     assert len(full.programs) == len(set(full.programs)) == 5 + 2 * 4 + 3 * 5 + 2  # decode, prefill, sampling, others
     assert ProgramKey("forward", 16, 512) in full.programs
+
+
+def test_a_prefill_step_narrower_than_the_first_sample_bucket(build):
+    """Four tokens a step, while only samples of eight are built."""
+    flags = SHALLOW | {"chunked_prefill_size": 4, "max_running_requests": 8}
+    tokens = mixed_requests(build(compile="background", **flags).core()).run().tokens
+    assert tokens == mixed_requests(build(**flags).core()).run().tokens
+
+
+def test_a_program_that_cannot_be_built_behind_the_engine_leaves_the_others(build, held, caplog):
+    engine = build(compile="background", **MANY)
+    built, refused = held["programs"], ProgramKey("forward", 16)
+    declared = built._declared[refused]
+
+    class Refusing:
+        def lower(self, *args):
+            raise NotImplementedError("this kernel does not take 16 rows")
+
+    built._declared[refused] = type(declared)(Refusing(), declared.args)
+    built._run(held["keys"], held["on_built"])
+    assert "this kernel does not take 16 rows" in caplog.text
+    core = engine.core()
+    collector = mixed_requests(core).run()
+    assert len(collector.finish) == 14
+    assert core._scheduler.buckets.max_requests == 8
+    assert [report.name for report in core.stats().compile.programs if report.result == "failed"] == [str(refused)]
+
+
+def test_lazy_builds_the_tier_that_is_asked_for(build):
+    core = build(compile="lazy", **FEW).core()
+    collector = Collector(core)
+    collector.add("dear", random_prompt(5), max_tokens=3, logprobs=1)
+    collector.run()
+    collector.add("cheap", random_prompt(5), max_tokens=3)
+    collector.run()
+    assert {key.tier for key in core._runner.programs.built.declared if key in core._runner.programs.built} >= {
+        "full",
+        "greedy",
+    }

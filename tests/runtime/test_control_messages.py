@@ -51,7 +51,7 @@ LIVE = LiveRequest(
 
 
 @pytest.mark.parametrize(
-    "message", [Explain(1, "a~0"), StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, 0)), StopProfile(3)]
+    "message", [Explain(1, ["a~0"]), StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, 0)), StopProfile(3)]
 )
 def test_codec_to_engine(message: object) -> None:
     codec = to_engine_codec()
@@ -61,7 +61,7 @@ def test_codec_to_engine(message: object) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        ControlReply(1, ok=True, request=LIVE),
+        ControlReply(1, ok=True, requests=[LIVE]),
         ControlReply(
             1, ok=True, stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, steps=[BucketSteps("decode", 1, 2, 3, 4, 5)])
         ),
@@ -92,20 +92,25 @@ async def test_explain(tmp_path: Path, transport: type[ThreadTransport | Process
         outputs = engine.generate([5, 6, 7, 8], params, request_id="r")
         async for _ in outputs:
             break
-        states = await engine.explain("r")
-        assert sorted(states) == [0, 1]
+        other = engine.generate([5], SamplingParams(max_tokens=150, ignore_eos=True), request_id="other")
+        async for _ in other:
+            break
+        found = await engine.explain(["r", "nobody", "other"])
+        assert {name: sorted(states) for name, states in found.items()} == {"r": [0, 1], "other": [0]}
+        await other.aclose()
+        states = found["r"]
         assert [states[index].request_id.split("~")[0] for index in (0, 1)] == ["r-0", "r-1"]
         assert (states[1].status, states[1].prompt_tokens) == ("running", 4)
-        assert await engine.explain("nobody") == {}
+        assert await engine.explain(["nobody"]) == {}
         await outputs.aclose()
-        assert await engine.explain("r") == {}
+        assert await engine.explain(["r"]) == {}
 
 
 async def test_one_sample_that_has_ended_is_left_out(tmp_path: Path) -> None:
     async with running(tmp_path, ThreadTransport) as engine:
         outputs = engine.generate([5, 6], SamplingParams(max_tokens=3), request_id="r")
         assert [output async for output in outputs][-1].finish is not None
-        assert await engine.explain("r") == {}
+        assert await engine.explain(["r"]) == {}
 
 
 @pytest.mark.parametrize("transport", [ThreadTransport, ProcessTransport])

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import strategies as st
 
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.runtime import startup
 from palladio.runtime.buckets import PrefillBucket
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.request_front import RequestFront
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.sizing import EngineLimits, PlatformDefaults
 from tests.runtime.tiny_engine import Collector, Outcome, TinyEngine, create_core, generate, random_prompt
 
 PROMPT = random_prompt(37)
@@ -183,8 +183,9 @@ def test_deterministic_is_one_program(tiny: TinyEngine, exact: TinyEngine) -> No
 def test_the_one_shape_holds_what_must_run(tiny_dir: Path, flags: dict[str, Any], num_tokens: int) -> None:
     values = {"model_path": str(tiny_dir), "max_running_requests": 8, "deterministic": True, **flags}
     config = EngineConfig.from_flags(values)
-    limits = startup._limits(config, ModelConfig.from_hf(*read_model_dir(tiny_dir, {})), startup._CPU)
-    assert startup._buckets(config, limits, startup._CPU).prefill == (PrefillBucket(num_tokens, 8),)
+    defaults = PlatformDefaults.of("cpu")
+    limits = EngineLimits.of(config, ModelConfig.from_hf(*read_model_dir(tiny_dir, {})), defaults)
+    assert limits.buckets(config, defaults).prefill == (PrefillBucket(num_tokens, 8),)
 
 
 @pytest.mark.parametrize("mixes", [False, True])

@@ -1,12 +1,15 @@
 """What an engine plans before it loads anything: on a small device the programs are measured first."""
 
+import dataclasses
+
 import jax
 import pytest
 
-from palladio.runtime import engine_design, startup
+from palladio.runtime import engine_design, precompile, startup
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.memory import DeviceMemory
+from palladio.runtime.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
+from palladio.runtime.program_set import ProgramSet
 from tests.runtime.tiny_engine import FLAGS
 
 MIB = 2**20
@@ -27,7 +30,7 @@ def config(folder, **flags):
 def small_device(monkeypatch):
     """Of 2 MiB, most of which a pool for two contexts would take."""
     memory = DeviceMemory(2 * MIB, 2 * MIB)
-    monkeypatch.setattr(engine_design.DeviceMemory, "of", lambda device: memory)
+    monkeypatch.setattr(DeviceMemory, "of", lambda device: memory)
     return memory
 
 
@@ -44,6 +47,74 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     assert report.workspace == built.workspace  # of four programs with a small pool; of all with the real one
     assert parts.ready.max_total_tokens == (state.kv_cache[0].shape[0] - 1) * FLAGS["page_size"]
     assert report.planned > 0.9 * report.usable
+
+
+def test_one_shape_is_measured_too(tiny_dir, small_device):
+    """--deterministic has no decode programs."""
+    design = engine_design.EngineDesign.of(config(tiny_dir, deterministic=True))
+    assert design.plan.is_tight
+    assert design.plan.report.workspace > 0
+
+
+def test_what_was_measured_once_is_known_afterwards(tiny_dir, small_device, tmp_path, caplog):
+    flags = {"compilation_cache_dir": str(tmp_path)}
+    first = engine_design.EngineDesign.of(config(tiny_dir, **flags)).plan
+    with caplog.at_level("INFO"):
+        assert engine_design.EngineDesign.of(config(tiny_dir, **flags)).plan == first
+    assert "Compiling" not in caplog.text
+    with caplog.at_level("INFO"):  # of other programs it is not known
+        engine_design.EngineDesign.of(config(tiny_dir, **flags, chunked_prefill_size=32))
+    assert "Compiling the largest programs" in caplog.text
+
+
+def test_a_replica_of_exported_programs_measures_nothing(tiny_dir, small_device, tmp_path, caplog):
+    flags = {"compiled_dir": str(tmp_path / "programs"), "compilation_cache_dir": ""}
+    precompile.compile_ahead(config(tiny_dir, **flags))
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        parts = startup.build_engine_parts(config(tiny_dir, **flags), lambda progress: None)
+    assert "Compiling" not in caplog.text
+    assert {report.result for report in parts.runner.programs.built.reports} == {"exported"}
+
+
+def test_a_device_that_hides_its_memory_needs_a_number(monkeypatch):
+    class Device:
+        platform, device_kind = "gpu", "NVIDIA H200"
+
+        def memory_stats(self):
+            return None
+
+    needs = MemoryNeeds(
+        platform="gpu",
+        weights=MIB,
+        state=MIB,
+        bytes_per_page=1024,
+        page_size=16,
+        wanted_tokens=None,
+        useful_tokens=10**6,
+        fraction=None,
+    )
+    with pytest.raises(ConfigError, match=r"NVIDIA H200 does not say .* give --max-total-tokens"):
+        device_memory(Device(), needs)
+    given = dataclasses.replace(needs, wanted_tokens=160)
+    plan = plan_memory(device_memory(Device(), given), given, MIB)
+    assert plan.num_tokens == 160
+    assert "unknown" in plan.table()[0]
+
+
+def test_a_program_that_is_too_large_to_be_measured_names_its_flag(tiny_dir, small_device, monkeypatch):
+    class Refusing:
+        def lower(self, *args):
+            return self
+
+        def compile(self):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.")
+
+    add = ProgramSet.add
+    monkeypatch.setattr(ProgramSet, "add", lambda self, key, jitted, *args: add(self, key, Refusing(), *args))
+    flags = {"chunked_prefill_size": 64, "compilation_cache_dir": ""}
+    with pytest.raises(ConfigError, match=r"does not fit .* --chunked-prefill-size 16"):
+        engine_design.EngineDesign.of(config(tiny_dir, **flags))
 
 
 def test_where_there_is_room_nothing_is_measured_ahead(tiny_dir, caplog):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palladio.runtime import memory
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.memory import DeviceMemory, MemoryNeeds, _host_memory, plan_memory
 
@@ -82,7 +83,7 @@ def test_max_total_tokens_is_taken_as_it_is_or_refused_with_what_would_fit() -> 
 def test_a_plan_always_fits_and_a_value_that_is_said_to_fit_does(
     weights, state, workspace, free, page, fraction, wanted, platform
 ) -> None:
-    memory = DeviceMemory(1000 * MIB, free * MIB)
+    device = DeviceMemory(1000 * MIB, free * MIB)
     asked = needs(
         weights=weights * MIB,
         state=state * MIB,
@@ -92,7 +93,7 @@ def test_a_plan_always_fits_and_a_value_that_is_said_to_fit_does(
         platform=platform,
     )
     try:
-        plan = plan_memory(memory, asked, workspace * MIB)
+        plan = plan_memory(device, asked, workspace * MIB)
     except ConfigError as refusal:
         message = str(refusal)
     else:
@@ -106,13 +107,18 @@ def test_a_plan_always_fits_and_a_value_that_is_said_to_fit_does(
         if float(value) == 0:
             return  # nothing fits
         changes = {"wanted_tokens": int(value)} if flag == "max-total-tokens" else {"fraction": float(value)}
-        plan = plan_memory(memory, needs(**(_fields(asked) | changes)), workspace * MIB)
+        plan = plan_memory(device, needs(**(_fields(asked) | changes)), workspace * MIB)
     assert plan.num_pages >= 2
-    assert plan.report.planned <= memory.available
+    assert plan.report.planned <= plan.report.usable <= device.available
 
 
 def _fields(asked: MemoryNeeds) -> dict:
     return {name: getattr(asked, name) for name in asked.__dataclass_fields__}
+
+
+def test_a_pool_that_was_asked_for_may_take_all_that_is_free() -> None:
+    report = plan_memory(EMPTY, needs(wanted_tokens=800 * 16), 50 * MIB).report
+    assert report.planned <= report.usable == 1000 * MIB
 
 
 def test_weights_that_leave_nothing() -> None:
@@ -136,8 +142,19 @@ def test_the_table_adds_up() -> None:
     assert f"{plan.num_tokens:,} tokens" in plan.table()[2]
 
 
+def test_a_containers_page_cache_is_not_used_memory(monkeypatch) -> None:
+    files = {
+        "/proc/meminfo": "MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n",
+        "/sys/fs/cgroup/memory.max": "500000000\n",
+        "/sys/fs/cgroup/memory.current": "450000000\n",
+        "/sys/fs/cgroup/memory.stat": "anon 50000000\ninactive_file 380000000\nactive_file 20000000\n",
+    }
+    monkeypatch.setattr(memory, "_read", lambda path: files.get(str(path), ""))
+    assert _host_memory() == DeviceMemory(500000000, 500000000 - 450000000 + 380000000)
+
+
 def test_host_memory_is_what_is_available_not_only_what_is_free() -> None:
-    memory = _host_memory()
+    host = _host_memory()
     with open("/proc/meminfo") as file:
         info = dict(line.split(":", 1) for line in file)
-    assert 0 < memory.available <= memory.total <= int(info["MemTotal"].split()[0]) * 1024
+    assert 0 < host.available <= host.total <= int(info["MemTotal"].split()[0]) * 1024

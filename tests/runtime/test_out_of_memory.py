@@ -5,6 +5,7 @@ import pytest
 
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compile_plan import ProgramKey
+from palladio.runtime.device_state import DeviceShape
 from palladio.runtime.messages import MemoryReport
 from palladio.runtime.out_of_memory import compile_advice, is_out_of_memory, step_advice
 from tests.runtime.tiny_engine import Collector, random_prompt
@@ -93,6 +94,59 @@ def test_cached_prefixes_are_forgotten_with_the_pages(tiny, monkeypatch):
     collector.run()
     assert collector.cached_tokens["again"] == 0
     assert collector.tokens["again"] == collector.tokens["first"]
+
+
+def test_an_error_of_sampling_finds_only_one_cache_alive(tiny, expected, monkeypatch):
+    """The forward step before it has taken the old cache and made a new one."""
+    core = tiny.core()
+    runner = core._runner
+    collector = add_requests(core)
+    pages = {array.shape for array in runner._state.kv_cache}
+
+    def failing(*args):
+        monkeypatch.undo()
+        raise jax.errors.JaxRuntimeError(EXHAUSTED)
+
+    def caches():
+        return sum(not array.is_deleted() and array.shape in pages for array in jax.live_arrays())
+
+    alive = caches()
+    seen = []
+    allocate = DeviceShape.allocate
+    monkeypatch.setattr(runner.programs, "sample", lambda *args: failing)
+    with pytest.MonkeyPatch.context() as watch:
+        watch.setattr(DeviceShape, "allocate", lambda self, *args: seen.append(caches()) or allocate(self, *args))
+        collector.run()
+    assert seen == [alive - len(runner._state.kv_cache)]
+    assert add_requests(core).run().tokens == expected
+
+
+def test_a_lazy_program_that_cannot_be_made_fails_its_step_and_no_other(build, monkeypatch):
+    core = build(compile="lazy", max_running_requests=2, max_total_tokens=512).core()
+    built = core._runner.programs.built
+    key = ProgramKey("forward", 2, 32)
+    declared, tries = built._declared, []
+
+    class Refusing:
+        def lower(self, *args):
+            tries.append(args)
+            raise jax.errors.JaxRuntimeError(EXHAUSTED)
+
+    monkeypatch.setitem(declared, key, type(declared[key])(Refusing(), declared[key].args))
+    collector = Collector(core)
+    collector.add("short", random_prompt(10), max_tokens=30)
+    for _ in range(3):
+        collector.step()
+    for name in ("long", "again"):
+        collector.add(name, random_prompt(30), max_tokens=4)
+        while name not in collector.finish:
+            collector.step()
+        assert collector.finish[name].status == 500
+        assert "forward[bs=2,tok=32]" in collector.finish[name].message
+    collector.run()
+    assert collector.finish["short"].type == "length"
+    assert collector.num_retractions["short"] == 0
+    assert len(tries) == 1  # it is not tried again
 
 
 def test_any_other_error_ends_the_engine(tiny, monkeypatch):

@@ -3,6 +3,9 @@
 import ast
 import contextlib
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -143,7 +146,7 @@ def test_counts_are_of_the_thread_that_compiles(monitor):
 
 @pytest.fixture
 def store(tmp_path):
-    return ProgramStore(tmp_path / "store", "a model", jax.devices()[0])
+    return ProgramStore(tmp_path / "store", "a model", jax.devices()[:1])
 
 
 def export(monitor, store, salt):
@@ -154,7 +157,7 @@ def export(monitor, store, salt):
 
 
 def test_exported_programs_are_loaded_and_nothing_is_traced_or_compiled(monitor, store, tmp_path):
-    assert export(monitor, store, 2.0) == sum(file.stat().st_size for file in (tmp_path / "store").iterdir())
+    assert sum(export(monitor, store, 2.0)) == sum(file.stat().st_size for file in (tmp_path / "store").iterdir())
     programs, before = ProgramSet(monitor, store), monitor.count_here()
     for number in range(4):
         programs.add(number, None, VECTOR)  # there is nothing to trace
@@ -162,7 +165,7 @@ def test_exported_programs_are_loaded_and_nothing_is_traced_or_compiled(monitor,
     assert results(programs) == [(str(n), "exported") for n in range(4)]
     assert monitor.count_here() == before
     check(programs, salt=2.0)
-    assert programs.export(store) == 0  # they are there already
+    assert programs.export(store) == []  # they are there already
 
 
 @pytest.mark.parametrize("damage", [b"", b"no pickle", b"\x80\x05K\x01."])
@@ -179,23 +182,43 @@ def test_a_damaged_file_is_a_warning_and_a_miss(monitor, store, tmp_path, damage
 
 def test_another_model_version_source_or_argument_is_a_miss(monitor, store, tmp_path, monkeypatch):
     export(monitor, store, 4.0)
-    device, folder = jax.devices()[0], tmp_path / "store"
-    assert ProgramStore(folder, "a model", device).load("0", (VECTOR,)) is not None
-    assert ProgramStore(folder, "another model", device).load("0", (VECTOR,)) is None
+    devices, folder = jax.devices()[:1], tmp_path / "store"
+    assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is not None
+    assert ProgramStore(folder, "another model", devices).load("0", (VECTOR,)) is None
     assert store.load("0", (jax.ShapeDtypeStruct((9,), jnp.float32),)) is None
     assert store.load("0", (jax.ShapeDtypeStruct((8,), jnp.int32),)) is None
     with monkeypatch.context() as patch:
         patch.setattr(jax, "__version__", "0.0.1")
-        assert ProgramStore(folder, "a model", device).load("0", (VECTOR,)) is None
+        assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is None
     with monkeypatch.context() as patch:
         patch.setattr(program_store, "_source_texts", lambda: ["def sample(): changed"])
-        assert ProgramStore(folder, "a model", device).load("0", (VECTOR,)) is None
+        assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is None
+
+
+def test_a_program_for_one_of_many_devices(tmp_path):
+    code = (
+        "import jax, jax.numpy as jnp\n"
+        "from pathlib import Path\n"
+        "from palladio.runtime.program_store import ProgramStore\n"
+        "x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))\n"
+        f"store = ProgramStore(Path({str(tmp_path)!r}), 'a model', jax.devices()[:1])\n"
+        "store.save('f', (x,), jax.jit(lambda x: x + 1).lower(x).compile())\n"
+        "assert len(jax.devices()) == 4\n"
+        "assert store.load('f', (x,))(jnp.ones(8))[0] == 2\n"
+    )
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=100)
+
+
+def test_exported_programs_can_be_read_by_other_users(monitor, store, tmp_path):
+    export(monitor, store, 6.0)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "store").iterdir()} == {0o644}
 
 
 def test_a_directory_that_cannot_be_written(monitor, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError):
-        export(monitor, ProgramStore(tmp_path / "file", "a model", jax.devices()[0]), 5.0)
+        export(monitor, ProgramStore(tmp_path / "file", "a model", jax.devices()[:1]), 5.0)
 
 
 def test_the_digest_covers_all_source_that_a_program_is_traced_from():

@@ -9,9 +9,18 @@ import pytest
 
 from palladio.runtime.admission import Admission
 from palladio.runtime.buckets import Buckets
-from palladio.runtime.explain import explain_request, num_retracted_waiting
+from palladio.runtime.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.outputs import RequestTimes, TokenOutput
-from palladio.runtime.request_trace import MAX_CHUNKS, LostPages, PrefillChunk, RequestTrace, WaitTimes
+from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.request_trace import (
+    MAX_CHUNKS,
+    DecodeSteps,
+    LostPages,
+    PrefillChunk,
+    RequestTrace,
+    WaitTimes,
+)
+from palladio.runtime.timings import Timings
 from palladio.runtime.wait_clock import WaitClock
 from tests.runtime.scheduler_sim import Simulation
 from tests.runtime.tiny_engine import TinyEngine, random_prompt
@@ -82,7 +91,7 @@ def test_programs_that_are_not_compiled_yet(ticking) -> None:
     for _ in range(5):
         sim.step()
         ticking()
-    state = explain_request(sim.scheduler, "b")
+    (state,) = explain_requests(sim.scheduler, ["b"])
     assert (state.queue.reason, state.queue.max_running, state.queue.open_running) == ("compile", 4, 1)
     assert state.trace.waits.compile == 5 * TICK
     sim.scheduler.buckets = whole
@@ -99,7 +108,7 @@ def test_a_late_request_gets_its_own_part_of_an_interval(ticking) -> None:
     sim.add("late", [1, 2, 3], 1)
     ticking()
     sim.step()
-    early, late = (explain_request(sim.scheduler, name).trace.waits for name in ("early", "late"))
+    early, late = (state.trace.waits for state in explain_requests(sim.scheduler, ["early", "late"]))
     assert (early.slots, late.slots) == (2 * TICK, TICK)
 
 
@@ -123,6 +132,63 @@ def test_retractions_are_noted_and_counted_for_those_that_wait(ticking) -> None:
     assert num_retracted_waiting(sim.scheduler) == 0
 
 
+def test_decode_steps_of_retracted_requests_are_their_own(ticking) -> None:
+    """One step ahead of the device: the last token before a retraction is read when the request waits already."""
+    sim = Simulation(num_pages=12, page_size=4, max_running=4)
+    sim.scheduler.admission = Admission(sim.cache, 0.0)
+    for i in range(6):
+        sim.add(f"r{i}", [i + 1] * 6, 30, ignore_eos=True)
+    count_steps(sim)
+    traces = run(sim, ticking)
+    assert any(output.num_retractions for output in sim.finished.values())
+    for name, output in sim.finished.items():
+        assert 30 - 1 - output.num_retractions <= traces[name].decode.steps <= 30, name
+
+
+def count_steps(sim: Simulation) -> None:
+    """As the engine does it: before the scheduler gets a step's tokens."""
+    process = sim.scheduler.process
+
+    def counting(batch: Any, tokens: Any, number: int) -> list[TokenOutput]:
+        if batch.num_decodes and number == 0:
+            sim.scheduler.decode_steps = sim.scheduler.decode_steps.plus(DecodeSteps(1, batch.num_decodes, 4))
+        return process(batch, tokens, number)
+
+    sim.scheduler.process = counting
+
+
+def test_who_ends_in_the_queue_has_waited_until_then(ticking) -> None:
+    sim = Simulation(max_running=1)
+    sim.add("runs", [1, 2, 3], 30, ignore_eos=True)
+    sim.add("late", [1, 2, 3], 1, received=time.time(), options=RequestOptions(timeout=0.05))
+    for _ in range(3):
+        sim.step()
+        ticking()
+    time.sleep(0.06)
+    sim.step()
+    end = sim.finished["late"]
+    assert (end.finish.status, end.times.scheduled) == (504, None)
+    assert end.trace.waits.slots == end.trace.waits.total == 3 * TICK
+    timings = Timings.of(end.times, end.trace)
+    assert timings.queue == timings.total
+    assert timings.queue >= 0.05
+
+
+def test_positions_of_many_are_counted_once(ticking) -> None:
+    sim = Simulation(num_pages=8, page_size=4, max_running=1)
+    names = [f"r{i}" for i in range(40)]
+    for name in names:
+        sim.add(name, [1] * 4, 2)
+    sim.step()
+    asked = []
+    reserved = sim.scheduler.admission.reserved_tokens
+    sim.scheduler.admission.reserved_tokens = lambda running: asked.append(1) or reserved(running)
+    states = {state.request_id: state for state in explain_requests(sim.scheduler, reversed(names))}
+    assert states["r0"].status == "running"
+    assert [states[name].queue.position for name in names[1:]] == list(range(1, 40))
+    assert len(asked) == 1
+
+
 def test_what_waits_now(ticking) -> None:
     sim = Simulation(num_pages=8, page_size=4, max_running=3)
     sim.scheduler.admission.ratio.value = sim.scheduler.admission.ratio._lowest = 1.0
@@ -130,16 +196,15 @@ def test_what_waits_now(ticking) -> None:
         sim.add(name, [1] * 12, 10, ignore_eos=True)
     sim.step()
     ticking()
-    running, waiting = explain_request(sim.scheduler, "a"), explain_request(sim.scheduler, "c")
+    running, waiting = explain_requests(sim.scheduler, ["a", "nobody", "c"])
     assert (running.status, running.queue, running.computed_tokens) == ("running", None, 12)
     queue = waiting.queue
     assert (waiting.status, queue.reason, queue.position, queue.length) == ("waiting", "memory", 2, 2)
     assert (queue.running, queue.max_running) == (1, 3)
     assert queue.pages_needed > queue.pages_available
     assert waiting.trace.waits.memory == TICK
-    assert explain_request(sim.scheduler, "nobody") is None
     sim.run()
-    assert explain_request(sim.scheduler, "c") is None
+    assert explain_requests(sim.scheduler, ["c"]) == []
 
 
 def test_the_clock_stops_while_nobody_waits(ticking) -> None:

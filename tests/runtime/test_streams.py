@@ -3,11 +3,12 @@
 import pytest
 
 from palladio.runtime.crash_dump import CrashRecorder
-from palladio.runtime.errors import DeadlineError, EngineDeadError, InvalidRequestError
+from palladio.runtime.errors import DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
 from palladio.runtime.messages import AddRequest, StepOutputs
-from palladio.runtime.outputs import FinishReason, TokenOutput
+from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestTimes, TokenOutput
 from palladio.runtime.request_front import Room
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.request_trace import RequestTrace, WaitTimes
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.streams import MAX_CRASHES, StreamTable
 
@@ -80,6 +81,25 @@ async def test_deadlines():
     assert ids(table.requests_to_resend(ROOMY)) == ["free~1"]
     with pytest.raises(DeadlineError, match="timeout of 5 s"):
         await late.take()
+
+
+async def test_a_refusal_tells_what_the_engine_knew():
+    table = StreamTable(None)
+    late, full = begin(table, "late", sample("late-0~0"), sample("late-1~1")), begin(table, "full", sample("full~2"))
+    finish = FinishReason("abort", message="too late", status=504)
+    trace = RequestTrace(100.5, WaitTimes(memory=4.5))
+    table.process(StepOutputs([TokenOutput("late-1~1", [], finish=finish, times=RequestTimes(100.0), trace=trace)]))
+    with pytest.raises(DeadlineError, match="too late") as caught:
+        await late.take()
+    cause = caught.value.__cause__
+    assert isinstance(cause, RefusedOutputError)
+    assert (cause.output.request_id, cause.output.index, cause.output.trace) == ("late", 1, trace)
+    assert (cause.output.times.scheduled, cause.output.times.finished is None) == (None, False)
+    refusal = FinishReason("abort", message="full", status=503)
+    table.process(StepOutputs([TokenOutput("full~2", [], finish=refusal)]))
+    with pytest.raises(OverloadedError) as caught:
+        await full.take()
+    assert caught.value.__cause__ is None, "it never was in the queue"
 
 
 async def test_an_abort_before_it_began():

@@ -26,6 +26,8 @@ def test_activity():
     time.sleep(0.01)
     with activity.compiling("decode[bs=8]"):
         assert str(activity.now).startswith("compiling decode[bs=8] for step 1, since ")
+    with activity.writing_profile():
+        assert str(activity.now).startswith("writing a profile after step 1, since ")
     assert (activity.now.kind, activity.now.num_steps) == ("step", 1)
     assert activity.now.since > step.since  # the step has all its time again
     activity.handle_messages()
@@ -77,8 +79,11 @@ def test_rest_progress_and_compiles_are_no_hangs(caplog):
             time.sleep(0.1 * TIMEOUT)
         with activity.compiling("decode[bs=8]"):
             time.sleep(1.5 * TIMEOUT)
+        with activity.writing_profile():
+            time.sleep(1.5 * TIMEOUT)
         time.sleep(0.3 * TIMEOUT)
     assert ended == []
+    assert "still writing a profile, for 0 s now" in caplog.text
     assert "still compiling decode[bs=8], for 0 s now" in caplog.text
 
 

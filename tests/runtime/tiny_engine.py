@@ -173,7 +173,7 @@ class Collector:
                 break
             self.step()
         assert not self.core.has_work, "stalled"
-        stats = self.core.stats()
+        stats = self.core.stats(check_integrity=True)
         assert stats.integrity_error is None
         assert stats.num_used_tokens == 0
         assert stats.num_compiles_after_ready == 0, "a step compiled something after warm-up"
