@@ -85,7 +85,7 @@ def compare(config: ModelConfig, target: Target, num_devices: int, sizes: Sizes,
         "workspace_planned": planned.workspace,
         "workspace_used": workspace,
         "workspace_ratio": planned.workspace / workspace,
-        "fits": held + workspace <= planned.usable,
+        "fits": held + workspace <= target.memory,
     }
 
 

@@ -28,7 +28,7 @@ class ProfileFolder:
         root = self._root()
         try:
             path = (root / (name or time.strftime("profile-%Y%m%d-%H%M%S"))).resolve()
-        except (OSError, ValueError) as error:  # a loop of links; a NUL
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL, a loop of links (RuntimeError before Python 3.13)
             raise InvalidRequestError(f"output_dir is no path: {error}", param="output_dir") from error
         if not path.is_relative_to(root):
             raise InvalidRequestError(

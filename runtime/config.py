@@ -180,8 +180,9 @@ class SurvivalConfig:
     Attributes:
         max_engine_restarts: how often within an hour the server starts its engine again; 0: never. Offline, a failed
             engine stays down.
-        watchdog_timeout: seconds after which a step that has not ended counts as hung; compiling does not count. The
-            server then starts its engine again; offline, the stacks are printed and nothing else. 0: no watchdog.
+        watchdog_timeout: seconds after which a step that has not ended counts as hung; compiling and writing a profile
+            do not count. The server then starts its engine again; offline, the stacks are printed and nothing else. 0:
+            no watchdog.
         crash_dump_folder: where a failing engine leaves the last requests, for `palladio replay`, and the stacks of a
             hung step; default: nowhere. The files hold prompts and outputs in the clear.
     """

@@ -74,6 +74,8 @@ class EngineClient(Protocol):
             OverloadedError: queue full, engine starting or draining.
             DeadlineError: the timeout passed before the first output.
             EngineDeadError: the engine ended; also raised mid-stream.
+
+        The cause of an error that ended a request in the engine's queue is a RefusedOutputError, which tells its wait.
         """
         ...
 

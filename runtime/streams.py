@@ -15,7 +15,7 @@ from palladio.runtime.errors import (
 )
 from palladio.runtime.messages import AddRequest, StepOutputs
 from palladio.runtime.output_processor import SampleProcessor, merge_outputs
-from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOutput, TokenOutput
+from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOutput
 from palladio.runtime.request_front import Room
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -151,7 +151,10 @@ class StreamTable:
                 continue  # aborted while this was on its way
             stream, processor = sample
             if not stream.yielded and output.finish is not None and output.finish.status:
-                stream.fail(_refusal(output, output.finish, processor))  # the reader's end drops the other samples
+                error = _refusal(output.finish)
+                if output.times is not None:  # it was in the engine's queue, at least
+                    error.__cause__ = RefusedOutputError(processor.process(output))
+                stream.fail(error)  # the reader's end drops the other samples
                 self._end(stream, engine_id, output.finish)
                 continue
             try:
@@ -256,8 +259,5 @@ class StreamTable:
             self._recorder.end(engine_id, finish)
 
 
-def _refusal(output: TokenOutput, finish: FinishReason, processor: SampleProcessor) -> PalladioError:
-    error = request_error(finish.status, finish.message or "the engine refused the request")
-    if output.times is not None:  # it was in the engine
-        error.__cause__ = RefusedOutputError(processor.process(output))
-    return error
+def _refusal(finish: FinishReason) -> PalladioError:
+    return request_error(finish.status, finish.message or "the engine refused the request")

@@ -12,6 +12,7 @@ from palladio.runtime.detokenizer import StopStringMatcher
 from palladio.runtime.engine_client import EngineState
 from palladio.runtime.errors import (
     ContextLengthError,
+    DeadlineError,
     EngineDeadError,
     EngineNotReadyError,
     InvalidRequestError,
@@ -26,7 +27,7 @@ from palladio.runtime.messages import (
     LiveRequest,
     LoadProgress,
 )
-from palladio.runtime.outputs import FinishReason, RequestOutput, RequestTimes, TokenLogprob
+from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOutput, RequestTimes, TokenLogprob
 from palladio.runtime.profile_options import ProfileOptions
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.request_trace import DecodeSteps, PrefillChunk, QueueState, RequestTrace, WaitTimes
@@ -61,6 +62,7 @@ class FakeEngine:
         delay: seconds before each token; first_delay: before the first one.
         fail: raised after `fail_after` tokens.
         refuse: raised before any token.
+        refuse_in_queue: seconds that each request is in the queue for memory; its timeout passes there.
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
         cached_tokens: of a sample, by prompt ids and sample index.
         config, state, progress, failure, sampling_defaults: as EngineClient has them.
@@ -84,6 +86,7 @@ class FakeEngine:
         self.fail: Exception | None = None
         self.fail_after = 0
         self.refuse: Exception | None = None
+        self.refuse_in_queue: float | None = None
         self.abort_status = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.calls: list[Call] = []
@@ -162,6 +165,8 @@ class FakeEngine:
         prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) and self.tokenizer else list(prompt)
         self._check(prompt_ids, params)
         options = options.settle(self.config.scheduler)
+        if self.refuse_in_queue is not None:
+            raise self._refusal(request_id, prompt_ids, received or time.time(), self.refuse_in_queue)
         call = self._running[request_id] = Call(request_id, prompt_ids, params, options, received or time.time())
         self.calls.append(call)
         try:
@@ -179,6 +184,18 @@ class FakeEngine:
         finally:
             call.aborted = call.aborted or not call.finished
             del self._running[request_id]
+
+    def _refusal(self, request_id: str, prompt_ids: list[int], received: float, seconds: float) -> DeadlineError:
+        error = DeadlineError("The request did not finish within its timeout")
+        finish = FinishReason("abort", message=str(error), status=504)
+        error.__cause__ = RefusedOutputError(
+            RequestOutput(
+                *(request_id, 0, "", [], None, None, finish, len(prompt_ids), 0),
+                times=RequestTimes(received, finished=received + seconds),
+                trace=RequestTrace(received, WaitTimes(memory=seconds)),
+            )
+        )
+        return error
 
     def _check(self, prompt_ids: list[int], params: SamplingParams) -> None:
         if not all(0 <= i < self.info.vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
@@ -303,15 +320,15 @@ class _Sample:
             prompt_tokens=len(prompt_ids),
             completion_tokens=self._count,
             cached_tokens=self._engine.cached_tokens(prompt_ids, self._index),
-            times=self._times() if finish else None,
-            trace=self._trace() if finish else None,
+            times=self._times(ended=finish is not None) if finish or self._count == 1 else None,
+            trace=self._trace() if finish or self._count == 1 else None,
             detokenize_seconds=0.125,
         )
 
-    def _times(self) -> RequestTimes:
+    def _times(self, *, ended: bool) -> RequestTimes:
         """Half a second in the queue and a quarter in prefill, however long it took."""
         begin = self._received
-        return RequestTimes(begin, begin + 0.5, begin + 0.75, max(time.time(), begin + 1.0))
+        return RequestTimes(begin, begin + 0.5, begin + 0.75, max(time.time(), begin + 1.0) if ended else None)
 
     def _trace(self) -> RequestTrace:
         prompt = len(self._call.prompt_ids)

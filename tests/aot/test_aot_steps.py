@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def test_every_program_compiles(target, model, tmp_path):
     programs, table = compile_programs(target, model, tmp_path)
     assert [row["program"] for row in programs] == [
-        "forward 16",
-        "forward 256/256",
-        "score 256",
-        *(f"sample 16 {tier}" for tier in ("greedy", "random", "full")),
+        "forward[bs=16]",
+        "forward[bs=256,tok=256]",
+        "score[tok=256]",
+        *(f"sample[bs=16,{tier}]" for tier in ("greedy", "random", "full")),
         "reset",
         "tables",
         "compare",
@@ -37,8 +37,23 @@ def test_every_program_compiles(target, model, tmp_path):
 @pytest.mark.parametrize("target", COMPILER)
 def test_several_decode_steps_compile_to_one_program(target, tmp_path):
     programs, table = compile_programs(target, "qwen2.5-0.5b", tmp_path, "--decode-steps", "4", "--only", "decode")
-    assert [row["program"] for row in programs] == [f"decode 16 {tier}" for tier in ("greedy", "random", "full")]
+    assert [row["program"] for row in programs] == [f"decode[bs=16,{tier}]" for tier in ("greedy", "random", "full")]
     assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+
+
+@pytest.mark.parametrize("target", ["tpu-v6e", "h200"])
+def test_the_memory_plan_is_what_the_compiler_then_asks_for(target, tmp_path):
+    """Of the model's widths, so that the workspace is not lost beside the rest; within 5 %."""
+    if importlib.util.find_spec(COMPILER[target]) is None:
+        pytest.skip(f"{COMPILER[target]} is not installed")
+    report = tmp_path / "report.json"
+    sizes = ["--model", "llama-3.1-8b", "--layers", "2", "--json", str(report)]
+    command = [sys.executable, "benchmarks/memory_plan.py", "--target", target, *sizes]
+    done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
+    assert report.exists(), done.stderr[-3000:]
+    figures = json.loads(report.read_text())
+    assert abs(figures["ratio"] - 1) < 0.05, figures
+    assert figures["fits"], figures
 
 
 def compile_programs(target, model, tmp_path, *flags):

@@ -73,7 +73,7 @@ def test_while_the_engine_is_restarted(http: httpx.Client, engine: FakeEngine, m
     thread.start()
     wait_until(lambda: "waits" in engine._running)
 
-    async def not_now(request_id: str) -> None:
+    async def not_now(request_ids: object) -> None:
         raise EngineNotReadyError("it is being restarted")
 
     monkeypatch.setattr(engine, "explain", not_now)
@@ -86,6 +86,26 @@ def test_every_prompt_and_sample_has_an_entry(http: httpx.Client) -> None:
     told = explain(http, "many")
     assert [sample["index"] for sample in told["samples"]] == [0, 1, 2, 3]
     assert {sample["status"] for sample in told["samples"]} == {"finished"}
+
+
+def test_generate_is_found_by_every_id_of_its_answers(http: httpx.Client, engine: FakeEngine) -> None:
+    texts = {"text": ["a", "bb"], "sampling_params": {"max_new_tokens": 2}}
+    for rid in ("x", ["one", "two"], None):
+        answers = http.post("/generate", json=texts | {"rid": rid}, headers={"x-request-id": "shown"}).json()
+        ids = [answer["meta_info"]["id"] for answer in answers]
+        stories = [explain(http, name) for name in [*ids, "shown"]]
+        assert all(story == stories[0] for story in stories)
+        assert len(stories[0]["samples"]) == 2
+    engine.first_delay = 1.0
+    thread = threading.Thread(target=lambda: http.post("/generate", json=texts | {"rid": ["lives", "too"]}))
+    thread.start()
+    wait_until(lambda: {"lives", "too"} <= set(engine._running))
+    engine.asked_explain.clear()
+    told = [explain(http, name) for name in ("lives", "too")]
+    assert engine.asked_explain == [["lives", "too"]] * 2, "one question, whatever the number of prompts"
+    assert [story["status"] for story in told] == ["waiting", "waiting"]
+    assert [sample["queue_reason"] for sample in told[0]["samples"]] == ["memory", "memory"]
+    thread.join()
 
 
 def test_streams_chats_and_generate_are_known_too(http: httpx.Client) -> None:
@@ -104,6 +124,33 @@ def test_a_request_that_failed(http: httpx.Client, engine: FakeEngine) -> None:
     told = explain(http, "late")
     assert (told["status"], told["error"]) == ("failed", "the engine gave up")
     assert "ended early: the engine gave up" in told["summary"]
+
+
+def test_a_request_that_ended_in_the_queue_tells_its_wait(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.refuse_in_queue = 4.5
+    body = {"text": ["a", "b"], "rid": "late", "sampling_params": {"n": 2}}
+    assert http.post("/generate", json=body).status_code == 504
+    told = explain(http, "late")
+    assert (told["status"], told["error"]) == ("failed", "The request did not finish within its timeout")
+    first = told["samples"][0]
+    assert (first["status"], first["finish_reason"]) == ("finished", "abort")
+    assert (first["wait_memory_seconds"], first["queue_seconds"]) == (4.5, pytest.approx(4.5))
+    assert told["summary"].startswith("waited 4.50 s: KV full (4.50 s) | nothing had come of it after 0.")
+    assert {sample["status"] for sample in told["samples"][1:]} == {"failed"}
+
+
+def test_a_client_that_went_away_leaves_a_story(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.delay = 0.05
+    with http.stream("POST", COMPLETIONS, json=PROMPT | {"rid": "gone", "stream": True, "max_tokens": 90}) as stream:
+        next(stream.iter_lines())
+    wait_until(lambda: explain(http, "gone")["status"] == "failed")
+    (sample,) = explain(http, "gone")["samples"]
+    assert sample["status"] == "failed"
+    assert "finish_reason" not in sample
+    assert 1 <= sample["completion_tokens"] < 90
+    assert (sample["queue_seconds"], sample["prefill_seconds"]) == (pytest.approx(0.5), pytest.approx(0.25))
+    assert sample["num_prefill_chunks"] == 1
+    assert "KV full (0.50 s), 3 retracted" in sample["summary"]
 
 
 def test_a_stream_that_failed_says_why(http: httpx.Client, engine: FakeEngine) -> None:
@@ -129,6 +176,21 @@ def test_the_last_so_many_are_remembered(observe: Callable[..., httpx.Client]) -
     assert explain(client, "second")["id"] == "second"
     assert explain(client, "third")["id"] == "third"
     assert observe(num_explained_requests=0).get("/v1/requests/third/explain").status_code == 404
+
+
+def test_requests_of_many_samples_count_for_more(observe: Callable[..., httpx.Client]) -> None:
+    client = observe(num_explained_requests=3)
+    body = PROMPT | {"max_tokens": 1}
+    for name, n in (("first", 1), ("wide", 20), ("last", 4)):
+        client.post(COMPLETIONS, json=body | {"rid": name, "n": n})
+    assert client.get("/v1/requests/first/explain").status_code == 404, "25 samples are over 8 a request"
+    assert len(explain(client, "wide")["samples"]) == 20
+    client.post(COMPLETIONS, json=body | {"rid": "huge", "n": 64})
+    assert client.get("/v1/requests/wide/explain").status_code == 404
+    assert len(explain(client, "huge")["samples"]) == 64, "the last one is always there"
+    client.post(COMPLETIONS, json=body | {"rid": "small"})
+    assert client.get("/v1/requests/huge/explain").status_code == 404
+    assert explain(client, "small")["id"] == "small"
 
 
 def test_an_id_that_comes_again_is_the_later_request(observe: Callable[..., httpx.Client]) -> None:

@@ -1,5 +1,6 @@
 """/metrics: what it says of known traffic, read back with Prometheus's own parser."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from palladio.http.engine_stats import STATS_TIMEOUT, EngineStatsReader
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.runtime.errors import ConfigError, EngineDeadError
 from palladio.runtime.messages import CompileStats, MemoryReport, ProgramReport
@@ -107,7 +109,7 @@ def test_programs_and_memory(http: httpx.Client, engine: FakeEngine, monkeypatch
     stats = engine.stats
     programs = [ProgramReport("decode[bs=8]", "hit", 0.5), ProgramReport("decode[bs=16]", "miss", 2.5)]
 
-    async def with_programs(timeout: float = 20.0):
+    async def with_programs(timeout: float):
         known = await stats(timeout)
         values = {name: getattr(known, name) for name in known.__dataclass_fields__}
         return type(known)(
@@ -130,7 +132,7 @@ def test_it_answers_whatever_the_engine_does(
 ) -> None:
     http.post("/v1/completions", json=PROMPT)
 
-    async def no_stats(timeout: float = 20.0) -> None:
+    async def no_stats(timeout: float) -> None:
         raise EngineDeadError("gone")
 
     monkeypatch.setattr(engine, "stats", no_stats)
@@ -142,18 +144,89 @@ def test_it_answers_whatever_the_engine_does(
     assert "sglang:num_running_reqs" not in scrape.families
 
 
+def test_an_engine_that_does_not_answer_is_down(
+    http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    async def no_stats(timeout: float) -> None:
+        limits.append(timeout)
+        raise EngineDeadError("the engine did not answer")
+
+    monkeypatch.setattr(engine, "stats", no_stats)
+    scrape = Scrape(http)
+    assert scrape("palladio:engine_up") == 0
+    assert scrape("sglang:max_total_num_tokens") == 20480, "what it settled on is known all the same"
+    assert limits == [STATS_TIMEOUT]
+    assert STATS_TIMEOUT <= 2
+
+
+def test_a_scrape_checks_no_pages(http: httpx.Client, engine: FakeEngine) -> None:
+    Scrape(http)
+    http.get("/server_info").raise_for_status()
+    assert engine.asked_stats == [False, True]
+
+
+async def test_scrapes_side_by_side_ask_once(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    stats, gate = engine.stats, asyncio.Event()
+
+    async def slow(timeout: float) -> object:
+        await gate.wait()
+        return await stats(timeout)
+
+    monkeypatch.setattr(engine, "stats", slow)
+    reader = EngineStatsReader(engine)
+    gone, *others = [asyncio.create_task(reader.read()) for _ in range(5)]
+    await asyncio.sleep(0)
+    gone.cancel()
+    gate.set()
+    answers = await asyncio.gather(*others)
+    assert len(engine.asked_stats) == 1
+    assert answers[0] is not None
+    assert all(answer is answers[0] for answer in answers)
+    assert await reader.read() is not answers[0], "the next one asks anew"
+
+
 def test_a_client_that_goes_away_is_an_aborted_request(http: httpx.Client, engine: FakeEngine) -> None:
     engine.delay = 0.05
     with http.stream("POST", "/v1/completions", json=PROMPT | {"stream": True, "max_tokens": 50}) as stream:
         next(stream.iter_lines())
     wait_until(lambda: Scrape(http)("sglang:num_aborted_requests_total") == 1)
-    assert Scrape(http)("sglang:num_requests_total") == 1
+    scrape = Scrape(http)
+    assert scrape("sglang:num_requests_total") == 1
+    assert 1 <= scrape("sglang:generation_tokens_total") < 50
+    assert scrape("sglang:prompt_tokens_total") > 0
+    assert scrape("sglang:cached_tokens_total") == CACHED_TOKENS
+    assert scrape("sglang:queue_time_seconds_sum") == pytest.approx(0.5), "known since its first token"
+    assert scrape("sglang:e2e_request_latency_seconds_count") == 1
+
+
+def test_an_engine_that_fails_under_a_stream_loses_no_tokens(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.fail, engine.fail_after = EngineDeadError("killed"), 2
+    with http.stream("POST", "/v1/completions", json=PROMPT | {"stream": True, "n": 2}) as stream:
+        assert list(stream.iter_lines())
+    scrape = Scrape(http)
+    assert scrape("sglang:num_aborted_requests_total") == 1
+    assert scrape("sglang:generation_tokens_total") == 2 * 2
+    assert scrape("sglang:per_stage_req_latency_seconds_count", stage="prefill") == 2
+
+
+def test_a_wait_that_ends_in_the_queue_counts(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.refuse_in_queue = 4.5
+    answer = http.post("/generate", json={"text": ["a", "b"], "sampling_params": {"max_new_tokens": 2}})
+    assert answer.status_code == 504
+    scrape = Scrape(http)
+    assert scrape("sglang:num_aborted_requests_total") == 1
+    assert scrape("sglang:queue_time_seconds_sum") == pytest.approx(4.5)
+    assert scrape("sglang:per_stage_req_latency_seconds_count", stage="prefill") == 0
+    assert scrape("sglang:prompt_tokens_total") == scrape("sglang:generation_tokens_total") == 0
 
 
 def test_a_request_may_stay_out_of_the_metrics(http: httpx.Client) -> None:
     http.post("/v1/completions", json=PROMPT | {"log_metrics": False})
     http.get("/health_generate")
     scrape = Scrape(http)
+    assert scrape("sglang:inter_token_latency_seconds_count") == 0
     assert scrape("sglang:num_requests_total") == scrape("sglang:time_to_first_token_seconds_count") == 0
 
 
@@ -186,6 +259,7 @@ def test_buckets_are_flags(observe: Callable[..., httpx.Client]) -> None:
         ({"num_explained_requests": -1}, "--num-explained-requests"),
         ({"log_requests_target": ""}, "--log-requests-target"),
         ({"otlp_traces_endpoint": ""}, "--otlp-traces-endpoint"),
+        ({"profile_folder": ""}, "--profile-folder"),
     ],
 )
 def test_wrong_flags_are_named(flags: dict, word: str) -> None:

@@ -1,9 +1,12 @@
 """--log-requests and its levels, --enable-request-time-stats-logging, JSON lines, and what never stands in a log."""
 
 import json
+import re
+import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
+from palladio.http.front_metrics import FrontMetrics
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
+from palladio.http.request_log import PARTIAL_TOKENS, RequestLog
+from palladio.http.request_record import Origin, RequestRecord
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.sglang_format import Job
 from tests.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +78,82 @@ def test_text_lines(observe: Callable[..., httpx.Client], tmp_path: Path) -> Non
     first, second = file.read_text().splitlines()
     assert "] Request r1 received: x_request_id=" in first
     assert "] Request r1 finished: status='finished', finish_reason=['length'], completion_tokens=[3]" in second
+
+
+def test_lines_take_the_format_of_the_log(observe: Callable[..., httpx.Client], tmp_path: Path) -> None:
+    file = tmp_path / "requests.log"
+    observe(log_requests=True, log_requests_target=str(file), log_format="json").post(COMPLETIONS, json=BODY)
+    assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == [
+        "request_received",
+        "request_finished",
+    ]
+
+
+def test_nobody_forges_lines(observe: Callable[..., httpx.Client], tmp_path: Path) -> None:
+    file = tmp_path / "requests.log"
+    client = observe(log_requests=True, log_requests_target=str(file))
+    rid = "x\n[2026-01-01 00:00:00] all is well\r\x1b[2J\x9b\u2028end"
+    client.post(COMPLETIONS, json=BODY | {"rid": rid}).raise_for_status()
+    text = file.read_text()
+    first, second = text.splitlines()
+    assert r"] Request x\n[2026-01-01 00:00:00] all is well\r\x1b[2J\x9b\u2028end received: " in first
+    assert "finished: " in second
+    json_file = tmp_path / "requests.json"
+    client = observe(log_requests=True, log_requests_target=str(json_file), log_format="json")
+    client.post(COMPLETIONS, json=BODY | {"rid": rid}).raise_for_status()
+    lines = [json.loads(line) for line in json_file.read_text().splitlines()]
+    assert [line["request_id"] for line in lines] == [rid, rid]
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028]", text + json_file.read_text())
+
+
+def test_the_file_is_its_owners_and_may_be_moved_away(observe: Callable[..., httpx.Client], tmp_path: Path) -> None:
+    file, old = tmp_path / "logs" / "requests.log", tmp_path / "old.log"
+    file.parent.mkdir()
+    client = observe(log_requests=True, log_requests_target=str(file))
+    client.post(COMPLETIONS, json=BODY)
+    file.rename(old)
+    client.post(COMPLETIONS, json=BODY | {"rid": "r2"})
+    for path, name in ((old, "r1"), (file, "r2")):
+        assert [line.split("Request ")[1][:2] for line in path.read_text().splitlines()] == [name, name]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    file.unlink()
+    file.parent.rmdir()
+    assert client.post(COMPLETIONS, json=BODY).status_code == 200, "a log that is lost costs no request"
+    file.parent.mkdir()
+    client.post(COMPLETIONS, json=BODY)
+    assert len(file.read_text().splitlines()) == 2
+
+
+class CountingTokenizer:
+    """Decodes as characters, and notes how much, and in which thread."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, bool]] = []
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        self.calls.append((len(ids), threading.current_thread() is threading.main_thread()))
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize(("level", "lengths"), [(2, [PARTIAL_TOKENS, 5]), (3, [100_000, 5])])
+def test_long_prompts_are_decoded_only_as_far_as_shown(tmp_path: Path, level: int, lengths: list[int]) -> None:
+    file, tokenizer = tmp_path / "requests.log", CountingTokenizer()
+    config = ObservabilityConfig(
+        log_requests=True, log_requests_level=level, log_requests_target=str(file), log_format="json"
+    )
+    log, metrics = RequestLog(config), FrontMetrics(config)
+    jobs = [Job("a", [97] * 100_000, SamplingParams(), 0), Job("b", [98] * 5, SamplingParams(), 1)]
+    record = RequestRecord("r", 0.0, jobs, Origin("/generate", "x", {}), metrics, lambda _: None)
+    log.received(record, tokenizer)
+    record.end()
+    log.ended(record)
+    log.close()
+    received, finished = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (received["event"], finished["event"]) == ("request_received", "request_finished")
+    assert received["prompt_tokens"] == [100_000, 5]
+    shown = "a" * 100_000 if level == 3 else "a" * 256 + "…"
+    assert received["prompt"] == [shown, "bbbbb"]
+    assert tokenizer.calls == [(length, level == 2) for length in lengths], "long ones beside the event loop"
 
 
 def test_failures_are_told(logged, engine: FakeEngine) -> None:

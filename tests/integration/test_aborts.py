@@ -26,15 +26,25 @@ def send_and_leave(server: Server, path: str, body: dict) -> None:
 @pytest.mark.parametrize("path", ROUTES)
 def test_leaving_before_the_first_token(server, path):
     """All slots are busy, so these requests wait in the queue when their clients go."""
+    # On a busy machine what keeps the slots may end too soon: then that has proved nothing, and it goes again.
+    assert any(leave_while_busy(server, path) for _ in range(10))
+
+
+def leave_while_busy(server: Server, path: str) -> bool:
+    """Ten clients come and go; returns whether all slots were busy the whole time."""
     with ThreadPoolExecutor(1) as pool:
         # 240 tokens each: more would not all be admitted at once to the pool of 2,048.
         busy = {"prompt": [[5]] * MAX_RUNNING, "max_tokens": 240, "ignore_eos": True, "seed": 0, "rid": f"busy{path}"}
         running = pool.submit(server.post, COMPLETIONS, busy)
-        server.wait_for_stats(num_running=MAX_RUNNING)
+        while server.stats()["num_running"] != MAX_RUNNING and not running.done():
+            time.sleep(0.005)
         for stream in (False, True) * 5:
             send_and_leave(server, path, BODIES[path] | {"stream": stream})
-        assert server.post("/abort_request", {"rid": f"busy{path}"}).json() == {"aborted": MAX_RUNNING}
-        assert {choice["finish_reason"] for choice in running.result().json()["choices"]} == {"abort"}
+        aborted = server.post("/abort_request", {"rid": f"busy{path}"}).json()["aborted"]
+        reasons = [choice["finish_reason"] for choice in running.result().json()["choices"]]
+        assert reasons.count("abort") == aborted
+        assert reasons.count("length") == MAX_RUNNING - aborted
+        return aborted == MAX_RUNNING
 
 
 def test_leaving_in_the_middle(server):

@@ -1,8 +1,10 @@
 """A real server tells about itself: metrics, explanations, timings, profiles, JSON logs."""
 
 import json
-import threading
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,18 +24,18 @@ def scrape(server: Server) -> dict[tuple[str, ...], float]:
 
 def test_metrics_count_what_is_sent(server: Server) -> None:
     before = scrape(server)
-    answer = server.post("/v1/completions", BODY | {"return_timings": True}).json()
+    answer = server.post("/v1/completions", BODY | {"return_timings": True, "max_tokens": 100}).json()
     after = scrape(server)
 
     def grown(*key: str) -> float:
         return after[key] - before.get(key, 0.0)
 
     assert grown("sglang:num_requests_total") == 1
-    assert grown("sglang:generation_tokens_total") == 5
+    assert grown("sglang:generation_tokens_total") == 100
     assert grown("sglang:prompt_tokens_total") == answer["usage"]["prompt_tokens"]
-    assert grown("sglang:inter_token_latency_seconds_count") == 4
-    assert grown("palladio:bucket_selected_total", "decode", "1", "1") == 4
-    assert grown("palladio:computed_tokens_total", "decode") == 4
+    assert 0 < grown("sglang:inter_token_latency_seconds_count") <= 99, "tokens that come with the first have no wait"
+    assert grown("palladio:bucket_selected_total", "decode", "1", "1") == 99
+    assert grown("palladio:computed_tokens_total", "decode") == 99
     assert grown("sglang:http_responses_total", "/v1/completions", "POST", "200") == 1
     assert after["palladio:engine_up",] == 1
     assert after["sglang:startup_time_seconds",] > 0
@@ -53,38 +55,80 @@ def test_a_stop_string_keeps_what_the_engine_told(server: Server) -> None:
     assert sample["total_seconds"] > sample["prefill_seconds"] > 0
 
 
-def test_explain_while_it_waits_and_afterwards(server: Server) -> None:
+def crowd(server: Server) -> list[dict[str, Any]]:
+    """Sends twice as many requests as run at once, and sees them end; returns what was said of those that waited."""
+
     def post(number: int) -> None:
         server.post("/v1/completions", BODY | {"max_tokens": 400, "rid": f"crowd-{number}"})
 
-    threads = [threading.Thread(target=post, args=(number,)) for number in range(2 * MAX_RUNNING)]
-    for thread in threads:
-        thread.start()
-    waiting = []
-    while not waiting and any(thread.is_alive() for thread in threads):
-        stories = [server.http.get(f"/v1/requests/crowd-{i}/explain").json() for i in range(len(threads))]
-        waiting = [story["samples"][0] for story in stories if story.get("status") == "waiting"]
+    waiting: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(2 * MAX_RUNNING) as pool:
+        posts = [pool.submit(post, number) for number in range(2 * MAX_RUNNING)]
+        while not waiting and not all(post.done() for post in posts):
+            stories = [server.http.get(f"/v1/requests/crowd-{i}/explain").json() for i in range(len(posts))]
+            waiting = [story["samples"][0] for story in stories if story.get("status") == "waiting"]
+    return waiting
+
+
+def test_explain_while_it_waits_and_afterwards(server: Server) -> None:
+    # On a busy machine they may have ended before the first question: then they come again.
+    waiting = next(found for _ in range(10) if (found := crowd(server)))
     assert {sample["queue_reason"] for sample in waiting} & {"memory", "slots", "step"}
-    for thread in threads:
-        thread.join()
-    done = [server.http.get(f"/v1/requests/crowd-{i}/explain").json()["samples"][0] for i in range(len(threads))]
+    numbers = range(2 * MAX_RUNNING)
+    done = [server.http.get(f"/v1/requests/crowd-{i}/explain").json()["samples"][0] for i in numbers]
     for sample in done:
         assert sample["status"] == "finished"
-        assert sample["decode_steps"] >= 399
+        assert 399 - sample["num_retractions"] <= sample["decode_steps"] <= 400
         assert 1 <= sample["decode_mean_rows"] <= sample["decode_mean_bucket"] <= MAX_RUNNING
         reasons = [sample[f"wait_{reason}_seconds"] for reason in ("slots", "memory", "step", "compile")]
         assert sum(reasons) + sample["handover_seconds"] >= sample["queue_seconds"] - 0.05
     assert max(sample["wait_memory_seconds"] + sample["wait_slots_seconds"] for sample in done) > 0.05
 
 
-def test_a_profile_of_a_server(server: Server, tmp_path: Path) -> None:
-    folder = tmp_path / "profile"
-    server.post("/start_profile", {"output_dir": str(folder), "num_steps": 3}).raise_for_status()
+def test_a_profile_of_a_server(server: Server) -> None:
+    started = server.post("/start_profile", {"output_dir": "mine", "num_steps": 3}).raise_for_status().json()
+    folder = Path(started["output_dir"])
+    assert folder.name == "mine"
     server.post("/v1/completions", BODY)
     server.wait_for_stats(num_running=0)
     assert list(folder.rglob("*.xplane.pb"))
     refused = server.post("/stop_profile", {})
     assert (refused.status_code, "no profile is under way" in refused.text) == (400, True)
+    shutil.rmtree(folder)
+    for name in ("nul\0", "/proc", "../x"):
+        assert server.post("/start_profile", {"output_dir": name}).status_code == 400
+    server.post("/start_profile", {"output_dir": "mine"}).raise_for_status()
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+    spoiled = server.post("/stop_profile", {})
+    assert (spoiled.status_code, "could not be written" in spoiled.text) == (400, True)
+    folder.unlink()
+    server.post("/start_profile", {"output_dir": "mine"}).raise_for_status()
+    server.post("/stop_profile", {}).raise_for_status()
+    shutil.rmtree(folder.parent)
+    assert scrape(server)["palladio:engine_restarts_total",] == 0
+
+
+def test_who_times_out_in_the_queue_is_told_for_what_it_waited(server: Server) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        long = {"prompt": [[5]] * MAX_RUNNING, "max_tokens": 240, "ignore_eos": True, "seed": 0}
+        before = scrape(server)
+        late = None
+        while late is None:  # what keeps it waiting may end before its time is up, on a busy machine
+            busy = pool.submit(server.post, "/v1/completions", long)
+            while server.stats()["num_running"] != MAX_RUNNING and not busy.done():
+                pass
+            answer = server.post("/generate", {"text": "Hello", "rid": "late", "timeout": 0.05})
+            late = answer if answer.status_code == 504 else None
+            busy.result()
+    story = server.http.get("/v1/requests/late/explain").raise_for_status().json()
+    (sample,) = story["samples"]
+    assert (story["status"], sample["finish_reason"]) == ("failed", "abort")
+    assert sample["wait_slots_seconds"] + sample["wait_memory_seconds"] + sample["wait_step_seconds"] > 0.02
+    assert sample["queue_seconds"] >= 0.05
+    after = scrape(server)
+    assert after["sglang:num_aborted_requests_total",] == before["sglang:num_aborted_requests_total",] + 1
+    assert after["sglang:queue_time_seconds_sum",] >= before["sglang:queue_time_seconds_sum",] + 0.05
 
 
 def test_json_logs_of_both_processes(launch, tmp_path: Path) -> None:

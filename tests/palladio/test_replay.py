@@ -70,11 +70,12 @@ def test_each_difference_is_named(replayed, content, capsys):
     served["token_ids"] = served["token_ids"][:2]
     served["token_ids"][1] += 1
     waiting["token_ids"] = [token + 1 for token in finished["token_ids"][:1]]
+    waiting["request"]["request_id"] = "w\n\x1b[2J~2"
     assert replayed(content) == 1
     out = capsys.readouterr().out
     assert "request 0 (finished~0): token 4: expected 383, got " in out
     assert "request 1 (served~1): token 1: expected " in out
-    assert "request 2 (w0~2): token 0: expected " in out
+    assert r"request 2 (w\n\x1b[2J~2): token 0: expected " in out
     assert "3 requests, 23 tokens compared: 0 equal, 3 different" in out
     assert "Without --deterministic" in out
 

@@ -3,8 +3,8 @@
 Knobs come as words in `ModelSource.json_model_override_args` (a JSON object): `step_delay`, `fail_at_step`,
 `start_error` ("config" or "crash"), `start_delay`, `die_at_step` (os._exit), `hang_at_step` (with `hang_keeps_lock`:
 and no other thread runs), `compile_at_step` (for `compile_seconds`, marked as such), `script` (tokens to say instead of
-arithmetic), `tokens_per_step`, `max_running` (the others wait). With `once` (a path) they are the knobs of the engine
-that finds no file there, and makes one; the next one has those in `later`.
+arithmetic), `tokens_per_step`, `max_running` (the others wait), `broken` (what a check of integrity finds). With `once`
+(a path) they are the knobs of the engine that finds no file there, and makes one; the next one has those in `later`.
 """
 
 import ctypes
@@ -137,7 +137,8 @@ class FakeEngineCore:
         return folder
 
     def stats(self, *, check_integrity=False):
-        return EngineStats(len(self._running), 0, 0, 4096, 0.0, 0, None)
+        integrity_error = self._knobs.get("broken") if check_integrity else None
+        return EngineStats(len(self._running), 0, 0, 4096, 0.0, 0, integrity_error)
 
     def step(self):
         self._num_steps += 1

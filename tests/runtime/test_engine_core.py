@@ -172,6 +172,21 @@ def test_a_thousand_aborts_in_a_row(core: EngineCore) -> None:
     assert core.stats().num_waiting == 0
 
 
+def test_integrity_is_checked_only_if_asked(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise AssertionError("a page is lost")
+
+    monkeypatch.setattr(core, "check_integrity", broken)
+    assert core.stats().integrity_error is None
+    assert core.stats(check_integrity=True).integrity_error == "a page is lost"
+    collector = Collector(core)
+    collector.add("x", prompt(5), max_tokens=50)
+    collector.step()
+    assert core.stats(check_integrity=True).integrity_error is None, "something runs"
+    monkeypatch.undo()
+    collector.run()
+
+
 def test_flush_is_refused_while_requests_run(core: EngineCore) -> None:
     collector = Collector(core)
     collector.add("x", prompt(5))

@@ -66,9 +66,9 @@ def test_a_folder_that_cannot_be_written_is_named(tiny: TinyEngine, tmp_path: Pa
 
 def test_a_trace_that_somebody_else_began_is_told(tiny: TinyEngine, tmp_path: Path) -> None:
     core = tiny.core()
-    with jax.profiler.trace(tmp_path / "else"):
-        with pytest.raises(InvalidRequestError, match=r"could not be started: Profile has already been started"):
-            core.start_profile(ProfileOptions(str(tmp_path / "ours")))
+    refused = pytest.raises(InvalidRequestError, match="could not be started: Profile has already been started")
+    with jax.profiler.trace(tmp_path / "else"), refused:
+        core.start_profile(ProfileOptions(str(tmp_path / "ours")))
     core.start_profile(ProfileOptions(str(tmp_path / "ours")))
     core.stop_profile()
     assert traces(tmp_path / "ours")
@@ -84,7 +84,7 @@ def test_what_could_not_be_written_does_not_stand_in_the_way(tiny: TinyEngine, t
     core, folder, other = tiny.core(), tmp_path / "a", ProfileOptions(str(tmp_path / "b"))
     core.start_profile(ProfileOptions(str(folder)))
     spoil(folder)
-    with pytest.raises(InvalidRequestError, match="the profile could not be written to .*/a: .* is not a directory"):
+    with pytest.raises(InvalidRequestError, match=r"the profile could not be written to .*/a: .* is not a directory"):
         core.stop_profile()
     with pytest.raises(InvalidRequestError, match=r"the last profile is still to be written to .*/a, and no other"):
         core.start_profile(other)
