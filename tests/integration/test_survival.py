@@ -66,7 +66,7 @@ class Streams:
     def _read(self, lines: list[str]) -> None:
         with (
             contextlib.suppress(httpx.TransportError),  # the server died
-            httpx.stream("POST", self._server.url + COMPLETIONS, json=LONG, timeout=60) as stream,
+            self._server.http.stream("POST", COMPLETIONS, json=LONG) as stream,  # a client each takes long to make
         ):
             lines.extend(line for line in stream.iter_lines() if line)
 

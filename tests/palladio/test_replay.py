@@ -29,6 +29,12 @@ async def crash(folder, **flags):
         await until(lambda: list(folder.glob("crash-*")))
 
 
+@pytest.fixture(autouse=True)
+def _logging(monkeypatch):
+    """The command would set up the log of the whole process."""
+    monkeypatch.setattr(replay_module, "configure_logging", lambda level, log_format: None)
+
+
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dumps")

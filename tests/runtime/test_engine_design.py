@@ -34,9 +34,10 @@ def small_device(monkeypatch):
     return memory
 
 
-def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small_device, caplog):
+def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small_device, tmp_path, caplog):
+    nowhere = str(tmp_path)  # where nothing was noted
     with caplog.at_level("INFO"):
-        parts = startup.build_engine_parts(config(tiny_dir), lambda progress: None)
+        parts = startup.build_engine_parts(config(tiny_dir, compilation_cache_dir=nowhere), lambda progress: None)
     assert "Compiling the largest programs to see how much memory they need" in caplog.text
     report, built = parts.memory, parts.runner.programs.built
     assert report.planned <= report.usable == MIB  # half of a CPU's
