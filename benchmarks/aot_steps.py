@@ -37,7 +37,8 @@ from palladio.model.weights import abstract_model
 from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.memory import DeviceMemory, MemoryNeeds, plan_memory
+from palladio.runtime.engine_design import memory_needs
+from palladio.runtime.memory import DeviceMemory, plan_memory
 from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.sizing import PlatformDefaults
 from palladio.runtime.step_programs import StaticModel, StepPrograms
@@ -125,6 +126,10 @@ class Sizes:
     context_length: int
     decode_steps: int
 
+    @property
+    def useful_tokens(self) -> int:
+        return self.max_running * self.context_length
+
 
 def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
     """Of an engine's state."""
@@ -138,21 +143,6 @@ def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
         dtype=DTYPE,
         cache=KVCacheSpec.of(config, page_size=sizes.page_size, dtype=DTYPE),
         mesh=mesh,
-    )
-
-
-def memory_needs(target: Target, shape: DeviceShape, weights: Weights, sizes: Sizes) -> MemoryNeeds:
-    """Of one device, as an engine with default flags reckons."""
-    state = shape.abstract(weights, 1)
-    return MemoryNeeds(
-        platform=target.platform,
-        weights=bytes_per_device(weights),
-        state=bytes_per_device((state.tables, state.sampler)),
-        bytes_per_page=bytes_per_device(state.kv_cache),
-        page_size=sizes.page_size,
-        wanted_tokens=None,
-        useful_tokens=sizes.max_running * sizes.context_length,
-        fraction=None,
     )
 
 
@@ -188,7 +178,8 @@ def compile_all(
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh))
     shape = device_shape(config, mesh, sizes)
     memory = DeviceMemory(target.memory, target.memory)
-    pages = plan_memory(memory, memory_needs(target, shape, weights, sizes), workspace=0).num_pages
+    needs = memory_needs(target.platform, shape, weights, useful_tokens=sizes.useful_tokens)
+    pages = plan_memory(memory, needs, workspace=0).num_pages
     programs = declare(config, shape, structure, weights, pages, sizes)
     state = shape.abstract(weights, pages)
     cache = state.kv_cache[0]

@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import collections
 import contextlib
-import ctypes
 import dataclasses
 import json
 import os
@@ -28,13 +27,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+from fault_means import NotHereError, halt_thread, small_disk
 from server_process import RunningServer, exit_on_sigterm, palladio_command, provenance, running_server
 from torture import allow_connections
 
@@ -42,12 +41,7 @@ from palladio.utils import _descendants
 
 FLAGS = ("--max-running-requests", "64", "--max-total-tokens", "40960", "--drain-timeout", "300")
 ENDS = ("finished", "error", "refused", "cut", "lost")
-DISK_BYTES = 4 * 2**20
 WATCHDOG_TIMEOUT = 5.0
-
-
-class NotHereError(Exception):
-    """This machine does not allow the fault."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +192,7 @@ async def engine_killed(plan: Plan, folder: Path) -> Result:
 
 
 async def full_disk(plan: Plan, folder: Path) -> Result:
-    with _small_disk(folder / "disk") as disk:
+    with small_disk(folder / "disk") as disk:
         flags = ("--crash-dump-folder", str(disk / "dumps"), "--compilation-cache-dir", str(disk / "xla"))
         with _server(plan, folder, *flags) as server:
             with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
@@ -215,7 +209,7 @@ async def full_disk(plan: Plan, folder: Path) -> Result:
 
 async def hung_step(plan: Plan, folder: Path) -> Result:
     with _server(plan, folder, "--watchdog-timeout", str(WATCHDOG_TIMEOUT)) as server:
-        result = await _engine_fault(server, plan, _halt_thread, "--watchdog-timeout")
+        result = await _engine_fault(server, plan, halt_thread, "--watchdog-timeout")
     return dataclasses.replace(result, facts={"watchdog_timeout": WATCHDOG_TIMEOUT})
 
 
@@ -283,52 +277,6 @@ FAULTS: dict[str, Callable[[Plan, Path], Awaitable[Result]]] = {
 
 def _server(plan: Plan, folder: Path, *flags: str) -> contextlib.AbstractContextManager[RunningServer]:
     return running_server(palladio_command(plan.model_path, [*plan.flags, *flags]), folder / "log")
-
-
-@contextlib.contextmanager
-def _small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of DISK_BYTES.
-
-    Raises:
-        NotHereError: this user may not mount one.
-    """
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "palladio-faults", str(folder)]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=20)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise NotHereError(f"no small disk can be mounted: {error}") from error
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=False, timeout=20)
-
-
-def _halt_thread(pid: int) -> None:
-    """Halts the main thread of a process, and no other one, until the process ends.
-
-    Raises:
-        NotHereError: this user may not trace it.
-    """
-    begun = threading.Event()
-    errors: list[int] = []
-
-    def hold() -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        libc.ptrace.restype = ctypes.c_long
-        seize, interrupt, wait_all = 0x4206, 0x4207, 0x40000000
-        if libc.ptrace(seize, pid, None, None) or libc.ptrace(interrupt, pid, None, None):
-            errors.append(ctypes.get_errno())
-        begun.set()
-        with contextlib.suppress(ChildProcessError):  # it must be waited for, or its parent never sees its end
-            while not errors and os.WIFSTOPPED(os.waitpid(pid, wait_all)[1]):
-                pass
-
-    threading.Thread(target=hold, daemon=True).start()
-    begun.wait()
-    if errors:
-        raise NotHereError(f"the engine cannot be traced: {os.strerror(errors[0])}")
 
 
 def run_fault(name: str, plan: Plan, logs: Path | None) -> dict[str, Any]:

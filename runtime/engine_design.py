@@ -84,7 +84,14 @@ class EngineDesign:
             built.advise = functools.partial(compile_advice, buckets=buckets)
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
-        needs = _needs(config, device, shape, weights, limits)
+        needs = memory_needs(
+            device.platform,
+            shape,
+            weights,
+            useful_tokens=limits.useful_pool_tokens,
+            wanted_tokens=config.cache.max_total_tokens,
+            fraction=config.cache.mem_fraction_static,
+        )
         memory = device_memory(device, needs)
         plan = plan_memory(memory, needs, 0)
         if plan.is_tight:
@@ -143,19 +150,26 @@ def _shape(config: EngineConfig, path: Path, model: ModelConfig, limits: EngineL
     )
 
 
-def _needs(
-    config: EngineConfig, device: jax.Device, shape: DeviceShape, weights: Weights, limits: EngineLimits
+def memory_needs(
+    platform: str,
+    shape: DeviceShape,
+    weights: Weights,
+    *,
+    useful_tokens: int,
+    wanted_tokens: int | None = None,
+    fraction: float | None = None,
 ) -> MemoryNeeds:
+    """What an engine of this shape has to place on each device; see MemoryNeeds."""
     state = shape.abstract(weights, 1)
     return MemoryNeeds(
-        platform=device.platform,
+        platform=platform,
         weights=bytes_per_device(weights),
         state=bytes_per_device((state.tables, state.sampler)),
         bytes_per_page=bytes_per_device(state.kv_cache),
         page_size=shape.page_size,
-        wanted_tokens=config.cache.max_total_tokens,
-        useful_tokens=limits.useful_pool_tokens,
-        fraction=config.cache.mem_fraction_static,
+        wanted_tokens=wanted_tokens,
+        useful_tokens=useful_tokens,
+        fraction=fraction,
     )
 
 

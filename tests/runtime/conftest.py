@@ -3,14 +3,22 @@
 import contextlib
 import fcntl
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from tests.runtime.tiny_engine import TinyEngine, build_tiny_model_dir
 
+CACHE_OPTIONS = (
+    "jax_enable_compilation_cache",
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
 EXACT_MODEL = {  # wide enough for the matrix products that larger models run
     "hidden_size": 256,
     "intermediate_size": 512,
@@ -53,3 +61,13 @@ def three_steps(build: Callable[..., TinyEngine]) -> TinyEngine:
 def exact(build: Callable[..., TinyEngine]) -> TinyEngine:
     """--deterministic, a wider model."""
     return build(deterministic=True, skip_tokenizer_init=True, json_model_override_args=json.dumps(EXACT_MODEL))
+
+
+@pytest.fixture
+def keeps_cache_options() -> Iterator[None]:
+    """The test may set up jax's persistent cache as it likes."""
+    before = {name: jax.config.values[name] for name in CACHE_OPTIONS}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()

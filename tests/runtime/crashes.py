@@ -12,7 +12,7 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.process_transport import ProcessTransport
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
-from tests.runtime.fake_core import FACTORY
+from tests.runtime.fake_core import FACTORY, started
 
 QUEUED = {"step_delay": 0.02, "max_running": 1}  # all but one request wait
 
@@ -25,12 +25,8 @@ def make(tmp_path, knobs, **flags):
 @contextlib.asynccontextmanager
 async def running(tmp_path, knobs, **flags):
     engine = make(tmp_path, knobs, **flags)
-    await engine.start()
-    await engine.wait_ready()
-    try:
+    async with started(engine):
         yield engine
-    finally:
-        await engine.shutdown()
 
 
 def once(tmp_path, knobs, **later):

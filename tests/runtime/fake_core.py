@@ -7,6 +7,7 @@ arithmetic), `tokens_per_step`, `max_running` (the others wait), `broken` (what 
 (a path) they are the knobs of the engine that finds no file there, and makes one; the next one has those in `later`.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -206,3 +207,14 @@ def _prompt_logprobs(request):
     width = request.params.prompt_logprobs
     first, *rest = request.prompt_ids
     return [TokenLogprob(first, None), *(_logprob(token, width) for token in rest)]
+
+
+@contextlib.asynccontextmanager
+async def started(engine):
+    """The engine, from ready to shut down."""
+    await engine.start()
+    await engine.wait_ready()
+    try:
+        yield engine
+    finally:
+        await engine.shutdown()

@@ -22,7 +22,7 @@ from palladio.runtime.hub import read_sampling_defaults, resolve_model_path
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.transport import ThreadTransport
-from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token
+from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token, started
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 GREEDY = {"temperature": 0.0}
@@ -42,12 +42,8 @@ def make(model_dir, knobs=None, *, factory=FACTORY, **flags):
 @contextlib.asynccontextmanager
 async def running(model_dir, knobs=None, **flags):
     engine = make(model_dir, knobs, **flags)
-    await engine.start()
-    await engine.wait_ready()
-    try:
+    async with started(engine):
         yield engine
-    finally:
-        await engine.shutdown()
 
 
 async def collect(engine, prompt, request_id="r", **params):

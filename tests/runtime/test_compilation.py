@@ -5,20 +5,7 @@ import pytest
 
 from palladio.runtime.compilation import use_persistent_cache
 
-OPTIONS = (
-    "jax_enable_compilation_cache",
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-)
-
-
-@pytest.fixture(autouse=True)
-def _options():
-    before = {name: getattr(jax.config, name) for name in OPTIONS}
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+pytestmark = pytest.mark.usefixtures("keeps_cache_options")
 
 
 def test_a_directory_is_made_and_used(tmp_path):

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from palladio.runtime import program_store
 from palladio.runtime.compilation import CompileMonitor, use_persistent_cache
@@ -22,21 +21,7 @@ from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.program_store import PROGRAM_MODULES, ProgramStore
 
 VECTOR = jax.ShapeDtypeStruct((8,), jnp.float32)
-OPTIONS = (
-    "jax_enable_compilation_cache",
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-)
-
-
-@pytest.fixture(autouse=True)
-def _options():
-    before = {name: getattr(jax.config, name) for name in OPTIONS}
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+pytestmark = pytest.mark.usefixtures("keeps_cache_options")
 
 
 @pytest.fixture

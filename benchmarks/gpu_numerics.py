@@ -1,0 +1,114 @@
+"""The numerics stage of gpu_smoke.py: attention beside its reference, and draws of the sampler beside the CPU's."""
+
+from pathlib import Path
+from typing import Any
+
+Figures = dict[str, Any]
+
+ATTENTION_CASES = (  # kind, (cached before, new) of each request, N, K, H, sliding window
+    ("prefill", ((0, 150), (40, 60), (0, 33), (200, 3)), 14, 2, 64, None),
+    ("prefill", ((0, 300), (77, 129)), 32, 8, 128, None),
+    ("prefill", ((0, 100), (150, 40), (0, 3)), 8, 4, 128, 20),
+    ("decode", ((0, 1), (15, 1), (16, 1), (129, 1), (1000, 1)), 14, 2, 64, None),
+    ("decode", ((1, 1), (700, 1), (300, 1)), 32, 8, 128, None),
+    ("decode", ((9, 1), (500, 1)), 8, 4, 128, 30),
+)
+TOLERANCES = {"float32": 2e-5, "bfloat16": 2e-2}  # largest difference from the reference, of outputs of about 1
+
+
+def attention_numerics(tiny: bool) -> Figures:
+    """The largest error of the default backend against the reference, both on this device."""
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+
+    rng, page_size = np.random.default_rng(0), 16
+    errors: dict[str, float] = {}
+    for kind, lengths, N, K, H, window in ATTENTION_CASES[::3] if tiny else ATTENTION_CASES:
+        totals = np.array([before + new for before, new in lengths], np.int32)
+        starts = np.cumsum([0, *(new for _, new in lengths)]).astype(np.int32)
+        width = int(-(-totals.max() // page_size))
+        num_pages = 1 + width * len(lengths)
+        table = 1 + rng.permutation(num_pages - 1).reshape(len(lengths), width).astype(np.int32)
+        metadata = AttentionMetadata(
+            jnp.asarray(starts),
+            jnp.asarray(totals),
+            jnp.asarray(table),
+            jnp.int32(len(lengths)),
+            jnp.int32(len(lengths) if kind == "decode" else 0),
+            kind,
+        )
+        q = rng.normal(size=(starts[-1], N, H)).astype(np.float32)
+        pages = rng.normal(size=kv_page_shape(num_pages, K, page_size, H)).astype(np.float32)
+        for dtype in TOLERANCES:
+            arrays = jnp.asarray(q, dtype), jnp.asarray(pages, dtype)
+            outputs = []
+            for backend in ("auto", "reference"):
+                call = functools.partial(ragged_paged_attention, scale=H**-0.5, sliding_window=window, backend=backend)
+                with jax.default_matmul_precision("highest"):  # else a GPU rounds float32 factors to 10 bits
+                    outputs.append(np.asarray(jax.jit(call)(*arrays, metadata), np.float32))
+            error = float(np.abs(outputs[0] - outputs[1]).max())
+            errors[f"{kind} {dtype}"] = max(error, errors.get(f"{kind} {dtype}", 0.0))
+    return {"max error": errors, "ok": all(error <= TOLERANCES[name.split()[1]] for name, error in errors.items())}
+
+
+def sampler_numerics(tiny: bool) -> Figures:
+    """How many of the tokens that the sampler draws on this device the CPU draws too, by tier."""
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from palladio.runtime.sampler import SamplingBatch, sample
+    from palladio.runtime.sampler_state import SamplerState
+
+    B, V, steps = (16, 4096, 3) if tiny else (64, 151936, 8)
+    rng = np.random.default_rng(0)
+
+    def floats(low: float, high: float) -> jax.Array:
+        return jnp.asarray(rng.uniform(low, high, B), jnp.float32)
+
+    def penalty(strength: float) -> jax.Array:
+        return floats(0, strength) * jnp.asarray(rng.random(B) < 0.5)
+
+    batch = SamplingBatch(
+        slot_ids=jnp.arange(1, B + 1, dtype=jnp.int32),
+        positions=jnp.arange(B, dtype=jnp.int32),
+        seeds=jnp.asarray(rng.integers(0, 2**32, (B, 2), np.uint32)),
+        temperature=floats(0.3, 1.5),
+        top_p=floats(0.5, 1.0),
+        top_k=jnp.asarray(rng.choice([-1, 1, 20, 1000], B), jnp.int32),
+        min_p=floats(0, 0.1),
+        frequency_penalty=penalty(1.0),
+        presence_penalty=penalty(1.0),
+        repetition_penalty=1 + penalty(0.5),
+        min_position=jnp.zeros(B, jnp.int32),
+        has_bias=jnp.zeros(B, jnp.bool_),
+    )
+    logits = [rng.normal(scale=3.0, size=(B, V)).astype(np.float32) for _ in range(steps)]
+    equal: dict[str, str] = {}
+    num_different = 0
+    for tier in ("greedy", "random", "full"):
+        tokens = []
+        for device in (jax.devices()[0], jax.devices("cpu")[0]):
+            state, columns = jax.device_put((SamplerState.allocate(B + 1, V), batch), device)
+            step = jax.jit(functools.partial(sample, tier=tier), donate_argnums=(1,))
+            drawn = []
+            for row in logits:
+                output, state = step(jax.device_put(row, device), state, columns)
+                drawn.append(np.asarray(output.token_ids))
+            tokens.append(np.array(drawn))
+        different = int((tokens[0] != tokens[1]).sum())
+        num_different += different
+        equal[tier] = f"{tokens[0].size - different}/{tokens[0].size}"
+    # exp and log differ in their last bits between devices, so a draw that is all but a tie may differ.
+    return {"equal": equal, "ok": num_different <= max(1, 3 * B * steps // 500)}
+
+
+def numerics(tiny: bool, folder: Path) -> Figures:
+    return {"attention": attention_numerics(tiny), "sampler": sampler_numerics(tiny)}
