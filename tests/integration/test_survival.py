@@ -13,14 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from palladio.utils import _descendants
-from tests.integration.serving import COMPLETIONS, GENERATE, MAX_RUNNING, Server, error_of
+from tests.integration.serving import COMPLETIONS, GENERATE, MAX_RUNNING, Server, build_checkpoint, error_of
 
 QUEUED = 6
-ROOMY = "--max-total-tokens 4096"  # for streams that are not over before the test has done its worst
+NUM_TOKENS = 2000  # of a stream: it is not over before the test has done its worst
+ROOMY = "--page-size 64 --max-total-tokens 20480"
 TO_ARRIVE = 1.0  # seconds for requests to reach a server whose engine is stopped
-LONG = {"prompt": "Hello", "max_tokens": 450, "ignore_eos": True, "stream": True}
+LONG = {"prompt": "Hello", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Like the other tests', with room for long streams."""
+    return build_checkpoint(tmp_path_factory.mktemp("checkpoint"), max_position_embeddings=NUM_TOKENS + 256)
 
 
 def engine_pid(server: Server) -> int:
@@ -40,7 +48,8 @@ def wait_gone(pids: list[int], seconds: float = 10.0) -> None:
 
 
 class Streams:
-    """Streams of long completions, read in threads.
+    """Streams of long completions, read in threads, all of which have begun. The engine is stopped until it has all of
+    the requests, so that they begin together.
 
     Attributes:
         lines: of each, as they come.
@@ -50,8 +59,11 @@ class Streams:
         self._server = server
         self.lines: list[list[str]] = [[] for _ in range(count)]
         self._threads = [threading.Thread(target=self._read, args=(lines,), daemon=True) for lines in self.lines]
+        pid = stop_engine(server)
         for thread in self._threads:
             thread.start()
+        time.sleep(TO_ARRIVE)
+        os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + 60
         while not all(self.lines):
             assert time.monotonic() < deadline
