@@ -25,7 +25,7 @@ from palladio.runtime.tokenizer import Tokenizer
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
 # log-probabilities are asked for by the request's own fields
 SAMPLING_NAMES = frozenset(
-    (SamplingParams.__dataclass_fields__.keys() - {"logprobs", "prompt_logprobs"}) | {*_ALIASES.values()}
+    (SamplingParams.__dataclass_fields__.keys() - {"logprobs", "prompt_logprobs", "grammar", "thinking"}) | {*_ALIASES.values()}
 )
 
 

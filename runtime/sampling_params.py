@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_spec import Grammar, Thinking
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
@@ -46,6 +47,8 @@ class SamplingParams:
         skip_special_tokens: leave special tokens out of the text.
         spaces_between_special_tokens: put spaces between special tokens that are shown.
         no_stop_trim: keep the matched stop string in the text.
+        grammar: a language that the output must be in.
+        thinking: where the output is reasoning, which the grammar does not hold for; how long that may be.
 
     Raises:
         InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
@@ -71,6 +74,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
+    grammar: Grammar | None = None
+    thinking: Thinking | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:

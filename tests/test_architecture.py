@@ -20,7 +20,7 @@ ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the f
 # What http may see of runtime.
 RUNTIME_FACE = {
     *("async_engine", "config", "engine_client", "errors", "messages", "outputs"),
-    *("request_options", "sampling_params", "tokenizer"),
+    *("grammar_spec", "request_options", "sampling_params", "tokenizer"),
     "field_checks",  # of config dataclasses, http's too
     "sglang_format",  # results of /generate and of Engine.generate, which are the same
     *("histogram", "logs", "profile_options", "request_trace", "timings"),  # what is told of requests and of the server

@@ -1,0 +1,46 @@
+"""What a tool-call parser is: it takes a model family's tool calls out of a sample's text, however the text is cut."""
+
+import dataclasses
+from typing import Protocol
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolDelta:
+    """The next piece of a tool call.
+
+    Attributes:
+        index: which call of the sample, from 0.
+        name: with the first piece of a call only, and complete.
+        id: likewise.
+        arguments: the next piece of the arguments' JSON text.
+    """
+
+    index: int
+    name: str | None = None
+    id: str | None = None
+    arguments: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolPiece:
+    """What became certain with a piece of text.
+
+    Attributes:
+        content: text that is no tool call.
+        calls: pieces of calls, in order.
+    """
+
+    content: str = ""
+    calls: tuple[ToolDelta, ...] = ()
+
+
+class ToolCallParser(Protocol):
+    """State of one sample. Content, names and concatenated arguments do not depend on how the text was cut."""
+
+    def feed(self, text: str) -> ToolPiece:
+        """Takes new text; what may still become part of a call is held back."""
+        ...
+
+    def finish(self) -> ToolPiece:
+        """What was held back, at the end of the text. A call that was cut off keeps the arguments that it has."""
+        ...
