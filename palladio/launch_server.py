@@ -63,7 +63,7 @@ def read_command(argv: Sequence[str], environment: Mapping[str, str], *, default
         ConfigError: a flag is wrong.
     """
     if default_model and not names_model(argv):
-        argv = [*argv, *_default_model_flags(environment)]
+        argv = [*_default_model_flags(environment), *argv]  # the last of two wins: the user's
     command = parse_server_args(argv)
     args = _settle(command.args, environment)
     configure_logging(args.http.log_level, args.observability.log_format)

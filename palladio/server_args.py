@@ -1,4 +1,4 @@
-"""The command line: the fields of seven small configs as one flat set of flags, beside SGLang's that are not ours.
+"""The command line: the fields of eight small configs as one flat set of flags, beside SGLang's that are not ours.
 
 Flags take dashes or underscores, `--flag value` or `--flag=value`; the last one wins.
 """
@@ -17,6 +17,7 @@ from palladio.runtime.config import (
     CacheConfig,
     EngineConfig,
     ExecutionConfig,
+    GrammarConfig,
     ModelSource,
     SchedulerConfig,
     SurvivalConfig,
@@ -37,6 +38,7 @@ class ServerArgs:
     scheduler: SchedulerConfig = SchedulerConfig()
     execution: ExecutionConfig = ExecutionConfig()
     survival: SurvivalConfig = SurvivalConfig()
+    grammar: GrammarConfig = GrammarConfig()
     http: HttpConfig = HttpConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
 
@@ -50,6 +52,7 @@ class ServerArgs:
             scheduler=self.scheduler,
             execution=self.execution,
             survival=self.survival,
+            grammar=self.grammar,
         )
 
     def flags(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.sampler import SampleTier
 
-TIERS: tuple[SampleTier, ...] = ("greedy", "random", "full")  # each can do what those before it can
+TIERS: tuple[SampleTier, ...] = ("greedy", "random", "masked", "full")  # each can do what those before it can
 FIRST_REQUESTS = 8  # that an engine can run at once before its larger programs are built
 FIRST_TOKENS = 256  # of a prefill step until then
 

@@ -196,6 +196,25 @@ class SurvivalConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GrammarConfig:
+    """Outputs that have to be in a grammar: response_format, regex, ebnf, and tool calls that are asked for.
+
+    Attributes:
+        grammar_backend: llguidance compiles them; none refuses requests with a grammar.
+        constrained_json_whitespace_pattern: a regular expression of what may stand between the tokens of JSON; default:
+            any whitespace.
+        constrained_json_disable_any_whitespace: write JSON without whitespace.
+    """
+
+    grammar_backend: Literal["llguidance", "none"] = "llguidance"
+    constrained_json_whitespace_pattern: str | None = None
+    constrained_json_disable_any_whitespace: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Everything that the engine process is told.
 
@@ -208,6 +227,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = SchedulerConfig()
     execution: ExecutionConfig = ExecutionConfig()
     survival: SurvivalConfig = SurvivalConfig()
+    grammar: GrammarConfig = GrammarConfig()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -247,6 +267,12 @@ class EngineConfig:
             )
         if survival.crash_dump_folder == "":
             raise ConfigError("--crash-dump-folder must not be empty; leave it out to write no dumps")
+        grammar = self.grammar
+        if grammar.constrained_json_disable_any_whitespace and grammar.constrained_json_whitespace_pattern is not None:
+            raise ConfigError(
+                "--constrained-json-disable-any-whitespace and --constrained-json-whitespace-pattern contradict each "
+                "other: give one of them"
+            )
         if execution.tp_size != 1:
             raise ConfigError(
                 f"--tp-size {execution.tp_size} is not supported yet: Palladio runs on one chip; use --tp-size 1"
@@ -265,6 +291,7 @@ class EngineConfig:
             "scheduler": (SchedulerConfig, {}),
             "execution": (ExecutionConfig, {}),
             "survival": (SurvivalConfig, {}),
+            "grammar": (GrammarConfig, {}),
         }
         owner = {field.name: name for name, (kind, _) in groups.items() for field in dataclasses.fields(kind)}
         for flag, value in flags.items():
@@ -277,7 +304,7 @@ class EngineConfig:
 
     def flags(self) -> dict[str, Any]:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""
-        groups = (self.source, self.cache, self.scheduler, self.execution, self.survival)
+        groups = (self.source, self.cache, self.scheduler, self.execution, self.survival, self.grammar)
         return {name: value for group in groups for name, value in vars(group).items()}
 
 

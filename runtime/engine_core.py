@@ -15,6 +15,9 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_idle import DeviceIdle
 from palladio.runtime.errors import OverloadedError
 from palladio.runtime.explain import explain_requests, num_retracted_waiting
+from palladio.runtime.grammar_compiler import GrammarCompiler
+from palladio.runtime.grammar_desk import GrammarDesk
+from palladio.runtime.intake import constraint_failure
 from palladio.runtime.messages import (
     AddRequest,
     CompileStats,
@@ -36,6 +39,7 @@ from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.startup import build_engine_parts
 from palladio.runtime.step_logger import StepLogger
 from palladio.runtime.step_tracer import StepTracer
+from palladio.runtime.token_masks import Int32Array, build_masks
 from palladio.runtime.watchdog import Activity
 
 logger = logging.getLogger("palladio.engine")
@@ -57,6 +61,7 @@ class EngineCore:
         runner: ModelRunner,
         monitor: CompileMonitor,
         memory: MemoryReport,
+        grammars: GrammarCompiler,
     ) -> None:
         self.ready = ready
         self.activity = Activity()
@@ -64,9 +69,11 @@ class EngineCore:
         self._runner = runner
         self._monitor = monitor
         self._memory = memory
+        self._grammars = GrammarDesk(grammars, tuple(ready.eos_token_ids))
         self._fails_on_recompile = config.execution.fail_on_recompile
         self._num_recompiles = 0
         self._num_recovery_compiles = 0
+        self._num_recoveries = 0
         runner.programs.built.announce = self.activity.compiling
         self._log = StepLogger(scheduler.cache, config.execution.decode_log_interval)
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
@@ -87,11 +94,12 @@ class EngineCore:
             ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong.
         """
         parts = build_engine_parts(config, on_progress)
-        return cls(config, parts.ready, parts.scheduler, parts.runner, parts.monitor, parts.memory)
+        return cls(config, parts.ready, parts.scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars)
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_requests or bool(self._in_flight) or self._self_check.has_work
+        has_requests = self._scheduler.has_requests or bool(self._in_flight) or self._grammars.has_requests
+        return has_requests or self._self_check.has_work
 
     def add(self, request: AddRequest) -> None:
         """Queues a request.
@@ -99,18 +107,25 @@ class EngineCore:
         Raises:
             OverloadedError: the queue is full.
         """
-        self._scheduler.add(Request.from_message(request), is_accepted=request.resent)
+        new = Request.from_message(request)
+        if self._grammars.is_ready(new):
+            self._scheduler.add(new, is_accepted=request.resent)
+        else:
+            self._grammars.add(new, is_accepted=request.resent)
 
     def abort(self, request_ids: list[str]) -> None:
         """Ends requests without output and frees their pages; unknown ids are ignored."""
         for request_id in request_ids:
-            self._scheduler.abort(request_id)
+            if not self._scheduler.abort(request_id):
+                self._grammars.abort(request_id)
 
     def step(self) -> list[TokenOutput]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
         num_compiles = self._num_unannounced_compiles()
         self._scheduler.buckets = self._runner.buckets()
         outputs = self._scheduler.expire()
+        if self._grammars.has_requests:
+            outputs += self._take_from_desk()
         self._self_check.give_way()
         if not self._scheduler.has_requests:
             self._self_check.start()
@@ -128,6 +143,7 @@ class EngineCore:
 
     def close(self) -> None:
         """What is compiled in the background ends with the present program; a profile is dropped."""
+        self._grammars.close()
         self._runner.programs.built.cancel()
         self._profiler.close()
 
@@ -138,13 +154,13 @@ class EngineCore:
             OverloadedError: requests are running.
         """
         self._self_check.cancel()
-        if self._scheduler.has_requests:
+        if self._scheduler.has_requests or self._grammars.has_requests:
             raise OverloadedError("The cache can only be flushed when no request runs")
         self._scheduler.cache.flush()
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
         """What these requests do and wait for, without those that have ended."""
-        return explain_requests(self._scheduler, request_ids)
+        return explain_requests(self._scheduler, request_ids) + self._grammars.explain(request_ids)
 
     def start_profile(self, options: ProfileOptions) -> None:
         """See Profiler.start."""
@@ -160,7 +176,7 @@ class EngineCore:
         is_still = not self._scheduler.running and not self._self_check.is_running
         return EngineStats(
             num_running=len(self._scheduler.running),
-            num_waiting=len(self._scheduler.waiting),
+            num_waiting=len(self._scheduler.waiting) + self._grammars.num_requests,
             num_used_tokens=cache.num_used_tokens,
             num_total_tokens=cache.num_total_tokens,
             last_gen_throughput=self._log.last_gen_throughput,
@@ -185,18 +201,27 @@ class EngineCore:
         self._scheduler.check_integrity()
 
     def _execute(self, batch: ScheduledBatch) -> list[TokenOutput]:
-        """Dispatches a step; returns what comes of it at once: nothing, but for errors."""
+        """Dispatches a step; returns what comes of it at once: nothing, but for errors and constrained requests."""
         self._idle.look()
         started = time.perf_counter()
+        outputs: list[TokenOutput] = []
         try:
-            step = self._runner.execute(batch)
+            forward = self._runner.forward(batch)
+            masks = None
+            if batch.is_constrained:
+                num_recoveries = self._num_recoveries
+                outputs = self._process(keep=0)  # masks depend on the tokens of the step before, which has run
+                if self._num_recoveries != num_recoveries:
+                    return outputs  # the state that this step began with is gone
+                masks = self._masks(batch, forward.num_sampled, outputs)
+            step = self._runner.sample(forward, masks)
         except ProgramError as error:
-            outputs = self._fail(batch, str(error))
+            outputs += self._fail(batch, str(error))
             self._scheduler.cache.flush()  # it counts on pages that this step should have filled
             return outputs
         except jax.errors.JaxRuntimeError as error:
             self._self_check.cancel()
-            outputs = self._process(keep=0)
+            outputs += self._process(keep=0)
             return outputs + self._recover(batch, error)
         self._idle.dispatched(step, started)
         self._in_flight.append(step)
@@ -207,7 +232,27 @@ class EngineCore:
         if self._scheduler.retractions:
             self._log.log_retractions(self._scheduler.retractions)
             self._scheduler.retractions.clear()
-        return []
+        return outputs
+
+    def _masks(self, batch: ScheduledBatch, num_rows: int, outputs: list[TokenOutput]) -> Int32Array:
+        """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
+        masks, failures = build_masks(batch, num_rows, self._runner.programs.mask_width, self._grammars.backend)
+        outputs += [self._scheduler.fail(request, constraint_failure(request, why)) for request, why in failures]
+        return masks
+
+    def _take_from_desk(self) -> list[TokenOutput]:
+        """Queues the requests whose grammar is compiled; returns the ends of the others."""
+        outputs: list[TokenOutput] = []
+        is_idle = not self._scheduler.has_requests and not self._in_flight
+        for request, is_accepted, failure in self._grammars.take(wait=is_idle):
+            try:
+                if failure is None:
+                    self._scheduler.add(request, is_accepted=is_accepted)
+                    continue
+            except OverloadedError as error:
+                failure = FinishReason("abort", message=str(error), status=503)
+            outputs.append(TokenOutput(request.request_id, [], finish=failure))
+        return outputs
 
     def _process(self, keep: int) -> list[TokenOutput]:
         outputs: list[TokenOutput] = []
@@ -240,6 +285,7 @@ class EngineCore:
         message = f"The device ran out of memory in this request's step; {advice}"
         logger.error("%s. %d requests fail, the others start over. XLA says: %s", message, len(batch.rows), error)
         self._in_flight.clear()
+        self._num_recoveries += 1
         self._tracer.forget()
         self._idle.rest()
         self._self_check.cancel()

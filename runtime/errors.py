@@ -77,11 +77,15 @@ class EngineDeadError(PalladioError):
     pass
 
 
-def request_error(status: int, message: str) -> PalladioError:
-    """The error of a request that the engine ended with an HTTP status (0: an abort that somebody asked for)."""
+def request_error(status: int, message: str, param: str | None = None) -> PalladioError:
+    """The error of a request that the engine ended with an HTTP status (0: an abort that somebody asked for).
+
+    Args:
+        param: the field that is wrong, if it is one.
+    """
     match status:
         case 400:
-            return InvalidRequestError(message)
+            return InvalidRequestError(message, param=param)
         case 503:
             return OverloadedError(message)
         case 504:

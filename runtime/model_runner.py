@@ -6,12 +6,13 @@ import operator
 import jax
 import numpy as np
 
-from palladio.runtime.batch_builder import BatchBuilder, HostBatch, SlotColumns, num_scored
+from palladio.runtime.batch_builder import BatchBuilder, HostBatch, Int32Array, SlotColumns, num_scored
 from palladio.runtime.buckets import Buckets
+from palladio.runtime.compile_plan import TIERS
 from palladio.runtime.device_state import DeviceShape, DeviceState
 from palladio.runtime.outputs import TokenLogprob
 from palladio.runtime.request import Request
-from palladio.runtime.sampler import SampleOutput, SampleTier
+from palladio.runtime.sampler import MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.sampler_state import SlotTokens, slot_rules
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
@@ -44,8 +45,28 @@ class InFlightStep:
         return done
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForwardedStep:
+    """The first half of a step, dispatched.
+
+    Attributes:
+        last_hidden, hidden: as the forward program gives them; nothing if the step decodes several times: all of it is
+            the second half.
+    """
+
+    batch: ScheduledBatch
+    host: HostBatch
+    last_hidden: tuple[jax.Array, ...]
+    hidden: jax.Array | None
+
+    @property
+    def num_sampled(self) -> int:
+        """Rows that are sampled, padding included."""
+        return 0 if self.host.sampling is None else len(self.host.sampling)
+
+
 class ModelRunner:
-    """Runs steps. `execute` only dispatches; `read` waits for the tokens.
+    """Runs steps. `forward` and `sample` only dispatch; `read` waits for the tokens.
 
     Args:
         is_lazy: programs are built when a step first needs them.
@@ -65,6 +86,9 @@ class ModelRunner:
         self._num_built = -1  # never looked at
         self._is_lazy = is_lazy
         self._head = programs.head.select(state.weights)
+        self._all_allowed = {
+            size: jax.device_put(np.full((size, programs.mask_width), -1, np.int32)) for size in programs.buckets.sample
+        }
 
     def buckets(self) -> Buckets:
         """Those that steps can use now: of the programs that are built, or of all if calls build them."""
@@ -74,15 +98,32 @@ class ModelRunner:
             self._num_built = num_built
         return self._builder.buckets
 
-    def execute(self, batch: ScheduledBatch) -> InFlightStep:
-        """Dispatches a step; returns before the device has run it."""
+    def forward(self, batch: ScheduledBatch) -> ForwardedStep:
+        """Dispatches the first half of a step, all but sampling; returns before the device has run it."""
         if batch.kind == "prefill":
             for row in batch.rows[batch.num_decodes :]:
                 self._settle(row.request)
         host = self._builder.build(batch)
         for updates in host.early_updates:
             self._state = self._state._replace(tables=self.programs.tables()(self._state.tables, updates))
-        step = self._decode(batch, host) if host.layout.num_steps > 1 else self._forward_and_sample(batch, host)
+        if host.layout.num_steps > 1:
+            return ForwardedStep(batch, host, (), None)
+        weights, kv_cache, tables, sampler = self._state
+        forward = self.programs.forward(host.layout)
+        kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
+        self._state = DeviceState(weights, kv_cache, tables, sampler)
+        return ForwardedStep(batch, host, last_hidden, hidden)
+
+    def sample(self, forwarded: ForwardedStep, masks: Int32Array | None) -> InFlightStep:
+        """Dispatches the second half.
+
+        Args:
+            masks: i32[forwarded.num_sampled, mask_width], the tokens that each row may sample; None: all of them.
+        """
+        if forwarded.host.layout.num_steps > 1:
+            step = self._decode(forwarded.batch, forwarded.host)
+        else:
+            step = self._sample(forwarded, masks)
         for array in jax.tree.leaves((step.output, step.scores)):
             array.copy_to_host_async()
         return step
@@ -122,28 +163,29 @@ class ModelRunner:
             array.delete()  # first: there is no room for both
         self._state = self._shape.allocate(self._state.weights, num_pages)
 
-    def _forward_and_sample(self, batch: ScheduledBatch, host: HostBatch) -> InFlightStep:
-        weights, kv_cache, tables, sampler = self._state
-        forward = self.programs.forward(host.layout)
-        kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
-        self._state = DeviceState(weights, kv_cache, tables, sampler)  # each time: what comes next may raise
+    def _sample(self, forwarded: ForwardedStep, masks: Int32Array | None) -> InFlightStep:
+        batch, host, last_hidden = forwarded.batch, forwarded.host, forwarded.last_hidden
         output: SampleOutput | None = None
         if host.sampling is not None:
             num_rows = len(host.sampling)
             tier = self._tier(batch)
+            if masks is not None and tier not in MASKED_TIERS:
+                tier = "masked"
             if not self._is_lazy:
                 tier = self.programs.sample_tier(num_rows, tier)
+            allowed = () if tier not in MASKED_TIERS else (self._all_allowed[num_rows] if masks is None else masks,)
+            sampler = self._state.sampler
             rows = last_hidden[host.layout.sample_sizes.index(num_rows)]
             sample = self.programs.sample(num_rows, tier)
             if tier == "full":
-                sampler, output = sample(self._head, sampler, rows, host.sampling)
+                sampler, output = sample(self._head, sampler, rows, host.sampling, *allowed)
             else:
-                last_token, output = sample(self._head, sampler.last_token, rows, host.sampling)
+                last_token, output = sample(self._head, sampler.last_token, rows, host.sampling, *allowed)
                 sampler = dataclasses.replace(sampler, last_token=last_token)
             self._state = self._state._replace(sampler=sampler)
         scores = None
         if host.score_targets is not None:
-            scores = self.programs.score(host.layout.num_tokens)(self._head, hidden, host.score_targets)
+            scores = self.programs.score(host.layout.num_tokens)(self._head, forwarded.hidden, host.score_targets)
         last_array = scores[0] if scores is not None else last_hidden[0] if output is None else output.token_ids
         return InFlightStep(batch, output, scores, host.num_padding, 1, last_array)
 
@@ -162,7 +204,7 @@ class ModelRunner:
 
     def _tier(self, batch: ScheduledBatch) -> SampleTier:
         tiers = {self._tiers[row.request.slot] for row in batch.rows if row.samples}
-        return "full" if "full" in tiers else "random" if "random" in tiers else "greedy"
+        return next(tier for tier in reversed(TIERS) if tier in tiers)
 
     def _settle(self, request: Request) -> None:
         """Fills the host's and the device's columns of a slot when a request first runs in it."""

@@ -45,6 +45,7 @@ class SampleProcessor:
             self._detokenizer = tokenizer.new_stream(
                 request.prompt_ids,
                 skip_special_tokens=params.skip_special_tokens,
+                visible_special_ids=params.visible_special_ids,
                 spaces_between_special_tokens=params.spaces_between_special_tokens,
             )
             if params.skip_special_tokens and params.stop:

@@ -30,12 +30,14 @@ class FinishReason:
         matched: the token id or the stop string that ended it; None otherwise.
         message: for abort: why.
         status: for abort: the HTTP status that the message deserves (0: the client asked for the abort).
+        param: for abort: the request's field that is wrong, if it is one.
     """
 
     type: Literal["stop", "length", "abort"]
     matched: int | str | None = None
     message: str | None = None
     status: int = 0
+    param: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

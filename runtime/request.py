@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 
+from palladio.runtime.constraint import Constraint
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob
 from palladio.runtime.radix_cache import PageKey, RadixNode
@@ -30,6 +31,8 @@ class Request:
         token_ids: the prompt, then every output token that the host has read.
         num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run.
         num_pending: tokens sampled by dispatched steps and not read yet (they live on the device).
+        num_void: tokens that dispatched steps sample for nobody: the request went on without them.
+        constraint: which tokens its output may have next; None: all.
         prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
         pages: the KV pages of its tokens, in order; empty unless RUNNING. See cache_manager for who owns which.
         node: where the prefix cache's part of them ends, held while RUNNING; None: it has nothing to do with the cache.
@@ -58,6 +61,8 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     num_computed: int = 0
     num_pending: int = 0
+    num_void: int = 0
+    constraint: Constraint | None = None
     prefill_end: int = 0
     pages: list[int] = dataclasses.field(default_factory=list)
     node: RadixNode | None = None
@@ -123,6 +128,16 @@ class Request:
     @property
     def max_remaining_tokens(self) -> int:
         return self.max_tokens - (self.num_tokens - len(self.prompt_ids))
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
+        return self.params.logprobs is None and not self.params.uses_penalties
+
+    def void_pending(self) -> None:
+        """What dispatched steps sample for it is not to be read."""
+        self.num_void += self.num_pending
+        self.num_pending = 0
 
     def take_prompt_logprobs(self, start: int, new: list[TokenLogprob] | None) -> None:
         """Keeps what a step that began at token `start` made of them, if they are asked for."""

@@ -2,6 +2,7 @@
 
 What happens to a row of logits, in order:
 
+0. tokens that the request's grammar forbids are dropped;
 1. logit_bias is added;
 2. stop ids are suppressed until min_tokens is reached;
 3. the penalties: repetition, then frequency and presence;
@@ -34,8 +35,10 @@ from palladio.runtime.sampler_state import SamplerState
 from palladio.runtime.sampling_params import GREEDY_TEMPERATURE
 from palladio.runtime.scoring import token_logprobs
 
-SampleTier = Literal["greedy", "random", "full"]
+SampleTier = Literal["greedy", "random", "masked", "full"]
+MASKED_TIERS: tuple[SampleTier, ...] = ("masked", "full")  # those that take a mask of allowed tokens
 
+MASK_BITS = 32  # tokens that a word of a mask stands for
 _MAX_TEMPERATURE = 1e30  # uniform long before; 1 / temperature must not underflow
 _BISECTIONS = 32  # halvings that bring an interval of 32-bit integers down to one
 _MASS_BITS = 30  # integer weights of a row sum to less than 2**30 (and rounding), which int32 holds
@@ -98,7 +101,11 @@ class SampleOutput:
 
 
 def sample(
-    logits: jax.Array, state: SamplerState, batch: SamplingBatch, tier: SampleTier
+    logits: jax.Array,
+    state: SamplerState,
+    batch: SamplingBatch,
+    tier: SampleTier,
+    allowed: jax.Array | None = None,
 ) -> tuple[SampleOutput, SamplerState]:
     """Samples one token a row. Jit it with `tier` static and `state` donated.
 
@@ -107,7 +114,9 @@ def sample(
 
     Args:
         logits: f32[B, V]; ids that are no tokens hold -inf.
-        tier: static; "greedy" knows no parameter, "random" temperature, top_k, top_p and min_p, "full" all.
+        tier: static; "greedy" knows no parameter, "random" temperature, top_k, top_p and min_p, "masked" these and
+            `allowed`, "full" all.
+        allowed: i32[B, ⌈V / 32⌉], a bit a token, the lowest first: those that a row may sample, at least one; None: all.
 
     Returns:
         The output, and the state with last_token (tier "full": and output_counts) updated at slot_ids.
@@ -115,7 +124,7 @@ def sample(
     if tier == "greedy":
         token_ids = jnp.argmax(logits, axis=-1).astype(jnp.int32)  # of equals, the lowest id
     else:
-        scores = processed_logits(logits, state, batch, tier)
+        scores = processed_logits(logits if allowed is None else drop_forbidden(logits, allowed), state, batch, tier)
         noise = gumbel_noise(batch.seeds, batch.positions, logits.shape[1])
         scores = jnp.where(_is_greedy(batch)[:, None], scores, scores + noise)
         token_ids = _argmax_of_computed(scores)
@@ -128,8 +137,23 @@ def sample(
     return output, dataclasses.replace(state, last_token=last_token, output_counts=output_counts)
 
 
+def drop_forbidden(logits: jax.Array, allowed: jax.Array) -> jax.Array:
+    """-inf for the tokens whose bit is not set.
+
+    Args:
+        logits: f32[B, V].
+        allowed: i32[B, ⌈V / 32⌉], see `sample`.
+
+    Returns:
+        f32[B, V].
+    """
+    bits = (allowed[:, :, None] >> jnp.arange(MASK_BITS, dtype=jnp.int32)) & 1
+    bits = bits.reshape(allowed.shape[0], -1)[:, : logits.shape[1]]
+    return jnp.where(bits != 0, logits, -jnp.inf)
+
+
 def processed_logits(
-    logits: jax.Array, state: SamplerState, batch: SamplingBatch, tier: Literal["random", "full"]
+    logits: jax.Array, state: SamplerState, batch: SamplingBatch, tier: SampleTier
 ) -> jax.Array:
     """Logits whose softmax is the distribution that a random row samples from, up to a constant; -inf where dropped.
 
@@ -137,6 +161,7 @@ def processed_logits(
 
     Args:
         logits: f32[B, V].
+        tier: any but "greedy".
 
     Returns:
         f32[B, V].

@@ -45,6 +45,7 @@ class SamplingParams:
         logprobs: None for none, else how many likeliest tokens to report beside the chosen one (0 … 20).
         prompt_logprobs: the same for the prompt's tokens.
         skip_special_tokens: leave special tokens out of the text.
+        visible_special_ids: special tokens that are shown all the same, for parsers that look for them.
         spaces_between_special_tokens: put spaces between special tokens that are shown.
         no_stop_trim: keep the matched stop string in the text.
         grammar: a language that the output must be in.
@@ -72,6 +73,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    visible_special_ids: tuple[int, ...] = ()
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
     grammar: Grammar | None = None

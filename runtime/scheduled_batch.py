@@ -48,6 +48,11 @@ class ScheduledBatch:
         return sum(row.num_tokens for row in self.rows)
 
     @property
+    def is_constrained(self) -> bool:
+        """Whether a mask has to be computed for a row that samples."""
+        return any(row.request.constraint is not None and row.samples for row in self.rows)
+
+    @property
     def num_sampled_rows(self) -> int:
         return len(self.rows) if self.kind == "decode" else sum(row.samples for row in self.rows)
 

@@ -13,6 +13,7 @@ from palladio.runtime.buckets import Buckets
 from palladio.runtime.cache_manager import CacheManager, Prefix
 from palladio.runtime.deadlines import Deadlines, timeout_reason
 from palladio.runtime.errors import OverloadedError
+from palladio.runtime.intake import NOT_FINITE, take_token
 from palladio.runtime.outputs import FinishReason, TokenOutput
 from palladio.runtime.request import Request, RequestStatus
 from palladio.runtime.request_trace import DecodeSteps, WaitReason
@@ -21,12 +22,6 @@ from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepT
 from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.wait_clock import WaitClock
 from palladio.runtime.waiting_queue import WaitingQueue
-
-NOT_FINITE = FinishReason(
-    "abort",
-    message="The model's logits for this request are not finite (NaN or infinity); try --dtype float32",
-    status=500,
-)
 
 
 class Scheduler:
@@ -113,7 +108,7 @@ class Scheduler:
     def start_over(self) -> None:
         """After the device has lost its state: every running request is computed anew, without a token lost."""
         for request in self._requests.values():
-            request.num_pending = 0
+            request.num_pending = request.num_void = 0
         self._retractor.retract_all()
         self.cache.table_updates.clear()
         self.cache.flush()
@@ -157,7 +152,9 @@ class Scheduler:
                 continue  # ended while this step was under way
             if tokens.prompt_logprobs is not None:
                 request.take_prompt_logprobs(row.start, tokens.prompt_logprobs[i])
-            if row.samples and step < row.num_tokens:
+            if row.samples and request.num_void:
+                request.num_void -= 1
+            elif row.samples and step < row.num_tokens:
                 outputs.append(self._take_token(request, tokens, i, now))
         return outputs
 
@@ -290,6 +287,10 @@ class Scheduler:
         num_steps = self.limits.num_decode_steps
         if num_steps == 1:
             return self._batch("decode", [self._decode_row(request, 1) for request in decoding])
+        if any(request.constraint is not None for request in decoding):  # each mask depends on the token before it
+            decoding = sorted(decoding, key=lambda request: request.num_output_tokens)
+            decoding = decoding[: min(self.buckets.max_prefill_requests, self._max_step_tokens)]
+            return self._batch("prefill", [self._decode_row(request, 1) for request in decoding])
         rows = []
         for request in decoding:
             count = min(num_steps, request.max_remaining_tokens)
@@ -341,6 +342,12 @@ class Scheduler:
         self.clock.reason = "memory"
         self.waiting.put_back(request)
 
+    def _make_room(self, request: Request, count: int) -> bool:
+        """Pages for known tokens that a running request is to compute in one step, if that pays: it takes a step of all
+        running requests, and saves this one a step for each token but the first."""
+        pays = request.status is RequestStatus.RUNNING and count > len(self.running)
+        return pays and self.cache.grow(request, len(request.token_ids) + count)
+
     # Ends
 
     def _end(self, request: Request) -> None:
@@ -360,33 +367,18 @@ class Scheduler:
         request.slot = 0
 
     def _take_token(self, request: Request, tokens: StepTokens, i: int, now: float) -> TokenOutput:
-        token_ids: list[int] = []
-        output = TokenOutput(
-            request.request_id,
-            token_ids,
-            cached_tokens=request.num_cached_tokens,
-            num_retractions=request.num_retractions,
-        )
         if request.decode_mark is None and request.status is RequestStatus.RUNNING:
             request.decode_mark = self.decode_steps
-        if request.max_tokens > 0:
-            token_id = tokens.token_ids[i]
-            request.num_pending -= 1
-            request.token_ids.append(token_id)
-            token_ids.append(token_id)
-            if tokens.logprobs is not None and (logprob := tokens.logprobs[i]) is not None:
-                output.logprobs = [logprob]
+        output = take_token(request, tokens, i, self._make_room)
         if request.status is RequestStatus.WAITING and not request.num_pending:
             request.note_decoding(self.decode_steps)  # retracted before this token was read
         if request.first_token is None:
             request.first_token = now
             output.times, output.trace = request.times(None), request.trace_so_far(self.compile_seconds)
             output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
-        finish = request.finish_reason() if tokens.is_finite[i] else NOT_FINITE
-        if finish is not None:
-            output.finish = finish
+        if output.finish is not None:
             self._finish(request, output, now)
-        if finish is NOT_FINITE:
+        if output.finish is NOT_FINITE:
             self.cache.flush()  # its keys and values may be what is not finite
         return output
 

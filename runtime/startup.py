@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.grammar_compiler import GrammarCompiler, load_backend
 from palladio.runtime.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.messages import EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.model_runner import ModelRunner
@@ -35,6 +37,7 @@ logger = logging.getLogger("palladio.engine")
 class EngineParts:
     """Attributes:
     memory: the plan's table, with the workspace that the compiled programs need.
+    grammars: its backend may still be loading.
     """
 
     ready: EngineReady
@@ -42,6 +45,7 @@ class EngineParts:
     runner: ModelRunner
     monitor: CompileMonitor
     memory: MemoryReport
+    grammars: GrammarCompiler
 
 
 def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> EngineParts:
@@ -78,7 +82,11 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     scheduler = build_scheduler(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed)
     _log_limits(design)
     warm_up.go_on()
-    return EngineParts(_ready(design, warm_up.seconds), scheduler, runner, design.monitor, memory)
+    load = functools.partial(
+        load_backend, config, design.path, design.shape.vocab_size, list(design.model.eos_token_ids)
+    )
+    grammars = GrammarCompiler(load)
+    return EngineParts(_ready(design, warm_up.seconds), scheduler, runner, design.monitor, memory, grammars)
 
 
 def build_scheduler(

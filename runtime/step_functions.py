@@ -166,10 +166,11 @@ def decode_steps(
 
 
 def sample_step(
-    logits: jax.Array, state: SamplerState, packed: jax.Array, *, tier: SampleTier
+    logits: jax.Array, state: SamplerState, packed: jax.Array, allowed: jax.Array | None = None, *, tier: SampleTier
 ) -> tuple[SamplerState, SampleOutput]:
-    """One token for each row of logits f32[B, V]. `packed` is i32[B, NUM_COLUMNS], see batch_builder."""
-    output, state = sample(logits, state, unpack_sampling(packed), tier)
+    """One token for each row of logits f32[B, V]. `packed` is i32[B, NUM_COLUMNS], see batch_builder; `allowed` as
+    `sample` takes it."""
+    output, state = sample(logits, state, unpack_sampling(packed), tier, allowed)
     return state, output
 
 

@@ -28,7 +28,7 @@ class StepLogger:
 
     def log_batch(self, batch: ScheduledBatch, num_running: int, num_tokens: int, num_padding: int) -> None:
         """Args: num_running: requests. num_tokens: of the batch. num_padding: what its bucket has beside them."""
-        if batch.kind == "prefill":
+        if any(row.start < row.request.num_prompt_tokens for row in batch.rows[batch.num_decodes :]):
             self._log_prefill(batch, num_running, num_tokens, num_padding)
             return
         self._num_decodes += 1

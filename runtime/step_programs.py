@@ -13,12 +13,13 @@ from palladio.runtime.buckets import Buckets
 from palladio.runtime.compile_plan import TIERS, ProgramKey, cheapest_tier, first_keys, largest_keys, open_buckets
 from palladio.runtime.device_state import DeviceShape, DeviceState, Weights
 from palladio.runtime.program_set import ProgramSet
-from palladio.runtime.sampler import SampleOutput, SampleTier
+from palladio.runtime.sampler import MASK_BITS, MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
 from palladio.runtime.scoring import score_tokens
 from palladio.runtime.step_functions import decode_steps, forward_step, page_difference, sample_step, update_tables
 
+DECODE_TIERS: tuple[SampleTier, ...] = tuple(tier for tier in TIERS if tier != "masked")  # a mask is for one step: it depends on the last token
 COMPARED_PAGES = 64  # pages that one compare program compares
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 
@@ -48,6 +49,7 @@ class StepPrograms:
         buckets: the shapes of steps. layouts: of their vectors.
         built: the programs, as far as they are built.
         head: picks the arrays that sampling and scoring take, out of the model's.
+        mask_width: words of a row's mask of allowed tokens.
     """
 
     def __init__(
@@ -66,11 +68,12 @@ class StepPrograms:
         self._state: DeviceState = _abstract(state)
         self._shape = shape
         self._page_size = shape.page_size
+        self.mask_width = -(-shape.vocab_size // MASK_BITS)
         for layout in self.layouts.decode.values():
             if layout.num_steps == 1:
                 self._add_forward(layout)
             else:
-                for tier in TIERS:
+                for tier in DECODE_TIERS:
                     self._add_decode(layout, tier)
         for layout in self.layouts.prefill.values():
             self._add_forward(layout)
@@ -133,6 +136,7 @@ class StepPrograms:
         """(head, state, hidden [B, D], packed) → (state, SampleOutput)
 
         The state is the whole SamplerState for tier "full" and last_token alone for the others: fewer arrays a call.
+        The tiers in MASKED_TIERS take a fifth argument, i32[B, mask_width]: the tokens that each row may sample.
 
         Args:
             tier: as `sample_tier` gives it.
@@ -210,17 +214,18 @@ class StepPrograms:
         head, num_valid_tokens = self.head, self._model.num_valid_tokens
 
         def sample(
-            weights: Weights, state: SamplerState, hidden: jax.Array, packed: jax.Array
+            weights: Weights, state: SamplerState, hidden: jax.Array, packed: jax.Array, *allowed: jax.Array
         ) -> tuple[SamplerState, SampleOutput]:
-            return sample_step(head.logits(weights, hidden, num_valid_tokens), state, packed, tier=tier)
+            return sample_step(head.logits(weights, hidden, num_valid_tokens), state, packed, *allowed, tier=tier)
 
         def sample_lightly(
-            weights: Weights, last_token: jax.Array, hidden: jax.Array, packed: jax.Array
+            weights: Weights, last_token: jax.Array, hidden: jax.Array, packed: jax.Array, *allowed: jax.Array
         ) -> tuple[jax.Array, SampleOutput]:
-            state, output = sample(weights, SamplerState.of_last_token(last_token), hidden, packed)
+            state, output = sample(weights, SamplerState.of_last_token(last_token), hidden, packed, *allowed)
             return state.last_token, output
 
         full = tier == "full"
+        masks = (_ints(num_requests, self.mask_width),) if tier in MASKED_TIERS else ()
         self.built.add(
             ProgramKey("sample", num_requests, tier=tier),
             jax.jit(sample if full else sample_lightly, donate_argnums=(1,)),
@@ -228,6 +233,7 @@ class StepPrograms:
             self._state.sampler if full else self._state.sampler.last_token,
             self._hidden(num_requests),
             _ints(num_requests, NUM_COLUMNS),
+            *masks,
         )
 
     def _add_score(self, num_tokens: int) -> None:

@@ -260,4 +260,4 @@ class StreamTable:
 
 
 def _refusal(finish: FinishReason) -> PalladioError:
-    return request_error(finish.status, finish.message or "the engine refused the request")
+    return request_error(finish.status, finish.message or "the engine refused the request", finish.param)

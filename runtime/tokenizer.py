@@ -113,6 +113,17 @@ class Tokenizer:
         """The id of the special token that is written exactly like this, if there is one."""
         return next((token_id for token_id in self._special if self._added.get(token_id) == text), None)
 
+    def to_json(self) -> str:
+        """What its tokenizer.json holds, or would hold.
+
+        Raises:
+            InvalidRequestError: it is not one of the tokenizers that have such a form.
+        """
+        if self._fast is None:
+            raise InvalidRequestError("this model's tokenizer has no tokenizer.json form", param="grammar")
+        text: str = self._fast.to_str()
+        return text
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; a text that starts with the BOS token (a rendered chat template) gets no second one.
 
@@ -162,6 +173,7 @@ class Tokenizer:
         prompt_ids: Sequence[int] = (),
         *,
         skip_special_tokens: bool = True,
+        visible_special_ids: Sequence[int] = (),
         spaces_between_special_tokens: bool = True,
     ) -> IncrementalDetokenizer:
         """Starts to turn a sample's tokens into text.
@@ -169,17 +181,25 @@ class Tokenizer:
         Args:
             prompt_ids: what precedes the sample; only the last few matter.
             skip_special_tokens: leave special tokens out.
+            visible_special_ids: special tokens that are shown all the same.
             spaces_between_special_tokens: as the tokenizer does it; only some tokenizers without bytes do.
         """
         context = list(prompt_ids[-STREAM_CONTEXT:])
+        hidden = self._special.difference(visible_special_ids) if visible_special_ids else self._special
 
         def decode(ids: list[int]) -> str:
+            if skip_special_tokens and visible_special_ids:
+                shown = [token_id for token_id in ids if token_id not in hidden]
+                return self.decode(shown, False, spaces_between_special_tokens)
             return self.decode(ids, skip_special_tokens, spaces_between_special_tokens)
+
+        def shown_bytes(token_id: int) -> bytes:
+            return b"" if token_id in hidden else self.token_bytes(token_id)
 
         if self._kind == "other":
             return WindowDetokenizer(decode, context)
         return ByteDetokenizer(
-            self._shown_bytes if skip_special_tokens else self.token_bytes,
+            shown_bytes if skip_special_tokens else self.token_bytes,
             strip_leading_space=self._strips_first_space and not decode(context),
         )
 
@@ -231,9 +251,6 @@ class Tokenizer:
                 f"the chat template does not accept these messages: {error}", param="messages"
             ) from error
         return text
-
-    def _shown_bytes(self, token_id: int) -> bytes:
-        return b"" if token_id in self._special else self.token_bytes(token_id)
 
     def _compute_bytes(self, token_id: int) -> bytes:
         if token_id in self._added:

@@ -86,7 +86,9 @@ class TinyEngine:
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
         scheduler = startup.build_scheduler(config, limits, parts.scheduler.buckets, num_pages, seed=0)
-        return EngineCore(config, parts.ready, scheduler, parts.runner, parts.monitor, parts.memory)
+        return EngineCore(
+            config, parts.ready, scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars
+        )
 
     @property
     def programs(self) -> list[ProgramKey]:

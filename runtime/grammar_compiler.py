@@ -1,0 +1,94 @@
+"""GrammarCompiler: grammars compiled in threads and kept, so that no step waits for one."""
+
+import collections
+import concurrent.futures
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_backend import CompiledGrammar, GrammarBackend, JsonFormat
+from palladio.runtime.grammar_spec import Grammar
+from palladio.runtime.tokenizer import Tokenizer
+
+MAX_KEPT = 512  # grammars
+_NUM_THREADS = 4  # a slow grammar holds up the others only if there are so many
+
+logger = logging.getLogger("palladio.engine")
+
+
+class GrammarCompiler:
+    """
+    Args:
+        load: makes the backend; called in a thread, at once.
+    """
+
+    def __init__(self, load: Callable[[], GrammarBackend]) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammar")
+        self._backend = self._pool.submit(load)
+        self._kept: collections.OrderedDict[Grammar, concurrent.futures.Future[CompiledGrammar]]
+        self._kept = collections.OrderedDict()
+
+    @property
+    def loaded_backend(self) -> GrammarBackend | None:
+        """None: it is still being loaded, or cannot be."""
+        ready = self._backend.done() and self._backend.exception() is None
+        return self._backend.result() if ready else None
+
+    def compile(self, grammar: Grammar) -> concurrent.futures.Future[CompiledGrammar]:
+        """The grammar, when it is compiled. Its exception is an InvalidRequestError that says what is wrong."""
+        known = self._kept.get(grammar)
+        if known is not None:
+            self._kept.move_to_end(grammar)
+            return known
+        future = self._kept[grammar] = self._pool.submit(lambda: self._backend.result().compile(grammar))
+        if len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        return future
+
+    def close(self) -> None:
+        """Compiles nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def load_backend(config: EngineConfig, path: Path, vocab_size: int, eos_ids: list[int]) -> GrammarBackend:
+    """The backend for a model.
+
+    Args:
+        path: of the model.
+        vocab_size: V, columns of the logits.
+        eos_ids: of the model's config; the tokenizer may know another one.
+
+    Raises:
+        InvalidRequestError: grammars are off, or this tokenizer can't have them.
+    """
+    options, source = config.grammar, config.source
+    if options.grammar_backend == "none":
+        raise InvalidRequestError("grammars are off (--grammar-backend none)", param="grammar")
+    if source.skip_tokenizer_init:
+        raise InvalidRequestError("grammars need a tokenizer (--skip-tokenizer-init)", param="grammar")
+    folder = Path(source.tokenizer_path or path)
+    file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    if file.is_file():
+        tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    else:
+        tokenizer = json.loads(Tokenizer.load(folder, trust_remote_code=source.trust_remote_code).to_json())
+    own_eos = _eos_id(tokenizer, json.loads(settings.read_text()) if settings.is_file() else {})
+    text = json.dumps(tokenizer | {"truncation": None, "padding": None})
+    ids = dict.fromkeys([*eos_ids, *([] if own_eos is None else [own_eos])])
+    json_format = JsonFormat(
+        options.constrained_json_whitespace_pattern, is_compact=options.constrained_json_disable_any_whitespace
+    )
+    return GrammarBackend(text, vocab_size, list(ids), json_format)
+
+
+def _eos_id(tokenizer: dict[str, Any], settings: dict[str, Any]) -> int | None:
+    """The id of the tokenizer's own end-of-sequence token."""
+    token = settings.get("eos_token")
+    name = token.get("content") if isinstance(token, dict) else token
+    added = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens") or ()}
+    found: int | None = added.get(name)
+    return found

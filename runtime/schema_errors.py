@@ -1,0 +1,48 @@
+"""Where in a JSON schema an error is that the compiler only names."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+MAX_SECONDS = 0.5  # of looking; then the path ends where it has come to
+
+_OF_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_OF_MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_OF_LIST = ("prefixItems", "anyOf", "allOf", "oneOf")
+
+
+def locate_error(schema: object, error: str, refusal: Callable[[object], str | None]) -> str:
+    """A JSON pointer to the innermost part of the schema that by itself causes the error.
+
+    Args:
+        refusal: compiles a schema; its error, or None.
+    """
+    deadline = time.monotonic() + MAX_SECONDS
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if isinstance(schema, Mapping) and key in schema}
+    path = "#"
+    while True:
+        for name, part in _parts(schema):
+            if time.monotonic() > deadline:
+                return path
+            if isinstance(part, Mapping) and refusal({**definitions, **part}) == error:
+                path, schema = f"{path}/{name}", part
+                break
+        else:
+            return path
+
+
+def _parts(schema: object) -> Iterator[tuple[str, Any]]:
+    """The subschemas of a schema, each with its path within it."""
+    if not isinstance(schema, Mapping):
+        return
+    for key, value in schema.items():
+        if key in _OF_ONE:
+            yield key, value
+        elif key in _OF_MANY and isinstance(value, Mapping):
+            yield from ((f"{key}/{_escape(str(name))}", part) for name, part in value.items())
+        elif key in _OF_LIST and isinstance(value, list):
+            yield from ((f"{key}/{position}", part) for position, part in enumerate(value))
+
+
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
