@@ -22,24 +22,24 @@ def create_core(config: EngineConfig, on_progress: Callable[[LoadProgress], None
     import jax  # not in the front's process
 
     from palladio.runtime.engine_core import EngineCore
-    from palladio.runtime.model_runner import InFlightStep
+    from palladio.runtime.model_runner import ForwardedStep
     from palladio.runtime.scheduled_batch import ScheduledBatch
 
     core = EngineCore.create(config, on_progress)
-    runner, execute = core._runner, core._runner.execute
+    runner, forward = core._runner, core._runner.forward
     left = STEPS_BEFORE
 
-    def failing(batch: ScheduledBatch) -> InFlightStep:
+    def failing(batch: ScheduledBatch) -> ForwardedStep:
         nonlocal left
         left -= batch.kind == "decode" and len(batch.rows) >= MIN_REQUESTS
         if left > 0:
-            return execute(batch)
-        runner.execute = execute  # type: ignore[method-assign]
+            return forward(batch)
+        runner.forward = forward  # type: ignore[method-assign]
         for array in jax.tree.leaves(runner._state[1:]):
             array.delete()
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.")
 
-    runner.execute = failing  # type: ignore[method-assign]
+    runner.forward = failing  # type: ignore[method-assign]
     return core
 
 

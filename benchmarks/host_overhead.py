@@ -63,7 +63,8 @@ def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int
     wrapped = [
         (scheduler, "schedule", "schedule"),
         (runner._builder, "build", "build"),
-        (runner, "execute", "execute"),
+        (runner, "forward", "forward"),
+        (runner, "sample", "sample"),
         (scheduler, "process", "process"),
         (core, "step", "step"),
     ]
@@ -92,9 +93,9 @@ def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int
         "host": host,
         "schedule": result["schedule"],
         "build": result["build"],
-        "dispatch": result["execute"] - result["build"],
+        "dispatch": result["forward"] + result["sample"] - result["build"],
         "process": result["process"],
-        "other": host - result["schedule"] - result["execute"] - result["process"],
+        "other": host - result["schedule"] - result["forward"] - result["sample"] - result["process"],
     }
 
 

@@ -24,10 +24,9 @@ METADATA: Mapping[str, str] = {
     "prompt_cache_key": "a routing hint; the prefix cache works without it",
     "prompt_cache_retention": "a cache lifetime hint; eviction here is least recently used",
     "prompt_cache_options": "cache hints; the prefix cache works without them",
-    "parallel_tool_calls": "only says something about tools, which are refused themselves",
-    "separate_reasoning": "no reasoning parser is on: there is nothing to separate, reasoning_content is null",
-    "stream_reasoning": "no reasoning parser is on: there is nothing to separate, reasoning_content is null",
-    "include_reasoning": "no reasoning parser is on: there is nothing to leave out, reasoning_content is null",
+    "guided_decoding_backend": "names one of vLLM's libraries; there is one here",
+    "prediction": "a guess at the answer that may make it faster; it changes no token",
+    "audio": "says how an answer in audio sounds; modalities that ask for one are refused",
 }
 
 _EMPTY: tuple[object, ...] = (False, "", [], {})
@@ -49,16 +48,7 @@ class NotYet:
         return any(type(value) is type(n) and value == n for n in (*_EMPTY, *self.neutral))
 
 
-_STRUCTURED = ("regex", "ebnf", "json_schema", "structural_tag", "guided_json", "guided_regex", "guided_choice")
-
 NOT_YET: Mapping[str, NotYet] = {
-    # tools and structured output
-    "tools": NotYet(),
-    "tool_choice": NotYet(("none", "auto")),  # without tools, auto can call none
-    "functions": NotYet(),
-    "function_call": NotYet(("none", "auto")),
-    "response_format": NotYet(({"type": "text"},)),
-    **{name: NotYet() for name in (*_STRUCTURED, "guided_grammar", "guided_decoding_backend", "structured_outputs")},
     # sampling
     "best_of": NotYet((1, 0), "use n"),
     "use_beam_search": NotYet(),
@@ -70,21 +60,14 @@ NOT_YET: Mapping[str, NotYet] = {
     "repetition_detection": NotYet(),
     "custom_logit_processor": NotYet(),
     "custom_params": NotYet(),
-    "thinking_token_budget": NotYet(),
-    "max_thinking_tokens": NotYet(),
     "truncate_prompt_tokens": NotYet(instead="shorten the prompt"),
     "stream_interval": NotYet((1,), "start the server with --stream-interval"),
     # chat
-    "reasoning_effort": NotYet(instead="use chat_template_kwargs"),
-    "reasoning": NotYet(instead="use chat_template_kwargs"),
-    "thinking": NotYet(instead="use chat_template_kwargs"),
     "chat_template": NotYet(instead="start the server with --chat-template"),
     "documents": NotYet(instead="put them in a message"),
     "verbosity": NotYet(("medium",)),
     "web_search_options": NotYet(),
     "moderation": NotYet(),
-    "prediction": NotYet(),
-    "audio": NotYet(),
     "modalities": NotYet((["text"],)),
     "input_ids": NotYet(instead="use /v1/completions or /generate"),
     # completions
@@ -114,6 +97,23 @@ NOT_YET: Mapping[str, NotYet] = {
     "token_ids_logprob": NotYet(),
     "background": NotYet(),
 }
+
+
+GRAMMAR_FIELDS = frozenset(  # implemented, but refused by a server with --grammar-backend none
+    {"response_format", "json_schema", "regex", "ebnf", "structural_tag", "structured_outputs"}
+    | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
+)
+
+
+def verdicts(known: Iterable[str], *, has_grammars: bool) -> dict[str, str]:
+    """What becomes of each field of a request with a body: applied, metadata or refused; any other one is unknown.
+
+    Args:
+        known: names of the implemented fields.
+        has_grammars: the server compiles grammars.
+    """
+    applied = {name: "applied" if has_grammars or name not in GRAMMAR_FIELDS else "refused" for name in known}
+    return dict.fromkeys(NOT_YET, "refused") | dict.fromkeys(METADATA, "metadata") | applied
 
 
 def screen(data: Mapping[str, Any], known: Iterable[str], *, where: str = "") -> dict[str, Any]:

@@ -36,14 +36,7 @@ class WireModel(pydantic.BaseModel):
 class StreamOptions(WireModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: Annotated[bool | None, Field(description="only false: there is no padding here")] = None
-
-    @pydantic.field_validator("include_obfuscation")
-    @classmethod
-    def _no_obfuscation(cls, value: bool | None) -> bool | None:
-        if value:
-            raise ValueError("true is not supported yet")
-        return value
+    include_obfuscation: bool | None = None
 
 
 class SamplingFields(WireModel):
@@ -81,6 +74,16 @@ class SamplingFields(WireModel):
     priority: int | None = None
     timeout: float | None = None
     return_timings: bool | None = None
+    response_format: dict[str, Any] | None = None
+    json_schema: str | dict[str, Any] | bool | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str], Field(fail_fast=True)] | None = None
+    guided_grammar: str | None = None
     no_logs: bool | None = None
     log_metrics: bool | None = None
 

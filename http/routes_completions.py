@@ -1,6 +1,7 @@
 """POST /v1/completions."""
 
 import dataclasses
+import functools
 import time
 from typing import Annotated, Any
 
@@ -11,12 +12,13 @@ from palladio.http.body import JsonBody, describe_body
 from palladio.http.choices import Choice, collect
 from palladio.http.context import Context
 from palladio.http.generation import OutputStream, check_num_samples, job_ids, until_disconnect
-from palladio.http.logprobs import LegacyLogprobs, prompt_logprobs
+from palladio.http.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.request_record import Origin
-from palladio.http.sampling import check_scoring_only, request_name, request_options, sampling_params
+from palladio.http.sampling import check_scoring_only, client_names, request_name, request_options, sampling_params
 from palladio.http.sse import CompletionChunks, EventStream, StreamSettings
+from palladio.http.structured_output import grammar_field
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import Job
@@ -48,6 +50,7 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     prompt_ids = await encode_prompts(context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False)
     echoes = _echoes(context, prompts, params) if body.echo else None
     default_length = DEFAULT_MAX_TOKENS if body.max_tokens is None else None
+    names = {} if params.grammar is None else {"grammar": grammar_field(body)}
     jobs = [
         Job(request_id, ids, params, position * params.n, default_length, options)
         for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
@@ -62,14 +65,20 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     }
     if body.stream:
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
-        await until_disconnect(request.receive, stream.start())
-        return EventStream(stream, CompletionChunks(settings, context.engine.tokenizer, echoes))
-    choices, usage = await until_disconnect(request.receive, collect(stream))
+        with client_names(names, names):
+            await until_disconnect(request.receive, stream.start())
+        new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
+        return EventStream(stream, CompletionChunks(settings, new_legacy, echoes))
+    with client_names(names, names):
+        choices, usage = await until_disconnect(request.receive, collect(stream))
     answers = []
     for choice in choices:
         position = choice.index // params.n
         choice.prompt_logprobs = choices[position * params.n].prompt_logprobs  # the first sample has them
         answers.append(_choice(context, body, choice, prompt_ids[position], echoes[position] if echoes else None))
+        if body.logprobs is not None:
+            legacy = _legacy(context, body, params, prompt_ids, echoes, position)
+            answers[-1]["logprobs"] = _all_logprobs(legacy, choice, with_prompt=echoes is not None)
     answer = head | {"choices": answers, "usage": usage.as_dict()}
     if body.return_timings:
         answer["timings"] = usage.timings()
@@ -100,14 +109,33 @@ def _echoes(context: Context, prompts: list[str] | list[list[int]], params: Samp
     ]
 
 
+def _legacy(
+    context: Context,
+    body: CompletionRequest,
+    params: SamplingParams,
+    prompt_ids: list[list[int]],
+    echoes: list[str] | None,
+    position: int,
+) -> LegacyLogprobs:
+    """The log-probabilities' arrays of a prompt's choice. Args: position: of the prompt."""
+    return LegacyLogprobs(
+        context.tokenizer,
+        params,
+        prompt_ids[position],
+        echo=None if echoes is None else echoes[position],
+        as_ids=bool(body.return_tokens_as_token_ids),
+    )
+
+
+def _all_logprobs(legacy: LegacyLogprobs, choice: Choice, *, with_prompt: bool) -> dict[str, Any]:
+    output = legacy.of_output(choice.logprobs)
+    return join_arrays(legacy.of_prompt(choice.prompt_logprobs), output) if with_prompt else output
+
+
 def _choice(
     context: Context, body: CompletionRequest, choice: Choice, prompt_ids: list[int], echo: str | None
 ) -> dict[str, Any]:
-    logprobs = None
-    if body.logprobs is not None:
-        scored = (choice.prompt_logprobs if echo is not None else []) + choice.logprobs
-        logprobs = LegacyLogprobs(context.tokenizer, body.logprobs).arrays(scored)
-    answer = {"index": choice.index, "text": (echo or "") + choice.text, "logprobs": logprobs} | choice.end()
+    answer = {"index": choice.index, "text": (echo or "") + choice.text, "logprobs": None} | choice.end()
     if body.prompt_logprobs is not None:
         answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, choice.prompt_logprobs, body.prompt_logprobs)
     if body.return_token_ids:

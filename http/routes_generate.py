@@ -17,15 +17,17 @@ from palladio.http.request_record import Origin
 from palladio.http.sampling import client_names
 from palladio.http.sse import EventStream
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import GenerateJob, JobResult, SampleResult, expand_jobs
 from palladio.runtime.tokenizer import Tokenizer
 
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
-# log-probabilities are asked for by the request's own fields
+# log-probabilities are asked for by the request's own fields; the others are what parsers and grammars come to
+_NOT_HERE = {"logprobs", "prompt_logprobs", "grammar", "thinking", "visible_special_ids"}
 SAMPLING_NAMES = frozenset(
-    (SamplingParams.__dataclass_fields__.keys() - {"logprobs", "prompt_logprobs", "grammar", "thinking"}) | {*_ALIASES.values()}
+    (SamplingParams.__dataclass_fields__.keys() - _NOT_HERE) | {*_ALIASES.values(), *GRAMMAR_NAMES}
 )
 
 
@@ -57,6 +59,9 @@ async def _generate(context: Context, request: Request, body: GenerateRequest) -
     entries = sampling if isinstance(sampling, list) else [sampling]
     fields = {ours: ours if any(ours in entry for entry in entries) else name for ours, name in _ALIASES.items()}
     paths = {name: f"sampling_params.{fields.get(name, name)}" for name in SAMPLING_NAMES}
+    grammars = [name for name in GRAMMAR_NAMES if any(entry.get(name) is not None for entry in entries)]
+    if grammars:
+        fields["grammar"], paths["grammar"] = grammars[0], f"sampling_params.{grammars[0]}"
     with client_names(paths | {"prompt": param}, fields):
         jobs = _expand(context, body, sampling, await encode_prompts(context.encoder, prompts), ids)
         stream = OutputStream(context, jobs, name=name, received=received, origin=origin)

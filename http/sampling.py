@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from palladio.http.protocol import SamplingFields
+from palladio.http.structured_output import structured_output
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
@@ -33,6 +34,8 @@ def sampling_params(
     """
     values = body.model_dump(include=set(SAME_NAME))
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "no_stop_trim": _no_stop_trim(body)}
+    found = structured_output(body)
+    values["grammar"] = None if found is None else found[0]
     values["stop"] = body.stop or None  # "" and [] are how some clients spell "no stop strings"
     return SamplingParams.from_dict(values, defaults=defaults)
 

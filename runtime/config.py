@@ -202,7 +202,7 @@ class GrammarConfig:
     Attributes:
         grammar_backend: llguidance compiles them; none refuses requests with a grammar.
         constrained_json_whitespace_pattern: a regular expression of what may stand between the tokens of JSON; default:
-            any whitespace.
+            up to 64 characters of whitespace.
         constrained_json_disable_any_whitespace: write JSON without whitespace.
     """
 

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from llguidance.numpy import fill_next_token_bitmask_par
 
-from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.grammar_spec import Grammar
-from palladio.runtime.schema_errors import locate_error
+from palladio.runtime.json_schemas import locate_error, without_annotations
 from palladio.runtime.structural_tags import structural_tag_lark
 
 MAX_GRAMMAR_BYTES = 1 << 20
+MAX_WHITESPACE = 64  # characters between two tokens of JSON
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,8 +28,9 @@ class JsonFormat:
     """How JSON is written where a schema leaves it open.
 
     Attributes:
-        whitespace_pattern: what may stand between its tokens; None: any whitespace.
-        is_compact: nothing.
+        whitespace_pattern: what may stand between its tokens; None: any whitespace, up to MAX_WHITESPACE of it: without
+            a bound some models go on with it for ever.
+        is_compact: nothing may.
     """
 
     whitespace_pattern: str | None = None
@@ -37,7 +39,17 @@ class JsonFormat:
     def options(self) -> dict[str, Any]:
         if self.is_compact:
             return {"whitespace_flexible": False}
-        return {} if self.whitespace_pattern is None else {"whitespace_pattern": self.whitespace_pattern}
+        return {"whitespace_pattern": self.whitespace_pattern or rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"}
+
+    def check(self) -> None:
+        """
+        Raises:
+            ConfigError: the pattern is not a regular expression that llguidance takes.
+        """
+        grammar = llguidance.LLMatcher.grammar_from_json_schema("{}", defaults=self.options())  # type: ignore[arg-type]
+        message = llguidance.LLMatcher.validate_grammar(grammar)
+        if message:
+            raise ConfigError(f"--constrained-json-whitespace-pattern {self.whitespace_pattern}: {message.strip()}")
 
 
 class CompiledGrammar:
@@ -155,7 +167,8 @@ class GrammarBackend:
             schema = {} if schema else {"not": {}}
         if not isinstance(schema, Mapping):
             raise ValueError("a JSON schema must be an object")
-        return llguidance.LLMatcher.grammar_from_json_schema(dict(schema), overrides=self._json_format.options())  # type: ignore[arg-type]
+        schema = without_annotations(schema)
+        return llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=self._json_format.options())  # type: ignore[arg-type]
 
     def _refusal(self, native: str) -> str | None:
         is_error, messages = llguidance.LLMatcher.validate_grammar_with_warnings(

@@ -3,7 +3,6 @@
 import collections
 import concurrent.futures
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from palladio.runtime.tokenizer import Tokenizer
 
 MAX_KEPT = 512  # grammars
 _NUM_THREADS = 4  # a slow grammar holds up the others only if there are so many
-
-logger = logging.getLogger("palladio.engine")
 
 
 class GrammarCompiler:
@@ -54,7 +51,22 @@ class GrammarCompiler:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def load_backend(config: EngineConfig, path: Path, vocab_size: int, eos_ids: list[int]) -> GrammarBackend:
+def json_format_of(config: EngineConfig) -> JsonFormat:
+    """
+    Raises:
+        ConfigError: see JsonFormat.check.
+    """
+    options = config.grammar
+    json_format = JsonFormat(
+        options.constrained_json_whitespace_pattern, is_compact=options.constrained_json_disable_any_whitespace
+    )
+    json_format.check()
+    return json_format
+
+
+def load_backend(
+    config: EngineConfig, path: Path, vocab_size: int, eos_ids: list[int], json_format: JsonFormat
+) -> GrammarBackend:
     """The backend for a model.
 
     Args:
@@ -65,8 +77,8 @@ def load_backend(config: EngineConfig, path: Path, vocab_size: int, eos_ids: lis
     Raises:
         InvalidRequestError: grammars are off, or this tokenizer can't have them.
     """
-    options, source = config.grammar, config.source
-    if options.grammar_backend == "none":
+    source = config.source
+    if config.grammar.grammar_backend == "none":
         raise InvalidRequestError("grammars are off (--grammar-backend none)", param="grammar")
     if source.skip_tokenizer_init:
         raise InvalidRequestError("grammars need a tokenizer (--skip-tokenizer-init)", param="grammar")
@@ -79,9 +91,6 @@ def load_backend(config: EngineConfig, path: Path, vocab_size: int, eos_ids: lis
     own_eos = _eos_id(tokenizer, json.loads(settings.read_text()) if settings.is_file() else {})
     text = json.dumps(tokenizer | {"truncation": None, "padding": None})
     ids = dict.fromkeys([*eos_ids, *([] if own_eos is None else [own_eos])])
-    json_format = JsonFormat(
-        options.constrained_json_whitespace_pattern, is_compact=options.constrained_json_disable_any_whitespace
-    )
     return GrammarBackend(text, vocab_size, list(ids), json_format)
 
 

@@ -1,7 +1,12 @@
-"""What may constrain the tokens of a request, as it travels from front to engine: a grammar, and a bound on thinking."""
+"""What constrains the tokens of a request, as it travels from front to engine: a grammar, and a bound on thinking."""
 
 import dataclasses
-from typing import Literal
+import json
+from typing import Literal, Self
+
+from palladio.runtime.errors import InvalidRequestError
+
+GRAMMAR_NAMES = ("json_schema", "regex", "ebnf", "structural_tag")  # SGLang's sampling parameters
 
 GrammarKind = Literal["json_schema", "regex", "ebnf", "lark", "choice", "structural_tag"]
 
@@ -18,6 +23,26 @@ class Grammar:
 
     kind: GrammarKind
     text: str
+
+    @classmethod
+    def of(cls, kind: GrammarKind, value: object, param: str) -> Self:
+        """From what a caller gives: the text, or for the kinds that are JSON what it says.
+
+        Raises:
+            InvalidRequestError: it is of the wrong type; `param` names it.
+        """
+        is_json = kind in ("json_schema", "structural_tag") and isinstance(value, dict | bool)
+        is_list = kind == "choice" and isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if isinstance(value, str):
+            text = value
+        elif is_json or is_list:
+            text = json.dumps(value)
+        else:
+            expected = {"choice": "a list of strings", "json_schema": "a JSON schema", "structural_tag": "an object"}
+            raise InvalidRequestError(f"{param} must be {expected.get(kind, 'a string')}", param=param)
+        if not text.strip():
+            raise InvalidRequestError(f"{param} must not be empty", param=param)
+        return cls(kind, text)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

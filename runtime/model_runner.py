@@ -50,12 +50,14 @@ class ForwardedStep:
     """The first half of a step, dispatched.
 
     Attributes:
+        tier: that its rows ask for; known only now: a request may end before the second half, and give up its slot.
         last_hidden, hidden: as the forward program gives them; nothing if the step decodes several times: all of it is
             the second half.
     """
 
     batch: ScheduledBatch
     host: HostBatch
+    tier: SampleTier
     last_hidden: tuple[jax.Array, ...]
     hidden: jax.Array | None
 
@@ -106,13 +108,14 @@ class ModelRunner:
         host = self._builder.build(batch)
         for updates in host.early_updates:
             self._state = self._state._replace(tables=self.programs.tables()(self._state.tables, updates))
+        tier = self._tier(batch)
         if host.layout.num_steps > 1:
-            return ForwardedStep(batch, host, (), None)
+            return ForwardedStep(batch, host, tier, (), None)
         weights, kv_cache, tables, sampler = self._state
         forward = self.programs.forward(host.layout)
         kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
         self._state = DeviceState(weights, kv_cache, tables, sampler)
-        return ForwardedStep(batch, host, last_hidden, hidden)
+        return ForwardedStep(batch, host, tier, last_hidden, hidden)
 
     def sample(self, forwarded: ForwardedStep, masks: Int32Array | None) -> InFlightStep:
         """Dispatches the second half.
@@ -121,7 +124,7 @@ class ModelRunner:
             masks: i32[forwarded.num_sampled, mask_width], the tokens that each row may sample; None: all of them.
         """
         if forwarded.host.layout.num_steps > 1:
-            step = self._decode(forwarded.batch, forwarded.host)
+            step = self._decode(forwarded)
         else:
             step = self._sample(forwarded, masks)
         for array in jax.tree.leaves((step.output, step.scores)):
@@ -164,11 +167,10 @@ class ModelRunner:
         self._state = self._shape.allocate(self._state.weights, num_pages)
 
     def _sample(self, forwarded: ForwardedStep, masks: Int32Array | None) -> InFlightStep:
-        batch, host, last_hidden = forwarded.batch, forwarded.host, forwarded.last_hidden
+        batch, host, tier, last_hidden = forwarded.batch, forwarded.host, forwarded.tier, forwarded.last_hidden
         output: SampleOutput | None = None
         if host.sampling is not None:
             num_rows = len(host.sampling)
-            tier = self._tier(batch)
             if masks is not None and tier not in MASKED_TIERS:
                 tier = "masked"
             if not self._is_lazy:
@@ -189,9 +191,9 @@ class ModelRunner:
         last_array = scores[0] if scores is not None else last_hidden[0] if output is None else output.token_ids
         return InFlightStep(batch, output, scores, host.num_padding, 1, last_array)
 
-    def _decode(self, batch: ScheduledBatch, host: HostBatch) -> InFlightStep:
+    def _decode(self, forwarded: ForwardedStep) -> InFlightStep:
         weights, kv_cache, tables, sampler = self._state
-        tier = self._tier(batch)
+        batch, host, tier = forwarded.batch, forwarded.host, forwarded.tier
         if not self._is_lazy:
             tier = self.programs.decode_tier(host.layout, tier)
         decode = self.programs.decode(host.layout, tier)
@@ -204,7 +206,7 @@ class ModelRunner:
 
     def _tier(self, batch: ScheduledBatch) -> SampleTier:
         tiers = {self._tiers[row.request.slot] for row in batch.rows if row.samples}
-        return next(tier for tier in reversed(TIERS) if tier in tiers)
+        return next((tier for tier in reversed(TIERS) if tier in tiers), "greedy")
 
     def _settle(self, request: Request) -> None:
         """Fills the host's and the device's columns of a slot when a request first runs in it."""

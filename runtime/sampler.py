@@ -116,7 +116,8 @@ def sample(
         logits: f32[B, V]; ids that are no tokens hold -inf.
         tier: static; "greedy" knows no parameter, "random" temperature, top_k, top_p and min_p, "masked" these and
             `allowed`, "full" all.
-        allowed: i32[B, ⌈V / 32⌉], a bit a token, the lowest first: those that a row may sample, at least one; None: all.
+        allowed: i32[B, ⌈V / 32⌉], a bit a token, the lowest first: those that a row may sample, one at
+            least; None: all.
 
     Returns:
         The output, and the state with last_token (tier "full": and output_counts) updated at slot_ids.
@@ -152,9 +153,7 @@ def drop_forbidden(logits: jax.Array, allowed: jax.Array) -> jax.Array:
     return jnp.where(bits != 0, logits, -jnp.inf)
 
 
-def processed_logits(
-    logits: jax.Array, state: SamplerState, batch: SamplingBatch, tier: SampleTier
-) -> jax.Array:
+def processed_logits(logits: jax.Array, state: SamplerState, batch: SamplingBatch, tier: SampleTier) -> jax.Array:
     """Logits whose softmax is the distribution that a random row samples from, up to a constant; -inf where dropped.
 
     A greedy row keeps its logits after bias, suppression and penalties.

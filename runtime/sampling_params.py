@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.grammar_spec import Grammar, Thinking
+from palladio.runtime.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
@@ -157,12 +157,13 @@ class SamplingParams:
         """Builds from a JSON object; None values mean "not given". SGLang's names are accepted.
 
         Args:
-            values: field name → value.
+            values: field name → value; json_schema, regex, ebnf and structural_tag stand for `grammar`.
             defaults: the values of fields that are not given (the checkpoint's generation_config.json).
 
         Raises:
             InvalidRequestError: an unknown name, the same field under two names, or a bad value.
         """
+        values = _with_grammar(values)
         known = {field.name for field in dataclasses.fields(cls)}
         merged: dict[str, Any] = {k: v for k, v in (defaults or {}).items() if v is not None}
         given: dict[str, Any] = {}
@@ -185,6 +186,17 @@ class SamplingParams:
                 raise
             name = aliases[error.param]
             raise InvalidRequestError(str(error).replace(error.param, name), param=name) from None
+
+
+def _with_grammar(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """SGLang's parameters that are grammars, as one."""
+    given = [name for name in GRAMMAR_NAMES if values.get(name) is not None]
+    if not given:
+        return {name: value for name, value in values.items() if name not in GRAMMAR_NAMES}
+    if len(given) > 1 or values.get("grammar") is not None:
+        raise InvalidRequestError(f"{' and '.join(given)} exclude each other; give one", param=given[-1])
+    grammar = Grammar.of(given[0], values[given[0]], given[0])  # type: ignore[arg-type]
+    return {name: value for name, value in values.items() if name not in GRAMMAR_NAMES} | {"grammar": grammar}
 
 
 def _is_int(value: object) -> bool:

@@ -19,7 +19,7 @@ from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.grammar_compiler import GrammarCompiler, load_backend
+from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend
 from palladio.runtime.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.messages import EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.model_runner import ModelRunner
@@ -54,6 +54,7 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
     """
+    json_format = json_format_of(config)
     design = EngineDesign.of(config)
     for line in design.plan.table():
         logger.info(line)
@@ -82,9 +83,8 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     scheduler = build_scheduler(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed)
     _log_limits(design)
     warm_up.go_on()
-    load = functools.partial(
-        load_backend, config, design.path, design.shape.vocab_size, list(design.model.eos_token_ids)
-    )
+    eos_ids = list(design.model.eos_token_ids)
+    load = functools.partial(load_backend, config, design.path, design.shape.vocab_size, eos_ids, json_format)
     grammars = GrammarCompiler(load)
     return EngineParts(_ready(design, warm_up.seconds), scheduler, runner, design.monitor, memory, grammars)
 

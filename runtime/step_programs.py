@@ -19,7 +19,8 @@ from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
 from palladio.runtime.scoring import score_tokens
 from palladio.runtime.step_functions import decode_steps, forward_step, page_difference, sample_step, update_tables
 
-DECODE_TIERS: tuple[SampleTier, ...] = tuple(tier for tier in TIERS if tier != "masked")  # a mask is for one step: it depends on the last token
+# A mask is for one step: it depends on the token before.
+DECODE_TIERS: tuple[SampleTier, ...] = tuple(tier for tier in TIERS if tier != "masked")
 COMPARED_PAGES = 64  # pages that one compare program compares
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 

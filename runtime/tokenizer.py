@@ -113,6 +113,10 @@ class Tokenizer:
         """The id of the special token that is written exactly like this, if there is one."""
         return next((token_id for token_id in self._special if self._added.get(token_id) == text), None)
 
+    def added_id(self, text: str) -> int | None:
+        """The id of the added token, special or not, that is written exactly like this, if there is one."""
+        return next((token_id for token_id, content in self._added.items() if content == text), None)
+
     def to_json(self) -> str:
         """What its tokenizer.json holds, or would hold.
 

@@ -7,18 +7,25 @@ from types import ModuleType
 import pytest
 
 from palladio.http import (
+    chat_job,
     routes_chat,
     routes_completions,
     routes_generate,
     routes_tokenize,
     sampling,
     sse,
+    structured_output,
+    tool_choice,
+    tools,
 )
 from palladio.http.protocol import SamplingFields, StreamOptions, WireModel
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.protocol_generate import GenerateRequest
+from palladio.http.protocol_reasoning import ReasoningFields
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
+from palladio.http.protocol_tools import ToolFields
+from palladio.http.reasoning import plan
 from palladio.http.sampling import SAME_NAME, WORKED_OUT, client_names
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import SamplingParams
@@ -29,16 +36,24 @@ READ = {
     *("return_token_ids", "stream", "stream_options", "rid", "request_id"),
     *("cache_salt", "extra_key", "priority", "timeout"),
     *("return_timings", "no_logs", "log_metrics"),
+    *("response_format", "json_schema", "regex", "ebnf", "structural_tag", "structured_outputs"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
 }
 ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
     (
         ChatRequest,
         READ
         | {"messages", "max_completion_tokens", "logprobs", "top_logprobs"}
-        | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"},
-        (routes_chat, sampling, sse),
+        | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
+        | ReasoningFields.model_fields.keys()
+        | ToolFields.model_fields.keys(),
+        (routes_chat, chat_job, plan, tools, tool_choice, sampling, structured_output, sse),
     ),
-    (CompletionRequest, READ | {"prompt", "echo", "logprobs"}, (routes_completions, sampling, sse)),
+    (
+        CompletionRequest,
+        READ | {"prompt", "echo", "logprobs", "return_tokens_as_token_ids"},
+        (routes_completions, sampling, structured_output, sse),
+    ),
     (GenerateRequest, set(GenerateRequest.model_fields), (routes_generate,)),
     (TokenizeRequest, set(TokenizeRequest.model_fields), (routes_tokenize,)),
     (DetokenizeRequest, set(DetokenizeRequest.model_fields), (routes_tokenize,)),
@@ -67,13 +82,14 @@ def test_every_request_field_is_handled(
 
 def test_every_stream_option_is_handled() -> None:
     taken = attributes_read((sse,), "options")
-    assert set(StreamOptions.model_fields) == taken | {"include_obfuscation"}  # which takes nothing but false
+    assert set(StreamOptions.model_fields) == taken
 
 
 def test_every_sampling_parameter_can_be_sent() -> None:
     names = SamplingParams.__dataclass_fields__.keys()
-    assert names == SAME_NAME | WORKED_OUT
-    assert names - {"logprobs", "prompt_logprobs"} <= routes_generate.SAMPLING_NAMES
+    of_routes = {"grammar", "thinking", "visible_special_ids"}  # what other fields come to
+    assert names == SAME_NAME | WORKED_OUT | of_routes
+    assert names - {"logprobs", "prompt_logprobs"} - of_routes <= routes_generate.SAMPLING_NAMES
 
 
 @pytest.mark.parametrize(

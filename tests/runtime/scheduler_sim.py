@@ -8,7 +8,7 @@ from palladio.runtime.buckets import Buckets
 from palladio.runtime.cache_manager import CacheManager
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import TokenLogprob, TokenOutput
-from palladio.runtime.request import Request
+from palladio.runtime.request import Request, RequestStatus
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
@@ -29,6 +29,46 @@ def expected_output(prompt: list[int], max_tokens: int, stop_ids: frozenset[int]
     for i in range(max_tokens):
         tokens.append(next_token(tokens))
         if tokens[-1] in stop_ids and i + 1 >= min_tokens:
+            break
+    return tokens[len(prompt) :]
+
+
+class ScriptedConstraint:
+    """A grammar as the scheduler sees it: after a token that 3 divides, as many tokens as `jump_length` says are known.
+
+    It stands in for Constraint.
+    """
+
+    error: str | None = None
+
+    def __init__(self) -> None:
+        self.forced: list[int] = []
+        self.has_ended = False
+
+    def accept(self, token_id: int) -> None:
+        assert not self.has_ended
+        if self.forced:
+            assert token_id == self.forced[0], "a forced token was not sampled"
+            del self.forced[0]
+        if not self.forced and token_id % 3 == 0:
+            self.forced = [200 + token_id + i for i in range(jump_length(token_id))]
+        self.has_ended = not self.forced and token_id % 41 == 0
+
+
+def jump_length(token_id: int) -> int:
+    return token_id // 3 % 9 if token_id < 200 else 0
+
+
+def expected_constrained_output(
+    prompt: list[int], max_tokens: int, stop_ids: frozenset[int], min_tokens: int = 0
+) -> list[int]:
+    tokens, constraint = list(prompt), ScriptedConstraint()
+    for i in range(max_tokens):
+        tokens.append(constraint.forced[0] if constraint.forced else next_token(tokens))
+        if tokens[-1] in stop_ids and i + 1 >= min_tokens:
+            break
+        constraint.accept(tokens[-1])
+        if constraint.has_ended:
             break
     return tokens[len(prompt) :]
 
@@ -88,12 +128,23 @@ class Simulation:
         self.batches: list[ScheduledBatch] = []
 
     def add(
-        self, request_id: str, prompt: list[int], max_tokens: int, *, received: float = 0.0, options=None, **params
+        self,
+        request_id: str,
+        prompt: list[int],
+        max_tokens: int,
+        *,
+        received: float = 0.0,
+        options=None,
+        is_constrained: bool = False,
+        **params,
     ) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, seed=0, **params)
         stop_ids = [] if sampling.ignore_eos else [EOS]
         message = AddRequest(request_id, prompt, sampling, stop_ids, received, options or RequestOptions())
-        self.scheduler.add(Request.from_message(message))
+        request = Request.from_message(message)
+        if is_constrained:
+            request.constraint = ScriptedConstraint()  # type: ignore[assignment]
+        self.scheduler.add(request)
         self.outputs[request_id] = []
 
     def step(self) -> bool:
@@ -103,17 +154,22 @@ class Simulation:
         batch = self.scheduler.schedule()
         if batch is not None:
             self.batches.append(batch)
+            if batch.is_constrained:
+                self._process(keep=0)
             self.in_flight.append((batch, self._run(batch)))
         elif not self.in_flight:
             return False
-        while len(self.in_flight) > (self.lag if batch is not None else 0):
+        self._process(keep=self.lag if batch is not None else 0)
+        self.scheduler.check_integrity()
+        return True
+
+    def _process(self, keep: int) -> None:
+        while len(self.in_flight) > keep:
             done, tokens = self.in_flight.popleft()
             scores = [self._scores(row) for row in done.rows]
             for number, sampled in enumerate(tokens):
                 step_tokens = StepTokens(sampled, [True] * len(sampled), prompt_logprobs=None if number else scores)
                 self._take(self.scheduler.process(done, step_tokens, number))
-        self.scheduler.check_integrity()
-        return True
 
     def run(self, max_steps: int = 5000) -> None:
         for _ in range(max_steps):
@@ -148,7 +204,11 @@ class Simulation:
         return [self._run_once(batch, number) for number in range(num_steps)]
 
     def _run_once(self, batch: ScheduledBatch, number: int) -> list[int]:
-        rows = [row for row in batch.rows if not row.decodes or number < row.num_tokens]
+        rows = [
+            row
+            for row in batch.rows
+            if (not row.decodes or number < row.num_tokens) and row.request.status is not RequestStatus.FINISHED
+        ]  # finished: when the step before was read, after this one had begun
         for row in rows:  # all keys and values are written before any token attends
             slot, end = row.request.slot, row.start + (number + 1 if row.decodes else row.num_tokens)
             if not row.decodes:
@@ -159,14 +219,16 @@ class Simulation:
                 self.written[self._place(slot, position)] = self._content(row, position)
         sampled = []
         for row in batch.rows[: batch.num_sampled_rows]:
-            tokens = self.device_tokens[row.request.slot]
             if row not in rows:
                 sampled.append(-1)
                 continue
+            tokens = self.device_tokens[row.request.slot]
             for position in range(len(tokens)):
                 where = self._place(row.request.slot, position)
                 assert self.written[where] == self._content(row, position), "this page holds something else"
-            token = next_token(tokens) if row.request.max_tokens else 0
+            constraint = row.request.constraint
+            token = constraint.forced[0] if constraint is not None and constraint.forced else next_token(tokens)
+            token = token if row.request.max_tokens else 0
             if row.request.max_tokens:
                 self.device_tokens[row.request.slot] = [*tokens, token]
             sampled.append(token)

@@ -141,18 +141,18 @@ def test_a_step_that_compiles_ends_the_engine_where_that_is_asked_for(full):
     core = full.core()
     collector = Collector(core)
     collector.add("a", random_prompt(5), max_tokens=4)
-    execute = core._runner.execute
+    forward = core._runner.forward
 
     def compile_something(batch):
         jax.jit(lambda x: x - 0.123).lower(1.0).compile()
-        return execute(batch)
+        return forward(batch)
 
-    core._runner.execute = compile_something
+    core._runner.forward = compile_something
     try:
         with pytest.raises(RuntimeError, match="compiled something"):
             collector.run()
     finally:
-        del core._runner.execute
+        del core._runner.forward
 
 
 def test_a_compile_elsewhere_in_the_process_is_not_the_engines(full):

@@ -32,14 +32,14 @@ def fail_once(monkeypatch, owner, name, when, *, destroy=None):
     """The method raises as XLA does, once, when `when(batch or step)` first says so; after destroying its inputs."""
     original, failed = getattr(owner, name), []
 
-    def failing(subject):
-        batch = subject if name == "execute" else subject.batch
+    def failing(subject, *rest):
+        batch = subject if name == "forward" else subject.batch
         if not failed and when(batch):
             failed.extend(row.request.request_id for row in batch.rows)
             for array in jax.tree.leaves(destroy() if destroy else ()):
                 array.delete()
             raise jax.errors.JaxRuntimeError(EXHAUSTED)
-        return original(subject)
+        return original(subject, *rest)
 
     monkeypatch.setattr(owner, name, failing)
     return failed
@@ -52,7 +52,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("method", ["execute", "read"])
+@pytest.mark.parametrize("method", ["forward", "sample", "read"])
 @pytest.mark.parametrize("case", CASES)
 def test_only_the_requests_of_that_step_fail(tiny, expected, monkeypatch, caplog, method, case):
     core = tiny.core()
@@ -76,7 +76,7 @@ def test_only_the_requests_of_that_step_fail(tiny, expected, monkeypatch, caplog
 def test_requests_that_only_wait_are_not_touched(tiny, expected, monkeypatch):
     core = tiny.core(max_running_requests=2)
     collector = add_requests(core)
-    failed = fail_once(monkeypatch, core._runner, "execute", lambda batch: batch.kind == "decode")
+    failed = fail_once(monkeypatch, core._runner, "forward", lambda batch: batch.kind == "decode")
     collector.run()
     assert len(failed) <= 2
     assert {name for name, finish in collector.finish.items() if finish.type == "abort"} == set(failed)
@@ -88,7 +88,7 @@ def test_cached_prefixes_are_forgotten_with_the_pages(tiny, monkeypatch):
     collector.add("first", prompt)
     collector.run()
     collector.add("doomed", random_prompt(8, 1))
-    fail_once(monkeypatch, core._runner, "execute", lambda batch: True, destroy=lambda: core._runner._state[1:])
+    fail_once(monkeypatch, core._runner, "forward", lambda batch: True, destroy=lambda: core._runner._state[1:])
     collector.run()
     collector.add("again", prompt)
     collector.run()
@@ -156,7 +156,7 @@ def test_any_other_error_ends_the_engine(tiny, monkeypatch):
     def failing(batch):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
-    monkeypatch.setattr(core._runner, "execute", failing)
+    monkeypatch.setattr(core._runner, "forward", failing)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         collector.run()
 

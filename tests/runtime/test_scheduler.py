@@ -1,6 +1,7 @@
 import itertools
 import sys
 import time
+from collections.abc import Collection
 
 import hypothesis
 import pytest
@@ -11,14 +12,17 @@ from palladio.runtime.errors import OverloadedError
 from palladio.runtime.new_token_ratio import NewTokenRatio
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.scheduled_batch import StepTokens
-from tests.runtime.scheduler_sim import EOS, Simulation, expected_output
+from tests.runtime.scheduler_sim import EOS, Simulation, expected_constrained_output, expected_output
 
 STOP = frozenset({EOS})
 
 
-def check(sim: Simulation, prompts: dict[str, tuple[list[int], int]]) -> None:
+def check(
+    sim: Simulation, prompts: dict[str, tuple[list[int], int]], constrained: Collection[str] = frozenset()
+) -> None:
     for name, (prompt, max_tokens) in prompts.items():
-        assert sim.outputs[name] == expected_output(prompt, max_tokens, STOP), name
+        expected = expected_constrained_output if name in constrained else expected_output
+        assert sim.outputs[name] == expected(prompt, max_tokens, STOP), name
         assert sim.finished[name].finish is not None
         assert sim.scored.get(name, prompt) == prompt, "prompt logprobs are whole"
     assert sim.cache.num_used_tokens == 0
@@ -165,6 +169,30 @@ def test_several_decode_steps_in_one(mixes: bool, lag: int) -> None:
         outputs.append(sim.outputs)
         assert max(row.num_tokens for b in sim.batches for row in b.rows if row.decodes) == num_steps
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("num_decode_steps", [1, 3])
+def test_known_tokens_are_computed_in_one_step(lag: int, num_decode_steps: int) -> None:
+    sim = Simulation(num_pages=60, lag=lag, num_decode_steps=num_decode_steps)
+    prompt = [3, 5]
+    sim.add("a", prompt, 60, is_constrained=True)
+    sim.run()
+    check(sim, {"a": (prompt, 60)}, {"a"})
+    jumps = [row.num_tokens for batch in sim.batches[1:] for row in batch.rows if not row.decodes]
+    assert max(jumps) > 3
+    assert len(sim.batches) < len(sim.outputs["a"]) - sum(jumps) + 2 * len(jumps) + 2
+
+
+def test_a_jump_is_not_worth_the_step_of_many() -> None:
+    sim = Simulation(num_pages=100, max_running=8)
+    for i in range(8):
+        sim.add(f"r{i}", [3 * i + 1, 5], 40, is_constrained=True)
+    sim.run()
+    check(sim, {f"r{i}": ([3 * i + 1, 5], 40) for i in range(8)}, {f"r{i}" for i in range(8)})
+    for batch in sim.batches[1:]:
+        jumps = [row.num_tokens for row in batch.rows if not row.decodes]
+        assert all(count > len(batch.rows) for count in jumps)
 
 
 def prefill_tokens(sim: Simulation, name: str) -> int:
@@ -342,6 +370,7 @@ def test_any_interleaving_answers_every_request(steps, mode) -> None:
     capacity = (sim.num_pages - 1) * sim.page_size
     added: dict[str, tuple[list[int], int]] = {}
     aborted: set[str] = set()
+    constrained: set[str] = set()
     for action, first, second in steps:
         if action == "add":
             length, max_tokens = min(first, capacity // 2), min(second, capacity // 2)
@@ -349,7 +378,14 @@ def test_any_interleaving_answers_every_request(steps, mode) -> None:
             shared = list(range(10, 10 + length - length // 4))  # of every prompt: so that most share something
             added[name] = (shared + [(length * 7 + i) % 90 for i in range(length // 4)], max_tokens)
             options = RequestOptions(priority=11 * (second % 3), cache_salt=None if second % 5 else "salt")
-            sim.add(name, *added[name], prompt_logprobs=0 if first % 3 == 0 else None, options=options)
+            if (first + second) % 4 == 0:
+                constrained.add(name)
+            sim.add(
+                *(name, *added[name]),
+                prompt_logprobs=0 if first % 3 == 0 else None,
+                options=options,
+                is_constrained=name in constrained,
+            )
         elif action == "abort" and first < len(added):
             name = f"r{first}"
             if sim.scheduler.abort(name):
@@ -360,4 +396,4 @@ def test_any_interleaving_answers_every_request(steps, mode) -> None:
         elif action == "flush":
             sim.cache.flush()
     sim.run()
-    check(sim, {name: value for name, value in added.items() if name not in aborted})
+    check(sim, {name: value for name, value in added.items() if name not in aborted}, constrained)

@@ -159,3 +159,12 @@ def test_a_model_directory_without_a_vocabulary(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
     with pytest.raises(ConfigError, match="vocabulary is empty"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "other"])
+def test_special_tokens_that_a_parser_looks_for_are_shown(byte_level, kind, monkeypatch):
+    monkeypatch.setattr(byte_level, "_kind", kind)
+    ids = byte_level.encode("<|im_start|>a<think>b<|im_end|>")
+    shown = byte_level.special_id("<|im_start|>")
+    assert collect(byte_level.new_stream(visible_special_ids=(shown,)), ids) == "<|im_start|>a<think>b"
+    assert collect(byte_level.new_stream(), ids) == "a<think>b"

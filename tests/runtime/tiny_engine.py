@@ -86,9 +86,7 @@ class TinyEngine:
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
         scheduler = startup.build_scheduler(config, limits, parts.scheduler.buckets, num_pages, seed=0)
-        return EngineCore(
-            config, parts.ready, scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars
-        )
+        return EngineCore(config, parts.ready, scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars)
 
     @property
     def programs(self) -> list[ProgramKey]:
@@ -166,8 +164,8 @@ class Collector:
             if output.finish is not None:
                 self.finish[output.request_id] = output.finish
                 self.num_retractions[output.request_id] = output.num_retractions
-                assert output.trace is not None
-                self.traces[output.request_id] = output.trace
+                if output.trace is not None:  # it was queued
+                    self.traces[output.request_id] = output.trace
 
     def run(self) -> "Collector":
         for _ in range(5000):

@@ -1,14 +1,35 @@
-"""Where in a JSON schema an error is that the compiler only names."""
+"""JSON schemas as data: what of them only annotates, and where in one an error is that the compiler only names."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-MAX_SECONDS = 0.5  # of looking; then the path ends where it has come to
+MAX_SECONDS = 0.5  # of looking for an error; then the path ends where it has come to
 
 _OF_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 _OF_MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _OF_LIST = ("prefixItems", "anyOf", "allOf", "oneOf")
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+
+
+def without_annotations(schema: Any) -> Any:
+    """The schema without what allows everything, but is refused by the compiler: `uniqueItems: false`, and a `format`
+    that is not one of those that it knows (such as OpenAPI's int64), which by the standard is an annotation."""
+    if not isinstance(schema, Mapping):
+        return schema
+    tidy: dict[str, Any] = {}
+    for key, value in schema.items():
+        if (key == "uniqueItems" and value is False) or (key == "format" and value not in _FORMATS):
+            continue
+        if key in _OF_ONE:
+            tidy[key] = without_annotations(value)
+        elif key in _OF_MANY and isinstance(value, Mapping):
+            tidy[key] = {name: without_annotations(part) for name, part in value.items()}
+        elif key in _OF_LIST and isinstance(value, list):
+            tidy[key] = [without_annotations(part) for part in value]
+        else:
+            tidy[key] = value
+    return tidy
 
 
 def locate_error(schema: object, error: str, refusal: Callable[[object], str | None]) -> str:
@@ -18,7 +39,9 @@ def locate_error(schema: object, error: str, refusal: Callable[[object], str | N
         refusal: compiles a schema; its error, or None.
     """
     deadline = time.monotonic() + MAX_SECONDS
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if isinstance(schema, Mapping) and key in schema}
+    definitions: dict[str, Any] = {}
+    if isinstance(schema, Mapping):
+        definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     path = "#"
     while True:
         for name, part in _parts(schema):
