@@ -178,7 +178,13 @@ def compile_all(
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh))
     shape = device_shape(config, mesh, sizes)
     memory = DeviceMemory(target.memory, target.memory)
-    needs = memory_needs(target.platform, shape, weights, useful_tokens=sizes.useful_tokens)
+    needs = memory_needs(
+        target.platform,
+        shape,
+        weights,
+        num_mask_rows=sum(sizes.buckets.sample),
+        useful_tokens=sizes.useful_tokens,
+    )
     pages = plan_memory(memory, needs, workspace=0).num_pages
     programs = declare(config, shape, structure, weights, pages, sizes)
     state = shape.abstract(weights, pages)

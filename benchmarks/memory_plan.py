@@ -63,7 +63,13 @@ def compare(config: ModelConfig, target: Target, num_devices: int, sizes: Sizes,
     mesh = target.mesh(num_devices)
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh))
     shape = device_shape(config, mesh, sizes)
-    needs = memory_needs(target.platform, shape, weights, useful_tokens=sizes.useful_tokens)
+    needs = memory_needs(
+        target.platform,
+        shape,
+        weights,
+        num_mask_rows=sum(sizes.buckets.sample),
+        useful_tokens=sizes.useful_tokens,
+    )
     memory = DeviceMemory(target.memory, target.memory)
     largest = largest_keys(sizes.buckets, sizes.decode_steps)
     print("planning")

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import ShardingRules
+from palladio.runtime.sampler import MASK_BITS
 from palladio.runtime.sampler_state import SamplerState
 
 Weights = tuple[jax.Array, ...]
@@ -61,6 +62,11 @@ class DeviceShape:
     @property
     def page_size(self) -> int:
         return self.cache.page_size
+
+    @property
+    def mask_width(self) -> int:
+        """Words of a mask of the vocabulary."""
+        return -(-self.vocab_size // MASK_BITS)
 
     def allocate(self, weights: Weights, num_pages: int) -> DeviceState:
         """The state of an engine in which nothing has run."""

@@ -88,6 +88,7 @@ class EngineDesign:
             device.platform,
             shape,
             weights,
+            num_mask_rows=sum(buckets.sample),
             useful_tokens=limits.useful_pool_tokens,
             wanted_tokens=config.cache.max_total_tokens,
             fraction=config.cache.mem_fraction_static,
@@ -155,16 +156,21 @@ def memory_needs(
     shape: DeviceShape,
     weights: Weights,
     *,
+    num_mask_rows: int,
     useful_tokens: int,
     wanted_tokens: int | None = None,
     fraction: float | None = None,
 ) -> MemoryNeeds:
-    """What an engine of this shape has to place on each device; see MemoryNeeds."""
+    """What an engine of this shape has to place on each device; see MemoryNeeds.
+
+    Args:
+        num_mask_rows: of the masks that allow everything, see ModelRunner.
+    """
     state = shape.abstract(weights, 1)
     return MemoryNeeds(
         platform=platform,
         weights=bytes_per_device(weights),
-        state=bytes_per_device((state.tables, state.sampler)),
+        state=bytes_per_device((state.tables, state.sampler)) + 4 * shape.mask_width * num_mask_rows,
         bytes_per_page=bytes_per_device(state.kv_cache),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,

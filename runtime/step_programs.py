@@ -13,7 +13,7 @@ from palladio.runtime.buckets import Buckets
 from palladio.runtime.compile_plan import TIERS, ProgramKey, cheapest_tier, first_keys, largest_keys, open_buckets
 from palladio.runtime.device_state import DeviceShape, DeviceState, Weights
 from palladio.runtime.program_set import ProgramSet
-from palladio.runtime.sampler import MASK_BITS, MASKED_TIERS, SampleOutput, SampleTier
+from palladio.runtime.sampler import MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
 from palladio.runtime.scoring import score_tokens
@@ -69,7 +69,7 @@ class StepPrograms:
         self._state: DeviceState = _abstract(state)
         self._shape = shape
         self._page_size = shape.page_size
-        self.mask_width = -(-shape.vocab_size // MASK_BITS)
+        self.mask_width = shape.mask_width
         for layout in self.layouts.decode.values():
             if layout.num_steps == 1:
                 self._add_forward(layout)

@@ -122,7 +122,7 @@ def test_progress_goes_on_in_the_background(tiny_dir, held):
 def test_replicas_start_from_exported_programs(tiny_dir, tmp_path, expected, caplog):
     folder = {"compiled_dir": str(tmp_path / "programs"), "compilation_cache_dir": ""}
     compile_ahead(EngineConfig.from_flags({"model_path": str(tiny_dir), **FLAGS, **FEW, **folder}))
-    assert len(list((tmp_path / "programs").iterdir())) == 12
+    assert len(list((tmp_path / "programs").iterdir())) == 14
     with caplog.at_level(logging.INFO):
         engine = TinyEngine(tiny_dir, **FEW, **folder)
     stats = engine.core().stats()
@@ -167,7 +167,7 @@ def test_a_compile_elsewhere_in_the_process_is_not_the_engines(full):
 
 
 def test_program_keys_are_declared_once(full):
-    assert len(full.programs) == len(set(full.programs)) == 5 + 2 * 4 + 3 * 5 + 2  # decode, prefill, sampling, others
+    assert len(full.programs) == len(set(full.programs)) == 5 + 2 * 4 + 4 * 5 + 2  # decode, prefill, sampling, others
     assert ProgramKey("forward", 16, 512) in full.programs
 
 

@@ -213,6 +213,7 @@ def test_the_digest_covers_all_source_that_a_program_is_traced_from():
         "compile_plan": "in the program's name",
         "device_state": "in the arguments",
         "errors": "computes nothing",
+        "grammar_spec": "computes nothing",
         "program_set": "computes nothing",
         "request": "host side of the batch builder",
         "scheduled_batch": "host side of the batch builder",
