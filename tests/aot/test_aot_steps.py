@@ -26,7 +26,7 @@ def test_every_program_compiles(target, model, tmp_path):
         "forward[bs=16]",
         "forward[bs=256,tok=256]",
         "score[tok=256]",
-        *(f"sample[bs=16,{tier}]" for tier in ("greedy", "random", "full")),
+        *(f"sample[bs=16,{tier}]" for tier in ("greedy", "random", "masked", "full")),
         "reset",
         "tables",
         "compare",
