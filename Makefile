@@ -17,13 +17,14 @@ TORCH_ARGS ?=
 
 BIN := $(VENV)/bin
 
-.PHONY: help serve test test-slow lint format wheel docs clean
+.PHONY: help serve test test-slow conformance lint format wheel docs clean
 
 help:
 	@printf '%s\n' \
 	  'make serve      start the server; MODEL=DIR serves a checkpoint, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
 	  'make test-slow  the tests that take minutes' \
+	  'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
@@ -38,6 +39,9 @@ test: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m slow $(ARGS)
+
+conformance: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lint

@@ -15,12 +15,16 @@ from palladio.http.middleware import BodyLimit, RequestBorder
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
 from palladio.http.routes_admin import admin_router
+from palladio.http.routes_capabilities import capabilities_router
 from palladio.http.routes_chat import chat_router
 from palladio.http.routes_completions import completions_router
 from palladio.http.routes_generate import generate_router
 from palladio.http.routes_models import models_router
 from palladio.http.routes_observe import observe_router
+from palladio.http.routes_reasoning import reasoning_router
+from palladio.http.routes_stored import stored_router
 from palladio.http.routes_tokenize import tokenize_router
+from palladio.http.routes_tools import tools_router
 from palladio.http.spans import Spans
 from palladio.http.text_encoder import TextEncoder
 from palladio.runtime.engine_client import EngineClient
@@ -61,7 +65,7 @@ def create_app(
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app)
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
-    for router in (*routers, observe_router):
+    for router in (*routers, reasoning_router, tools_router, stored_router, capabilities_router, observe_router):
         app.include_router(router(context))
     return app
 

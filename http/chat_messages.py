@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import orjson
-
+from palladio.http.tool_history import ToolHistory
 from palladio.runtime.errors import InvalidRequestError
 
 ContentFormat = Literal["string", "openai"]
@@ -13,13 +12,19 @@ _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
 def template_messages(
-    messages: Sequence[Mapping[str, Any]], content_format: ContentFormat, *, knows_developer: bool
+    messages: Sequence[Mapping[str, Any]],
+    content_format: ContentFormat,
+    *,
+    knows_developer: bool,
+    arguments_as_text: bool = False,
+    tells_null: bool = False,
 ) -> list[dict[str, Any]]:
     """Checks the messages and gives them the form that templates expect.
 
     - content parts are joined by a space, as SGLang does, unless the template takes parts itself;
-    - null content becomes "";
-    - `tool_calls[].function.arguments`, a JSON string on the wire, becomes the object that templates write out;
+    - null content becomes "", or is left out beside tool calls if the template `tells_null` from text;
+    - tool calls and their results: see ToolHistory;
+    - `reasoning` becomes `reasoning_content`, the name that templates know;
     - `developer` becomes `system` where the template has no developer role;
     - other keys are passed on: the template may read them.
 
@@ -27,6 +32,7 @@ def template_messages(
         InvalidRequestError: a message is malformed; `param` is its path.
     """
     prepared: list[dict[str, Any]] = []
+    history = ToolHistory(arguments_as_text=arguments_as_text)
     for position, message in enumerate(messages):
         path = f"messages.{position}"
         role = message.get("role")
@@ -38,8 +44,11 @@ def template_messages(
         if "content" not in kept and role not in ("assistant", "tool", "function"):
             raise InvalidRequestError(f"{path}.content is missing", param=f"{path}.content")
         kept["content"] = _content(kept.get("content", ""), content_format, f"{path}.content")
-        if "tool_calls" in kept:
-            kept["tool_calls"] = _tool_calls(kept["tool_calls"], f"{path}.tool_calls")
+        if isinstance(kept.get("reasoning"), str):
+            kept.setdefault("reasoning_content", kept.pop("reasoning"))
+        history.convert(kept, path)
+        if tells_null and kept.get("tool_calls") and not kept["content"]:
+            del kept["content"]
         prepared.append(kept)
     return prepared
 
@@ -73,6 +82,14 @@ def continues_final_message(
     return True
 
 
+def content_text(message: Mapping[str, Any]) -> str:
+    """The text of a checked message."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return " ".join(str(part.get("text") or part.get("refusal") or "") for part in content)
+
+
 def _content(content: object, content_format: ContentFormat, path: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
@@ -96,31 +113,3 @@ def _part_text(part: object, path: str) -> str:
     if not isinstance(text, str):
         raise InvalidRequestError(f"{path}.text must be a string", param=f"{path}.text")
     return text
-
-
-def _tool_calls(calls: object, path: str) -> list[dict[str, Any]]:
-    if not isinstance(calls, list):
-        raise InvalidRequestError(f"{path} must be a list", param=path)
-    parsed: list[dict[str, Any]] = []
-    for position, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequestError(
-                f"{path}.{position} must have a function with a name", param=f"{path}.{position}.function"
-            )
-        arguments = _arguments(function.get("arguments"), f"{path}.{position}.function.arguments")
-        parsed.append({**call, "function": {**function, "arguments": arguments}})
-    return parsed
-
-
-def _arguments(arguments: object, path: str) -> dict[str, Any]:
-    if isinstance(arguments, str) and arguments.strip():
-        try:
-            arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError as exc:
-            raise InvalidRequestError(f"{path} is not valid JSON: {exc}", param=path) from None
-    if not arguments:
-        return {}
-    if not isinstance(arguments, dict):
-        raise InvalidRequestError(f"{path} must be a JSON object", param=path)
-    return arguments

@@ -1,14 +1,16 @@
 """Messages → prompt: which chat template, and rendering it."""
 
+import dataclasses
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palladio.http.chat_messages import ContentFormat, continues_final_message, template_messages
+from palladio.http.chat_messages import ContentFormat, content_text, continues_final_message, template_messages
 from palladio.http.config import HttpConfig
-from palladio.http.template_format import detect_content_format
+from palladio.http.template_calls import takes_arguments_as_text, tells_null, without_nulls
+from palladio.http.template_format import detect_content_format, template_variables
 from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.tokenizer import Tokenizer
@@ -17,6 +19,21 @@ logger = logging.getLogger(__name__)
 
 _BUILT_IN = Path(__file__).parent / "templates"
 _OURS = ("messages", "template", "tools", "add_generation_prompt", "continue_final_message")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation as the model gets it.
+
+    Attributes:
+        text: as the template rendered it.
+        token_ids: of that text.
+        continued: the text of the message that is continued; None: a new one begins.
+    """
+
+    text: str
+    token_ids: list[int]
+    continued: str | None
 
 
 class ChatTemplate:
@@ -30,6 +47,8 @@ class ChatTemplate:
         self._override = load_template(config.chat_template) if config.chat_template else None
         self._default_kwargs = config.template_kwargs
         self._formats: dict[str, ContentFormat] = {}
+        self._take_text: dict[str, bool] = {}
+        self._variables: dict[str, frozenset[str]] = {}
 
     async def encode(
         self,
@@ -40,20 +59,26 @@ class ChatTemplate:
         continue_final_message: bool | None,
         add_special_tokens: bool | None,
         kwargs: Mapping[str, Any] | None,
-    ) -> list[int]:
-        """Token ids of a conversation.
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> ChatPrompt:
+        """The prompt of a conversation.
 
         Args:
             add_special_tokens: default false: templates write the special tokens themselves.
             kwargs: chat_template_kwargs.
+            tools: what the template is told of tools; None: nothing.
 
         Raises:
             InvalidRequestError: the messages are malformed, there is no template, or it refuses them.
         """
 
-        def run() -> list[int]:
-            text = self.render(encoder.tokenizer, messages, add_generation_prompt, continue_final_message, kwargs)
-            return encoder.encode(text, add_special_tokens=bool(add_special_tokens))
+        def run() -> ChatPrompt:
+            text = self.render(
+                encoder.tokenizer, messages, add_generation_prompt, continue_final_message, kwargs, tools
+            )
+            token_ids = encoder.encode(text, add_special_tokens=bool(add_special_tokens))
+            continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
+            return ChatPrompt(text, token_ids, content_text(messages[-1]) if continues else None)
 
         size = sum(len(content) for m in messages if isinstance(content := m.get("content"), str | list))
         parts = (part for m in messages if isinstance(content := m.get("content"), list) for part in content)
@@ -67,35 +92,68 @@ class ChatTemplate:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """The prompt as text. See `encode`."""
-        template = self._template(tokenizer)
+        template = self._template(tokenizer, tools=tools is not None)
         continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
         merged = self._default_kwargs | dict(kwargs or {})
         clash = sorted(set(_OURS) & merged.keys())
         if clash:
             param = f"chat_template_kwargs.{clash[0]}"
             raise InvalidRequestError(f"{param} is set by the server; it is not for chat_template_kwargs", param=param)
-        prepared = template_messages(messages, self._format(template), knows_developer="developer" in template)
+        calls = any(message.get("tool_calls") or message.get("function_call") for message in messages)
+        prepared = template_messages(
+            messages,
+            self._format(template),
+            knows_developer="developer" in template,
+            arguments_as_text=self._takes_text(tokenizer, template) if calls else False,
+            tells_null=tells_null(template),
+        )
         return tokenizer.render_chat(
             prepared,
-            template=template,
-            tools=None,
+            template=without_nulls(template),
+            tools=None if tools is None else [dict(tool) for tool in tools],
             add_generation_prompt=False if continues else add_generation_prompt is not False,
             continue_final_message=continues,
             **merged,
         )
 
-    def _template(self, tokenizer: Tokenizer) -> str:
+    def source(self, tokenizer: Tokenizer, *, tools: bool = False) -> str | None:
+        """The template's text; None: the model has none.
+
+        Args:
+            tools: of several templates, take the one for requests with tools, if there is one.
+        """
         template = self._override or tokenizer.chat_template
-        if isinstance(template, dict):
-            template = template.get("default")
+        if not isinstance(template, dict):
+            return template
+        return (template.get("tool_use") if tools else None) or template.get("default")
+
+    def variables(self, tokenizer: Tokenizer, *, tools: bool = False) -> frozenset[str]:
+        """The names that the template reads. See `source`."""
+        template = self.source(tokenizer, tools=tools) or ""
+        found = self._variables.get(template)
+        if found is None:
+            found = self._variables[template] = template_variables(template)
+        return found
+
+    def _template(self, tokenizer: Tokenizer, *, tools: bool) -> str:
+        template = self.source(tokenizer, tools=tools)
         if not template:
             raise InvalidRequestError(
                 "this model has no chat template: start the server with --chat-template FILE, or use /v1/completions",
                 param="messages",
             )
         return template
+
+    def _takes_text(self, tokenizer: Tokenizer, template: str) -> bool:
+        found = self._take_text.get(template)
+        if found is None:
+            found = self._take_text[template] = takes_arguments_as_text(
+                lambda messages: tokenizer.render_chat(messages, template=without_nulls(template))
+            )
+        return found
 
     def _format(self, template: str) -> ContentFormat:
         found = self._formats.get(template)
@@ -105,8 +163,11 @@ class ChatTemplate:
         return found
 
 
-def load_template(name: str) -> str:
+def load_template(name: str) -> str | dict[str, str]:
     """Reads --chat-template: a .jinja (or other text) file, a .json file with a "chat_template", or a built-in name.
+
+    Returns:
+        The template, or several by name: "default", and "tool_use" for requests with tools.
 
     Raises:
         ConfigError: none of these.
@@ -126,8 +187,12 @@ def load_template(name: str) -> str:
     except (OSError, ValueError, AttributeError) as exc:
         raise ConfigError(f"--chat-template {name}: cannot be read: {exc}") from exc
     if isinstance(template, list):  # Hugging Face's form of several templates
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        template = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+    if isinstance(template, dict):
+        named = {name: source for name, source in template.items() if isinstance(source, str)}
+        template = named if {"default", "tool_use"} <= named.keys() else named.get("default")
+    if isinstance(template, dict):
+        return template
     if not isinstance(template, str):
         raise ConfigError(f'--chat-template {name}: has no "chat_template" text')
     return template

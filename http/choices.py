@@ -10,9 +10,14 @@ from palladio.runtime.timings import Timings
 
 
 class Usage:
-    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n."""
+    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n.
+
+    Attributes:
+        reasoning: tokens of reasoning by the index of the choice, for whoever counts them to set.
+    """
 
     def __init__(self, n: int) -> None:
+        self.reasoning: dict[int, int] = {}
         self._n = n
         self._latest: dict[int, RequestOutput] = {}
 
@@ -25,12 +30,14 @@ class Usage:
             prompts.setdefault(index // self._n, self._latest[index])
         prompt_tokens = sum(output.prompt_tokens for output in prompts.values())
         completion_tokens = sum(output.completion_tokens for output in self._latest.values())
+        reasoning_tokens = sum(self.reasoning.values())
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(output.cached_tokens for output in prompts.values())},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+            "reasoning_tokens": reasoning_tokens,
         }
 
     def timings(self) -> dict[str, Any]:
@@ -75,10 +82,16 @@ class Choice:
         return finish_fields(self.finish)
 
 
-def finish_fields(finish: FinishReason | None) -> dict[str, Any]:
-    """How a choice says why it ended: OpenAI's field, SGLang's `matched_stop` and vLLM's `stop_reason`."""
-    matched = finish.matched if finish else None
-    return {"finish_reason": finish.type if finish else None, "matched_stop": matched, "stop_reason": matched}
+def finish_fields(finish: FinishReason | None, *, has_calls: bool = False) -> dict[str, Any]:
+    """How a choice says why it ended: OpenAI's field, SGLang's `matched_stop` and vLLM's `stop_reason`.
+
+    Args:
+        has_calls: it calls tools: that is why, unless it was cut off.
+    """
+    if finish is None:
+        return {"finish_reason": None, "matched_stop": None, "stop_reason": None}
+    reason = "tool_calls" if has_calls and finish.type == "stop" else finish.type
+    return {"finish_reason": reason, "matched_stop": finish.matched, "stop_reason": finish.matched}
 
 
 async def collect(stream: OutputStream) -> tuple[list[Choice], Usage]:

@@ -4,6 +4,8 @@ import dataclasses
 import json
 from typing import Any, Literal
 
+from palladio.http.reasoning.registry import check_name
+from palladio.http.tool_calls.registry import check_format
 from palladio.runtime.errors import ConfigError
 
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -20,6 +22,11 @@ class HttpConfig:
         served_model_name: model names that requests may give, the first one is shown; default: the model path;
             "*" accepts any name.
         chat_template: a .jinja or .json file, or the name of a built-in template; default: the tokenizer's own.
+        reasoning_parser: how the model writes its reasoning, which becomes reasoning_content: auto goes by the model
+            and its chat template, none separates nothing; the names are those of the table in api.md.
+        tool_call_parser: how the model writes tool calls: auto goes by its chat template and the model, and takes json
+            where neither tells, which reads only calls that tool_choice forces; the names are those of the table in
+            api.md.
         default_chat_template_kwargs: JSON object of chat_template_kwargs for requests that do not set them.
         sampling_defaults: model takes the defaults of generation_config.json; openai takes OpenAI's (temperature 1,
             top_p 1).
@@ -40,6 +47,8 @@ class HttpConfig:
     api_key: str | None = None
     served_model_name: tuple[str, ...] | None = None
     chat_template: str | None = None
+    reasoning_parser: str = "auto"
+    tool_call_parser: str = "auto"
     default_chat_template_kwargs: str = "{}"
     sampling_defaults: Literal["model", "openai"] = "model"
     stream_interval: int = 1
@@ -66,6 +75,8 @@ class HttpConfig:
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):
             if level is not None and level.lower() not in _LOG_LEVELS:
                 raise ConfigError(f"{flag} must be one of {', '.join(_LOG_LEVELS)}, got {level!r}")
+        check_name(self.reasoning_parser)
+        check_format(self.tool_call_parser)
         _ = self.template_kwargs
 
     @property

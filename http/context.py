@@ -13,7 +13,11 @@ from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
+from palladio.http.reasoning.auto import ModelTraits, choose_family
+from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.text_encoder import TextEncoder
+from palladio.http.tool_calls.detection import choose_format
+from palladio.http.tool_calls.formats import ToolFormat
 from palladio.runtime.async_engine import Room
 from palladio.runtime.engine_client import EngineClient, not_ready
 from palladio.runtime.errors import InvalidRequestError, ModelNotFoundError
@@ -81,6 +85,35 @@ class Context:
     def max_model_len(self) -> int:
         """Most tokens of prompt and output together that a request may have here."""
         return Room.of(self.engine.info).limit
+
+    @functools.cached_property
+    def reasoning(self) -> ReasoningFamily | None:
+        """How the model reasons; None: it is not known to.
+
+        Raises:
+            EngineNotReadyError: still starting.
+        """
+        traits = ModelTraits(
+            self.engine.config.source.model_path,
+            self.engine.info.model_type,
+            self.chat_template.source(self.tokenizer),
+        )
+        return choose_family(self.config.reasoning_parser, traits)
+
+    @functools.cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls.
+
+        Raises:
+            EngineNotReadyError: still starting.
+            InvalidRequestError: the server runs without a tokenizer.
+        """
+        return choose_format(
+            self.config.tool_call_parser,
+            template=self.chat_template.source(self.tokenizer, tools=True),
+            model_type=self.engine.info.model_type,
+            tokenizer=self.tokenizer,
+        )
 
     @functools.cached_property
     def system_fingerprint(self) -> str:

@@ -103,16 +103,19 @@ GRAMMAR_FIELDS = frozenset(  # implemented, but refused by a server with --gramm
     {"response_format", "json_schema", "regex", "ebnf", "structural_tag", "structured_outputs"}
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
+BUDGET_FIELDS = frozenset({"thinking_token_budget", "max_thinking_tokens"})  # likewise, without a reasoning parser
 
 
-def verdicts(known: Iterable[str], *, has_grammars: bool) -> dict[str, str]:
+def verdicts(known: Iterable[str], *, has_grammars: bool, has_reasoning: bool) -> dict[str, str]:
     """What becomes of each field of a request with a body: applied, metadata or refused; any other one is unknown.
 
     Args:
         known: names of the implemented fields.
         has_grammars: the server compiles grammars.
+        has_reasoning: it knows how the model reasons.
     """
-    applied = {name: "applied" if has_grammars or name not in GRAMMAR_FIELDS else "refused" for name in known}
+    missing = (frozenset() if has_grammars else GRAMMAR_FIELDS) | (frozenset() if has_reasoning else BUDGET_FIELDS)
+    applied = {name: "refused" if name in missing else "applied" for name in known}
     return dict.fromkeys(NOT_YET, "refused") | dict.fromkeys(METADATA, "metadata") | applied
 
 

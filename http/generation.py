@@ -144,7 +144,7 @@ def check_abort(output: RequestOutput) -> None:
     """
     finish = output.finish
     if finish is not None and finish.type == "abort" and finish.status:
-        raise request_error(finish.status, finish.message or "the engine aborted the request")
+        raise request_error(finish.status, finish.message or "the engine aborted the request", finish.param)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -5,9 +5,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from palladio.http.protocol import SamplingFields
+from palladio.http.protocol_reasoning import ReasoningFields
+from palladio.http.protocol_tools import ToolFields
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(SamplingFields, ReasoningFields, ToolFields):
     """Messages stay plain objects: keys that this server does not know reach the chat template, which may read them."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]

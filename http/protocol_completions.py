@@ -36,3 +36,4 @@ class CompletionRequest(SamplingFields):
     prompt: Annotated[Prompt, PlainValidator(_check_prompt), WithJsonSchema({"anyOf": [*_FORMS]})]
     echo: bool | None = None
     logprobs: int | None = None
+    return_tokens_as_token_ids: bool | None = None

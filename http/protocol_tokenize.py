@@ -6,6 +6,8 @@ from pydantic import Field
 
 from palladio.http.protocol import WireModel
 from palladio.http.protocol_generate import TokenIds
+from palladio.http.protocol_reasoning import Effort
+from palladio.http.protocol_tools import Objects
 
 
 class TokenizeRequest(WireModel):
@@ -18,6 +20,9 @@ class TokenizeRequest(WireModel):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    reasoning_effort: Effort | None = None
     return_token_strs: bool | None = None
 
 

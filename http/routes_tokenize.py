@@ -9,10 +9,18 @@ from palladio.http.context import Context
 from palladio.http.generation import check_num_prompts
 from palladio.http.logprobs import token_name
 from palladio.http.prompts import encode_prompts, token_lists
+from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import is_token_ids
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
+from palladio.http.reasoning.plan import ReasoningPlan
 from palladio.http.text_encoder import TextEncoder
+from palladio.http.tools import ToolPlan
 from palladio.runtime.errors import InvalidRequestError
+
+_OF_MESSAGES = (
+    *("add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
+    *("tools", "tool_choice", "reasoning_effort"),
+)
 
 
 def tokenize_router(context: Context) -> APIRouter:
@@ -59,16 +67,28 @@ async def _tokenize(context: Context, encoder: TextEncoder, body: TokenizeReques
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give one of prompt and messages", param="prompt")
     if body.messages is not None:
-        ids = await context.chat_template.encode(
+        chat = ChatRequest(
+            messages=body.messages,
+            tools=body.tools,
+            tool_choice=body.tool_choice,
+            reasoning_effort=body.reasoning_effort,
+            chat_template_kwargs=body.chat_template_kwargs,
+        )
+        tokenizer = context.tokenizer
+        template_tools = ToolPlan.of(chat, context.tool_format, tokenizer).template_tools
+        variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
+        reasoning = ReasoningPlan.of(chat, context.reasoning, variables)
+        prompt = await context.chat_template.encode(
             encoder,
             body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             add_special_tokens=body.add_special_tokens,
-            kwargs=body.chat_template_kwargs,
+            kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
+            tools=template_tools,
         )
-        return [ids]
-    for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+        return [prompt.token_ids]
+    for field in _OF_MESSAGES:
         if field in body.model_fields_set:
             raise InvalidRequestError(f"{field} needs messages", param=field)
     assert body.prompt is not None

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import uuid
+from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 import orjson
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 _END = b"}\n\n"
+_OBFUSCATED_SIZE = 256  # bytes that an obfuscated chunk's choice is filled up to, or to a multiple of
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -97,6 +99,7 @@ class StreamSettings:
         token_ids: send the new token ids on each chunk.
         num_choices: of the whole request.
         timings: send the timings on the last chunk.
+        obfuscate: fill chunks up, so that their sizes do not tell the lengths of the tokens.
     """
 
     head: dict[str, Any]
@@ -108,6 +111,7 @@ class StreamSettings:
     token_ids: bool = False
     num_choices: int = 1
     timings: bool = False
+    obfuscate: bool = False
 
     @classmethod
     def of(cls, body: SamplingFields, head: dict[str, Any], interval: int, stream: OutputStream) -> Self:
@@ -122,11 +126,12 @@ class StreamSettings:
             token_ids=bool(body.return_token_ids),
             num_choices=stream.num_choices,
             timings=bool(body.return_timings),
+            obfuscate=bool(options.include_obfuscation),
         )
 
 
 @dataclasses.dataclass(slots=True)
-class _Pending:
+class Pending:
     """What of a choice waits for its next event."""
 
     text: str = ""
@@ -141,7 +146,7 @@ class ChunkWriter:
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
         self._usage = Usage(settings.n)
-        self._choices: dict[int, _Pending] = {}
+        self._choices: dict[int, Pending] = {}
         self._num_open = settings.num_choices
         self._head = b"data: " + orjson.dumps(settings.head)[:-1] + b',"choices":['
         self._tail = b"]" + (b',"usage":null' if settings.include_usage else b"") + _END
@@ -150,6 +155,7 @@ class ChunkWriter:
             and settings.logprobs is None
             and not settings.token_ids
             and not settings.continuous_usage
+            and not settings.obfuscate
         )
 
     def write(self, output: RequestOutput) -> bytes:
@@ -157,7 +163,7 @@ class ChunkWriter:
         pending = self._choices.get(output.index)
         opening = b""
         if pending is None:
-            pending = self._choices[output.index] = _Pending()
+            pending = self._choices[output.index] = Pending()
             opening = self._opening(output)
         if self._quick and output.finish is None:
             if not output.text:
@@ -169,8 +175,8 @@ class ChunkWriter:
         pending.logprobs += output.logprobs or ()
         if output.finish is None:
             held = pending.sent and len(pending.token_ids) < self._settings.interval
-            return opening + (b"" if held else self._flush(output.index, pending))
-        rest = self._flush(output.index, pending)
+            return opening + (b"" if held else self._flush(output.index, pending, ends=False))
+        rest = self._flush(output.index, pending, ends=True)
         self._num_open -= 1
         ends = self._settings.timings and self._num_open == 0 and not self._settings.include_usage
         last = self._chunk(self._final_choice(output.index, output.finish), self._timings() if ends else b"")
@@ -183,6 +189,8 @@ class ChunkWriter:
 
     def _chunk(self, choice: bytes, extra: bytes = b"") -> bytes:
         """Args: extra: fields beside the choices, each after a comma."""
+        if self._settings.obfuscate:
+            extra += b',"obfuscation":"%b"' % (b"x" * (-len(choice) % _OBFUSCATED_SIZE))
         if self._settings.continuous_usage:
             return self._with_usage(choice, extra)
         return self._head + choice + (self._tail if not extra else self._tail.removesuffix(_END) + extra + _END)
@@ -193,16 +201,26 @@ class ChunkWriter:
     def _timings(self) -> bytes:
         return b',"timings":' + orjson.dumps(self._usage.timings())
 
-    def _flush(self, index: int, pending: _Pending) -> bytes:
-        logprobs = self._settings.logprobs
-        shown = pending.text or (pending.logprobs and logprobs is not None)
-        if not shown and not (self._settings.token_ids and pending.token_ids):
+    def _flush(self, index: int, pending: Pending, *, ends: bool) -> bytes:
+        """Args: ends: nothing follows in this choice."""
+        if not pending.text and not self._has_tokens(pending):
             return b""
-        arrays = b"null" if logprobs is None else orjson.dumps(self._logprobs(index, pending.logprobs))
-        ids = b',"token_ids":' + orjson.dumps(pending.token_ids) if self._settings.token_ids else b""
-        choice = self._text_choice(index, orjson.dumps(pending.text), arrays, ids)
-        self._choices[index] = _Pending(sent=True)
+        choice = self._text_choice(index, orjson.dumps(pending.text), *self._of_tokens(index, pending))
+        self._choices[index] = Pending(sent=True)
         return self._chunk(choice)
+
+    def _has_tokens(self, pending: Pending) -> bool:
+        """Whether there is something to send of the tokens, though they may make no text."""
+        has_logprobs = self._settings.logprobs is not None and bool(pending.logprobs)
+        return has_logprobs or (self._settings.token_ids and bool(pending.token_ids))
+
+    def _of_tokens(self, index: int, pending: Pending) -> tuple[bytes, bytes]:
+        """The `logprobs` of a chunk, and its other fields, each after a comma."""
+        logprobs = b"null"
+        if self._settings.logprobs is not None:
+            logprobs = orjson.dumps(self._logprobs(index, pending.logprobs))
+        ids = b',"token_ids":' + orjson.dumps(pending.token_ids) if self._settings.token_ids else b""
+        return logprobs, ids
 
     def _opening(self, output: RequestOutput) -> bytes:
         raise NotImplementedError
@@ -217,7 +235,7 @@ class ChunkWriter:
         raise NotImplementedError
 
 
-_UNFINISHED = b',"finish_reason":null,"matched_stop":null'
+UNFINISHED = b',"finish_reason":null,"matched_stop":null'
 
 
 class ChatChunks(ChunkWriter):
@@ -229,14 +247,14 @@ class ChatChunks(ChunkWriter):
 
     def _opening(self, output: RequestOutput) -> bytes:
         delta = b'{"role":"assistant","content":"","reasoning_content":null}'
-        return self._chunk(b'{"index":%d,"delta":%b,"logprobs":null%b}' % (output.index, delta, _UNFINISHED))
+        return self._chunk(b'{"index":%d,"delta":%b,"logprobs":null%b}' % (output.index, delta, UNFINISHED))
 
     def _logprobs(self, index: int, logprobs: list[TokenLogprob]) -> dict[str, Any]:
         return chat_logprobs(self._tokenizer, logprobs)
 
     def _text_choice(self, index: int, text: bytes, logprobs: bytes, extra: bytes) -> bytes:
         delta = b'{"content":%b,"reasoning_content":null}' % text
-        return b'{"index":%d,"delta":%b,"logprobs":%b%b%b}' % (index, delta, logprobs, _UNFINISHED, extra)
+        return b'{"index":%d,"delta":%b,"logprobs":%b%b%b}' % (index, delta, logprobs, UNFINISHED, extra)
 
     def _final_choice(self, index: int, finish: FinishReason) -> bytes:
         delta = {"reasoning_content": None}
@@ -247,12 +265,15 @@ class CompletionChunks(ChunkWriter):
     """`text_completion` chunks.
 
     Args:
+        new_legacy: makes the log-probabilities' arrays of a prompt, by its position.
         echoes: the text of each prompt, with echo.
     """
 
-    def __init__(self, settings: StreamSettings, tokenizer: Tokenizer | None, echoes: list[str] | None) -> None:
+    def __init__(
+        self, settings: StreamSettings, new_legacy: Callable[[int], LegacyLogprobs], echoes: list[str] | None
+    ) -> None:
         super().__init__(settings)
-        self._tokenizer = tokenizer
+        self._new_legacy = new_legacy
         self._echoes = echoes
         self._legacy: dict[int, LegacyLogprobs] = {}
 
@@ -262,18 +283,20 @@ class CompletionChunks(ChunkWriter):
         text = orjson.dumps(self._echoes[output.index // self._settings.n])
         logprobs = b"null"
         if self._settings.logprobs is not None:
-            logprobs = orjson.dumps(self._logprobs(output.index, output.prompt_logprobs or []))
+            logprobs = orjson.dumps(self._arrays(output.index).of_prompt(output.prompt_logprobs or []))
         return self._chunk(self._text_choice(output.index, text, logprobs, b""))
 
     def _logprobs(self, index: int, logprobs: list[TokenLogprob]) -> dict[str, Any]:
+        return self._arrays(index).of_output(logprobs)
+
+    def _arrays(self, index: int) -> LegacyLogprobs:
         legacy = self._legacy.get(index)
         if legacy is None:
-            assert self._tokenizer is not None
-            legacy = self._legacy[index] = LegacyLogprobs(self._tokenizer, self._settings.logprobs or 0)
-        return legacy.arrays(logprobs)
+            legacy = self._legacy[index] = self._new_legacy(index // self._settings.n)
+        return legacy
 
     def _text_choice(self, index: int, text: bytes, logprobs: bytes, extra: bytes) -> bytes:
-        return b'{"index":%d,"text":%b,"logprobs":%b%b%b}' % (index, text, logprobs, _UNFINISHED, extra)
+        return b'{"index":%d,"text":%b,"logprobs":%b%b%b}' % (index, text, logprobs, UNFINISHED, extra)
 
     def _final_choice(self, index: int, finish: FinishReason) -> bytes:
         return orjson.dumps({"index": index, "text": "", "logprobs": None} | finish_fields(finish))

@@ -1,4 +1,4 @@
-"""Does a chat template take message content as a string, or as a list of typed parts? Read from its source."""
+"""What a chat template's source tells: how it takes message content, and which variables it reads."""
 
 import jinja2
 from jinja2 import nodes
@@ -20,13 +20,26 @@ class _GenerationTag(Extension):
 
 def detect_content_format(template: str) -> ContentFormat:
     """ "openai" if the template loops over a message's content, else "string"."""
-    try:
-        tree = jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", _GenerationTag]).parse(template)
-    except jinja2.TemplateSyntaxError:
-        return "string"  # rendering will say what is wrong
+    tree = _parse(template)
+    if tree is None:
+        return "string"
     names = _content_names(tree)
     loops = any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
     return "openai" if loops else "string"
+
+
+def template_variables(template: str) -> frozenset[str]:
+    """The names that the template reads, its own ones included."""
+    tree = _parse(template)
+    return frozenset() if tree is None else frozenset(name.name for name in tree.find_all(nodes.Name))
+
+
+def _parse(template: str) -> nodes.Template | None:
+    """None for one that is malformed: rendering will say what is wrong."""
+    try:
+        return jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", _GenerationTag]).parse(template)
+    except jinja2.TemplateSyntaxError:
+        return None
 
 
 def _content_names(tree: nodes.Template) -> set[str]:

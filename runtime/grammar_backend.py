@@ -137,6 +137,10 @@ class GrammarBackend:
             )
         return CompiledGrammar(llguidance.LLMatcher(self._tokenizer, native, log_level=0, limits=self._limits))
 
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text, without special ones: what a matcher can be asked about."""
+        return self._tokenizer.tokenize_str(text)
+
     def fill(self, matchers: Sequence[tuple[GrammarMatcher, int]], masks: npt.NDArray[np.int32]) -> None:
         """Writes the masks of the next tokens.
 

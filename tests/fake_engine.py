@@ -271,7 +271,8 @@ class _Sample:
         self._ids = tokenizer.encode(reply, False) if tokenizer else [ord(c) % 384 for c in reply]
         limit = engine.info.context_length - len(call.prompt_ids)
         self._max_tokens = limit if params.max_tokens is None else params.max_tokens
-        self._stream = tokenizer.new_stream(skip_special_tokens=params.skip_special_tokens) if tokenizer else None
+        shown = {"skip_special_tokens": params.skip_special_tokens, "visible_special_ids": params.visible_special_ids}
+        self._stream = tokenizer.new_stream(**shown) if tokenizer else None
         self._stop = StopStringMatcher(params.stop, keep_match=params.no_stop_trim)
         self._count = 0
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReasoningPiece:
-    """What became certain with a piece of text.
+    """What became certain with a piece of text: one of the two.
 
     Attributes:
         reasoning: for `reasoning_content`, without tags.
@@ -20,10 +20,20 @@ class ReasoningPiece:
 class ReasoningParser(Protocol):
     """State of one sample. The concatenated pieces do not depend on how the text was cut."""
 
-    def feed(self, text: str) -> ReasoningPiece:
-        """Takes new text; what may still become a tag is held back."""
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the text so far ends inside reasoning."""
         ...
 
-    def finish(self) -> ReasoningPiece:
+    @property
+    def is_undecided(self) -> bool:
+        """Whether text outside of reasoning is held back that may turn out to open it."""
+        ...
+
+    def feed(self, text: str) -> tuple[ReasoningPiece, ...]:
+        """Takes new text, returns what became certain, in order; what may still become a tag is held back."""
+        ...
+
+    def finish(self) -> tuple[ReasoningPiece, ...]:
         """What was held back, at the end of the text."""
         ...

@@ -42,5 +42,5 @@ class ToolCallParser(Protocol):
         ...
 
     def finish(self) -> ToolPiece:
-        """What was held back, at the end of the text. A call that was cut off keeps the arguments that it has."""
+        """What was held back, at the end of the text; the arguments of a call that was cut off become valid JSON."""
         ...

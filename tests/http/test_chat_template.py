@@ -110,7 +110,7 @@ def test_no_template(tmp_path: Path) -> None:
 def test_bos_is_not_doubled(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(build_tiny_tokenizer(tmp_path, add_bos=True))
     chat = ChatTemplate(HttpConfig(chat_template="llama-3-instruct"))
-    ids = asyncio.run(
+    prompt = asyncio.run(
         chat.encode(
             TextEncoder(FakeEngine(tokenizer), bounded=True),
             [USER],
@@ -120,7 +120,7 @@ def test_bos_is_not_doubled(tmp_path: Path) -> None:
             kwargs=None,
         )
     )
-    assert ids.count(0) == 1
+    assert prompt.token_ids.count(0) == 1
 
 
 @pytest.mark.parametrize("name", ["chatml", "gemma", "llama-2", "llama-3-instruct", "mistral"])

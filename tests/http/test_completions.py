@@ -1,5 +1,7 @@
 """Text completions through the real openai SDK."""
 
+import itertools
+
 import openai
 import pytest
 
@@ -86,7 +88,58 @@ def test_every_sample_echoes_the_prompts_logprobs(client: openai.OpenAI) -> None
 def test_logprobs_zero_reports_the_chosen_token_only(client: openai.OpenAI) -> None:
     logprobs = client.completions.create(model=MODEL, prompt="x", logprobs=0, max_tokens=2).choices[0].logprobs
     assert logprobs.token_logprobs == [-0.5, -0.5]
-    assert logprobs.top_logprobs == [None, None]
+    assert logprobs.top_logprobs is None
+
+
+def test_tokens_of_the_same_text_do_not_hide_each_other(client: openai.OpenAI, engine: FakeEngine, monkeypatch) -> None:
+    """The likeliest tokens of the fake engine are the chosen one and the ids after it: here all have one text."""
+    monkeypatch.setattr(engine.tokenizer, "token_bytes", lambda token_id: b"same")
+    choice = client.completions.create(model=MODEL, prompt="x", logprobs=2, max_tokens=1).choices[0]
+    token_id = engine.tokenizer.encode(engine.reply)[0]
+    assert choice.logprobs.tokens == ["same"]
+    assert choice.logprobs.top_logprobs == [{"same": -0.5, f"token_id:{token_id + 1}": -1.5}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_as_ids(client: openai.OpenAI, engine: FakeEngine, stream: bool) -> None:
+    answer = client.completions.create(
+        model=MODEL,
+        prompt=[5, 6],
+        echo=True,
+        logprobs=1,
+        max_tokens=2,
+        stream=stream,
+        extra_body={"return_tokens_as_token_ids": True},
+    )
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.tokens]
+    assert tokens == [f"token_id:{i}" for i in [5, 6, *engine.tokenizer.encode("Hello, wörld 🎉!")[:2]]]
+
+
+@pytest.mark.parametrize(
+    ("extra", "text", "lengths"),
+    [({}, "Hi", [0, 1, 1, 0]), ({"skip_special_tokens": False}, "<|im_start|>Hi<|im_end|>", [12, 1, 1, 10])],
+)
+def test_hidden_tokens_have_no_length(
+    client: openai.OpenAI, engine: FakeEngine, extra, text: str, lengths: list[int]
+) -> None:
+    (h,), (i,) = engine.tokenizer.encode("H"), engine.tokenizer.encode("i")
+    choice = client.completions.create(
+        model=MODEL, prompt=[1, h, i, 2], echo=True, logprobs=1, max_tokens=1, extra_body=extra
+    ).choices[0]
+    assert choice.text == text + "Hello"
+    offsets = choice.logprobs.text_offset
+    assert [end - begin for begin, end in itertools.pairwise(offsets)] == lengths
+
+
+def test_obfuscated_chunks_do_not_tell_how_long_a_token_is(client: openai.OpenAI, engine: FakeEngine) -> None:
+    engine.reply = "The quick brown fox jumps over the lazy dog, again and again."
+    with client.completions.with_streaming_response.create(
+        model=MODEL, prompt="x", max_tokens=30, stream=True, stream_options={"include_obfuscation": True}
+    ) as response:
+        lines = [line for line in response.iter_lines() if line.startswith("data: {")]
+    assert len(lines) > 10
+    assert len({len(line.encode()) for line in lines}) == 1
 
 
 def test_without_a_tokenizer_only_ids(serve, engine: FakeEngine) -> None:

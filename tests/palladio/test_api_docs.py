@@ -3,11 +3,15 @@
 import ast
 import json
 import re
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
 from starlette.testclient import TestClient
 
 from palladio.http.app import create_app
@@ -20,9 +24,15 @@ from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.protocol_generate import GenerateRequest
 from palladio.http.protocol_profile import StartProfileRequest
+from palladio.http.protocol_reasoning import SeparateReasoningRequest
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
+from palladio.http.protocol_tools import ParseFunctionCallRequest
+from palladio.http.reasoning.family import TagFamily
+from palladio.http.reasoning.registry import ALIASES, FAMILIES
 from palladio.http.routes_admin import AbortRequest
 from palladio.http.routes_generate import SAMPLING_NAMES
+from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
+from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.runtime import sampling_params
 from palladio.runtime.request_options import MAX_SALT_LENGTH
 from palladio.runtime.tokenizer import Tokenizer
@@ -58,6 +68,7 @@ def wire_type(schema: dict[str, Any]) -> str:
     "model",
     [
         *(SamplingFields, StreamOptions, ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest),
+        *(SeparateReasoningRequest, ParseFunctionCallRequest),
         *(DetokenizeRequest, AbortRequest, StartProfileRequest),
     ],
 )
@@ -72,6 +83,21 @@ def test_request_fields(model: type[WireModel]) -> None:
     table = rows(f"fields of {model.__name__}")
     assert {names(field)[0]: kind for field, kind, _ in table} == expected
     assert all(effect for _, _, effect in table)
+
+
+def test_tool_call_parsers() -> None:
+    assert [names(name)[0] for name, _, _ in rows("tool-call parsers")] == list(TOOL_FORMATS)
+    assert all(models and form for _, models, form in rows("tool-call parsers"))
+    assert names(PAGE.split("<!-- tool-call aliases -->")[1].split("\n\n")[0]) == list(TOOL_ALIASES)
+
+
+def test_reasoning_parsers() -> None:
+    table = [[names(cell.replace("\\|", "|")) for cell in row] for row in rows("reasoning parsers")]
+    documented = [(name, tags, toggle) for (name,), _, tags, toggle in table]
+    tags = [[family.start.strip(), family.end] if isinstance(family, TagFamily) else [] for family in FAMILIES]
+    toggles = [[family.toggle] if family.toggle else [] for family in FAMILIES]
+    assert documented == list(zip([family.name for family in FAMILIES], tags, toggles, strict=True))
+    assert names(PAGE.split("<!-- reasoning aliases -->")[1].split("\n\n")[0]) == list(ALIASES)
 
 
 def test_sampling_params_of_generate() -> None:
@@ -147,6 +173,14 @@ def test_server_info(server: TestClient) -> None:
     assert {name for cell, _ in rows("internal states") for name in names(cell)} == set(paths_of(state))
 
 
+def test_capabilities_and_models(server: TestClient) -> None:
+    for path, mark in (("/v1/capabilities", "capabilities"), ("/v1/models/qwen/qwen2.5-0.5b-instruct", "model")):
+        answer = server.get(path).raise_for_status().json()
+        for route in answer.get("routes", ()):
+            route["fields"] = "…"
+        assert {name for cell, _ in rows(mark) for name in names(cell)} == set(paths_of(answer))
+
+
 EVERYTHING = {"logprobs": 1, "prompt_logprobs": 1, "return_token_ids": True, "return_timings": True}
 SCORED = {"return_logprob": True, "top_logprobs_num": 1, "logprob_start_len": 0}
 
@@ -168,6 +202,36 @@ def test_fields_of_answers(server: TestClient, path: str, bodies: list[dict[str,
     given = {leaf for answer in answers for leaf in paths_of(answer.json())}
     documented = {leaf for cell, _ in rows(f"answer of {path}") for leaf in names(cell)}
     assert documented == given
+
+
+_DETAILS = ("prompt_tokens_details", "completion_tokens_details")
+
+
+def sdk_fields(model: type[pydantic.BaseModel], path: str = "") -> Iterator[str]:
+    """Dotted paths of the fields of an answer, as the SDK types it; of tool calls and the like only the first step."""
+    for name, field in model.model_fields.items():
+        deeper = next(wire_models(field.annotation), None)
+        if deeper is not None and name in ("choices", "message", "usage", *_DETAILS):
+            yield from sdk_fields(deeper, f"{path}{name}{'[]' if name == 'choices' else ''}.")
+        else:
+            yield f"{path}{name}"
+
+
+def wire_models(annotation: Any) -> Iterator[type[pydantic.BaseModel]]:
+    """The models inside an annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from wire_models(inner)
+
+
+@pytest.mark.parametrize(("mark", "model"), [("/v1/chat/completions", ChatCompletion), ("/v1/completions", Completion)])
+def test_every_field_of_openais_answers_is_told_of(mark: str, model: type[pydantic.BaseModel]) -> None:
+    given = {name for cell, _ in rows(f"answer of {mark}") for name in names(cell)}
+    left_out = {name for cell, _ in rows("not in answers") for name in names(cell)}
+    assert not given & left_out
+    unknown = [name for name in sdk_fields(model) if not any(told.startswith(name) for told in given | left_out)]
+    assert unknown == []
 
 
 def test_defaults_that_the_page_states(server: TestClient) -> None:

@@ -85,6 +85,8 @@ def test_serve_without_a_model_takes_the_embedded_one_and_says_so(launched, tmp_
     assert launched.config.source.model_path == str(tmp_path / "models" / DEFAULT_MODEL_NAME)
     assert launched.http.served_model_name == (DEFAULT_MODEL_NAME,)
     assert "talks nonsense" in capsys.readouterr().err
+    assert cli.main(["serve", "--served-model-name", "*"]) == 0
+    assert launched.http.served_model_name == ("*",)  # the user's, over the embedded model's
     assert cli.main(["serve", "--model", "m"]) == 0
     assert launched.config.source.model_path == "m"
 

@@ -1,0 +1,219 @@
+"""What the HTTP process costs by itself: events per second of many streams, and the time that it adds to a token.
+
+    python benchmarks/front.py --streams 64 --tokens 400 --turns 5
+    python benchmarks/front.py --streams 64 --interval-ms 20       # at a rate that it keeps up with: the added latency
+
+The engine is fake and lives in the server's event loop: each step is encoded and decoded as it is between the real
+processes, and every stream gets one token of it. All else is the server: AsyncEngine, detokenizer, routes, uvicorn.
+The client reads raw sockets and counts events; it shares the machine's cores with the server.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palladio.default_model import ensure_default_model
+from palladio.http.config import HttpConfig
+from palladio.http.server import serve_async
+from palladio.runtime.async_engine import AsyncEngine
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.messages import (
+    AbortRequests,
+    AddRequest,
+    EngineReady,
+    FromEngine,
+    Shutdown,
+    StepOutputs,
+    ToEngine,
+)
+from palladio.runtime.outputs import FinishReason, TokenOutput
+from palladio.runtime.transport import Receive
+from palladio.runtime.wire import from_engine_codec, to_engine_codec
+from palladio.utils import wait_for_server
+
+VOCAB_SIZE = 4096
+MARK = b"data: {"
+
+
+class FakeTransport:
+    """An engine that has a token for every running request at each step.
+
+    Args:
+        interval: seconds between steps; 0: as fast as the loop turns.
+        steps: gets the time of each step, in ns since boot.
+    """
+
+    shares_interpreter = True
+
+    def __init__(self, interval: float, steps: Any) -> None:
+        self._interval = interval
+        self._steps = steps
+        self._left: dict[str, int] = {}
+        self._from, self._to = from_engine_codec(), to_engine_codec()
+        self._work = asyncio.Event()
+
+    def start(self, config: EngineConfig, receive: Receive) -> None:
+        ready = EngineReady(
+            *(8192, 1 << 20, 4096, 512, 16, "fake", "FakeForCausalLM", VOCAB_SIZE, [2], "cpu", "float32", 0, 0.0, 0, 1)
+        )
+        asyncio.get_running_loop().call_soon(receive, ready)
+        self._task = asyncio.create_task(self._run(receive))
+
+    def send(self, message: ToEngine) -> None:
+        message = self._to.decode(self._to.encode(message))
+        if isinstance(message, AddRequest):
+            assert message.params.max_tokens is not None
+            self._left[message.request_id] = message.params.max_tokens
+            self._work.set()
+        elif isinstance(message, AbortRequests):
+            for request_id in message.request_ids:
+                self._left.pop(request_id, None)
+        else:
+            assert isinstance(message, Shutdown)
+
+    async def stop(self, timeout: float) -> None:
+        self._task.cancel()
+
+    async def _run(self, receive: Receive) -> None:
+        number = 0
+        while True:
+            if not self._left:
+                self._work.clear()
+                await self._work.wait()
+            await asyncio.sleep(self._interval)
+            number += 1
+            outputs = []
+            for request_id, left in list(self._left.items()):
+                finish = FinishReason("length") if left == 1 else None
+                outputs.append(TokenOutput(request_id, [300 + number % 1000], finish=finish))
+                self._left[request_id] = left - 1
+                if finish is not None:
+                    del self._left[request_id]
+            frame = self._from.encode(StepOutputs(outputs))
+            self._steps.append(time.monotonic_ns())
+            message: FromEngine = self._from.decode(frame)
+            receive(message)
+
+
+def run_server(port: int, model: str, interval: float, pipe: Any) -> None:
+    """A server in a process of its own; at the end sends the times of its steps, and the CPU time that it took."""
+
+    async def run() -> None:
+        steps: list[int] = []
+        config = EngineConfig.from_flags({"model_path": model})
+        engine = AsyncEngine(config, FakeTransport(interval, steps))
+        serving = asyncio.create_task(serve_async(engine, HttpConfig(port=port, log_level="warning")))
+        await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+        pipe.send((steps, time.process_time()))
+        os._exit(0)
+        await serving
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def read_stream(port: int, body: bytes, arrivals: list[int] | None) -> int:
+    """Counts the events of one stream; notes when each came, if asked to."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    writer.write(head % ROUTE + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    count, tail = 0, b""
+    while data := await reader.read(1 << 16):
+        text = tail + data
+        new = text.count(MARK)
+        count += new
+        tail = text[-len(MARK) + 1 :]
+        if arrivals is not None:
+            arrivals += [time.monotonic_ns()] * new
+    writer.close()
+    assert count > 1, "the server refused the request"
+    return count
+
+
+ROUTE = b"/v1/chat/completions"
+
+
+async def turn(port: int, args: argparse.Namespace, arrivals: list[list[int]] | None) -> dict[str, float]:
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": args.tokens, "stream": True, **args.body}
+    ).encode()
+    start = time.perf_counter()
+    noted = arrivals or [None] * args.streams
+    counts = await asyncio.gather(*(read_stream(port, body, noted[i]) for i in range(args.streams)))
+    seconds = time.perf_counter() - start
+    return {"events": sum(counts), "seconds": seconds, "events_per_second": sum(counts) / seconds}
+
+
+async def measure(port: int, args: argparse.Namespace) -> tuple[list[dict[str, float]], list[list[int]]]:
+    await asyncio.to_thread(wait_for_server, f"http://127.0.0.1:{port}", 60)
+    if args.interval_ms:
+        arrivals: list[list[int]] = [[] for _ in range(args.streams)]
+        return [await turn(port, args, arrivals)], arrivals
+    await turn(port, args, None)
+    return [await turn(port, args, None) for _ in range(args.turns)], []
+
+
+def added_latency(steps: list[int], arrivals: list[list[int]]) -> dict[str, float]:
+    """Milliseconds from a step to the event at the client; streams that begin together get a token of every step.
+
+    The first event of a stream has no token, the last one none either.
+    """
+    delays = []
+    for times in arrivals:
+        delays += [
+            1e-6 * (came - step) for step, came in zip(reversed(steps[:-1]), reversed(times[1:-1]), strict=False)
+        ]
+    return {f"p{q}": float(np.percentile(delays, q)) for q in (50, 90, 99)} | {"count": len(delays)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=400, help="of each stream")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--interval-ms", type=float, default=0.0, help="between steps; 0: as fast as it goes")
+    parser.add_argument("--body", type=json.loads, default={}, help="JSON: more fields of the requests")
+    parser.add_argument("--port", type=int, default=31987)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args(argv)
+    model = str(ensure_default_model(Path("~/.cache/palladio").expanduser()))
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=run_server, args=(args.port, model, args.interval_ms / 1e3, theirs), daemon=True
+    )
+    process.start()
+    try:
+        turns, arrivals = asyncio.run(measure(args.port, args))
+        ours.send(None)
+        steps, cpu_seconds = ours.recv()
+    finally:
+        process.kill()
+    rates = [one["events_per_second"] for one in turns]
+    result: dict[str, Any] = {
+        "command": " ".join(["python benchmarks/front.py", *(argv or sys.argv[1:])]),
+        "events_per_second": {"median": statistics.median(rates), "all": rates},
+        "server_cpu_us_per_event": 1e6 * cpu_seconds / (sum(one["events"] for one in turns) * (1 + 1 / len(turns))),
+    }
+    if args.interval_ms:
+        result["added_latency_ms"] = added_latency(steps, arrivals)
+    text = json.dumps(result, indent=2)
+    print(text)
+    if args.out:
+        args.out.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""A chat request as the engine gets it, and how its samples are to be read."""
+
+import dataclasses
+from typing import Self
+
+from palladio.http.chat_output import MessagePlan
+from palladio.http.chat_template import ChatPrompt
+from palladio.http.context import Context
+from palladio.http.protocol_chat import ChatRequest
+from palladio.http.reasoning.family import PromptEnd
+from palladio.http.reasoning.plan import ReasoningPlan
+from palladio.http.sampling import check_scoring_only, client_names, sampling_params
+from palladio.http.structured_output import grammar_field
+from palladio.http.tools import ToolPlan
+from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.sampling_params import SamplingParams
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatJob:
+    """One request, prepared.
+
+    Attributes:
+        params: what the engine is told, grammar and bounds of reasoning included.
+        plan: how to read a sample's text.
+        client_names: what the engine calls otherwise than the client, for `sampling.client_names`.
+    """
+
+    prompt: ChatPrompt
+    params: SamplingParams
+    plan: MessagePlan
+    client_names: dict[str, str]
+
+    @classmethod
+    async def prepare(cls, context: Context, body: ChatRequest) -> Self:
+        """
+        Raises:
+            InvalidRequestError: a field is wrong, or has no effect with this model.
+        """
+        limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+        if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
+            raise InvalidRequestError("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
+        if body.top_logprobs is not None and not body.logprobs:
+            raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+        tokenizer = context.tokenizer
+        tools = ToolPlan.of(body, context.tool_format, tokenizer)
+        variables = context.chat_template.variables(tokenizer, tools=tools.template_tools is not None)
+        reasoning = ReasoningPlan.of(body, context.reasoning, variables)
+        names = {"max_tokens": limit_name, "logprobs": "top_logprobs"}
+        with client_names(names | {"prompt": "messages"}, names):
+            params = _params(body, context, limit_name)
+            if params.grammar is not None:
+                names["grammar"] = grammar_field(body)
+            elif tools.grammar is not None:
+                names["grammar"] = "tools"
+            prompt = await context.chat_template.encode(
+                context.encoder,
+                body.messages,
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+                add_special_tokens=body.add_special_tokens,
+                kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
+                tools=tools.template_tools,
+            )
+        grammar, end = tools.grammar_with(params.grammar), PromptEnd(prompt.text, prompt.continued)
+        params = dataclasses.replace(
+            params,
+            grammar=grammar,
+            visible_special_ids=(*reasoning.visible_special_ids(tokenizer), *tools.visible_special_ids),
+            thinking=reasoning.thinking(tokenizer, end, has_grammar=grammar is not None, has_tools=tools.reads_calls),
+        )
+        return cls(prompt, params, MessagePlan(reasoning, end, tools.new_parser if tools.reads_calls else None), names)
+
+
+def _params(body: ChatRequest, context: Context, limit_name: str) -> SamplingParams:
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    check_scoring_only(body, max_tokens, limit_name)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=logprobs)

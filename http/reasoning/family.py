@@ -1,0 +1,182 @@
+"""How a model family reasons: its tags, what turns it on and off, and where a prompt leaves it."""
+
+import dataclasses
+from typing import Literal, Protocol
+
+from palladio.http.reasoning import harmony
+from palladio.http.reasoning.base import ReasoningParser
+from palladio.http.reasoning.harmony import HarmonyParser
+from palladio.http.reasoning.tag_parser import TagParser, Tags
+from palladio.runtime.grammar_spec import Thinking
+from palladio.runtime.tokenizer import Tokenizer
+
+Position = Literal["inside", "outside", "open"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """Where the output goes on.
+
+    Attributes:
+        text: the prompt.
+        continued: the message that is continued; None: a new one begins.
+    """
+
+    text: str
+    continued: str | None = None
+
+    def tail(self) -> tuple[str, str]:
+        """What is before the continued message, and that message as the prompt has it."""
+        begin = len(self.text) if self.continued is None else max(0, self.text.rfind(self.continued.strip()))
+        return self.text[:begin].rstrip(), self.text[begin:]
+
+
+class ReasoningFamily(Protocol):
+    """What is known of models that reason in the same way.
+
+    Attributes:
+        name: for --reasoning-parser.
+        toggle: the variable of the chat template that turns reasoning on (true) or off (false); None: there is none.
+        efforts: the values of `reasoning_effort` that the model knows, in order; (): whatever its template takes.
+        specials: special tokens that its parser looks for.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def toggle(self) -> str | None: ...
+
+    @property
+    def efforts(self) -> tuple[str, ...]: ...
+
+    @property
+    def specials(self) -> tuple[str, ...]: ...
+
+    def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
+        """
+        Args:
+            end: what the text goes on from.
+            has_tools: a tool-call parser takes what is not reasoning.
+            keep_tags: leave tags in the pieces.
+        """
+        ...
+
+    def thinking(
+        self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
+    ) -> Thinking | None:
+        """What the engine must know of it; None: the output does not reason."""
+        ...
+
+    def guess_end(self, answer: str) -> PromptEnd:
+        """The end of a prompt that fits a whole answer, for an answer whose prompt is not known."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TagFamily:
+    """Reasoning between two tags.
+
+    Attributes:
+        begins: the output begins inside where the prompt's end shows neither tag.
+        closers: openings of tool calls, which close it as well.
+    """
+
+    name: str
+    start: str = "<think>"
+    end: str = "</think>"
+    begins: bool = False
+    toggle: str | None = None
+    efforts: tuple[str, ...] = ()
+    closers: tuple[str, ...] = ()
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        return (self.start.strip(), self.end.strip(), *self.closers)
+
+    def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
+        position = self._position(end)
+        return TagParser(
+            Tags(self.start, self.end, self.closers if has_tools else ()),
+            begun=position == "inside" or (position == "open" and self.begins),
+            continues=end.continued is not None and not end.text.endswith("\n"),
+            keep_tags=keep_tags,
+        )
+
+    def thinking(
+        self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
+    ) -> Thinking | None:
+        position = self._position(end)
+        if position == "outside":
+            return None
+        return Thinking(
+            start_ids=tuple(tokenizer.encode(self.start, add_special_tokens=False)),
+            end_ids=tuple(tokenizer.encode(self.end, add_special_tokens=False)),
+            begun=position == "inside" or self.begins,
+            budget=budget,
+        )
+
+    def guess_end(self, answer: str) -> PromptEnd:
+        close = answer.find(self.end)
+        is_open = close >= 0 and self.start not in answer[:close]
+        return PromptEnd(self.start if is_open else "")
+
+    def _position(self, end: PromptEnd) -> Position:
+        """Where the prompt leaves the output; open: the output says itself."""
+        before, message = end.tail()
+        start, close = message.rfind(self.start), message.rfind(self.end)
+        if start >= 0 or close >= 0:
+            return "inside" if start > close else "outside"
+        if before.endswith(self.start.strip()):
+            return "inside"
+        return "outside" if before.endswith(self.end.strip()) or end.continued is not None else "open"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HarmonyFamily:
+    """gpt-oss."""
+
+    name: str = "gpt-oss"
+
+    @property
+    def toggle(self) -> str | None:
+        return None
+
+    @property
+    def efforts(self) -> tuple[str, ...]:
+        return ("low", "medium", "high")
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        return harmony.SPECIALS
+
+    def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
+        return HarmonyParser(opening=_last_message(end), keep_calls=has_tools, keep_tags=keep_tags)
+
+    def thinking(
+        self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
+    ) -> Thinking | None:
+        """Until the final message begins: its header closes reasoning, and whatever else is before the answer.
+
+        With tools, until the analysis ends: calls follow in messages of their own. Where a grammar is to hold then,
+        the output is taken to begin with analysis, as headers are in the grammar, too, and would be read as part of it.
+        """
+        header, is_inside, _ = _last_message(end).partition(harmony.MESSAGE)
+        if is_inside and "analysis" not in header:
+            return None
+        close = harmony.END if has_tools else f"{harmony.CHANNEL}final{harmony.MESSAGE}"
+        start = f"{harmony.CHANNEL}analysis{harmony.MESSAGE}"
+        return Thinking(
+            start_ids=tuple(tokenizer.encode(start, add_special_tokens=False)),
+            end_ids=tuple(tokenizer.encode(close, add_special_tokens=False)),
+            begun=bool(is_inside) or has_grammar or not has_tools,
+            budget=budget,
+        )
+
+    def guess_end(self, answer: str) -> PromptEnd:
+        return PromptEnd("")
+
+
+def _last_message(end: PromptEnd) -> str:
+    begin = end.text.rfind(harmony.START)
+    return "" if begin < 0 else end.text[begin:]

@@ -1,0 +1,148 @@
+"""gpt-oss's format (Harmony): a text of messages, each with a header that names its channel and recipient."""
+
+import re
+from typing import Literal
+
+from palladio.http.reasoning.base import ReasoningPiece
+from palladio.http.reasoning.marks import Marks
+
+START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+SPECIALS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
+
+Kind = Literal["reasoning", "content", "call"]
+
+_MAX_HEADER = 1024  # characters, <|message|> included
+_HEADER_BEGINNINGS = (START, CHANNEL, MESSAGE, CONSTRAIN, "to=")
+_HEADER_END = Marks((MESSAGE,))
+_BODY_END = Marks((END, CALL, RETURN, START, CHANNEL))
+_find_channel = re.compile(r"<\|channel\|>\s*(\w+)").search
+_find_recipient = re.compile(r"\bto=([^\s<]+)").search
+
+
+class HarmonyParser:
+    """analysis is reasoning, final and commentary are content; a message to a function is content with its markup.
+
+    A message ends at its closing token, or where the next one begins. Text where a header should stand is content.
+    Messages that become the same kind of text are on lines of their own.
+
+    Args:
+        opening: the prompt's last message, from <|start|> on, as far as it goes.
+        keep_calls: pass messages to functions on as they are, for a tool-call parser; else only what they say.
+        keep_tags: drop no markup at all.
+    """
+
+    def __init__(self, *, opening: str = "", keep_calls: bool = False, keep_tags: bool = False) -> None:
+        self._keep_calls = keep_calls
+        self._keep = keep_tags
+        self._kind: Kind | None = None  # of the message whose body this is; None: in a header
+        self._held = ""
+        self._at = 0  # what is before it has been taken
+        self._written: set[Kind] = set()
+        self._is_first = True  # nothing of this message's body was emitted
+        self._pieces: list[ReasoningPiece] = []
+        if CHANNEL in opening or MESSAGE in opening:
+            self.feed(opening)
+            self._written.clear()
+
+    @property
+    def is_reasoning(self) -> bool:
+        return self._kind == "reasoning"
+
+    @property
+    def is_undecided(self) -> bool:
+        return self._kind is None and bool(self._held)
+
+    def feed(self, text: str) -> tuple[ReasoningPiece, ...]:
+        self._held += text
+        while self._at < len(self._held):
+            if not (self._read_header() if self._kind is None else self._read_body(self._kind)):
+                break
+        self._held, self._at = self._held[self._at :], 0
+        return self._take()
+
+    def finish(self) -> tuple[ReasoningPiece, ...]:
+        held, self._held = self._held, ""
+        if self._kind is not None:
+            self._emit(self._kind, held)
+        elif not held.lstrip().startswith("<") or self._keep:
+            self._emit("content", held)
+        return self._take()
+
+    def _take(self) -> tuple[ReasoningPiece, ...]:
+        pieces = tuple(self._pieces)
+        self._pieces.clear()
+        return pieces
+
+    def _read_header(self) -> bool:
+        """Takes a whole header, or nothing. Returns whether to go on."""
+        held = self._held
+        begins = held[self._at : self._at + _MAX_HEADER].lstrip()
+        found = _HEADER_END.find(held, self._at, self._at + _MAX_HEADER)
+        length = (len(held) if found is None else found[0] + len(MESSAGE)) - self._at
+        if length > _MAX_HEADER:
+            self._kind = "content"
+            if begins.startswith(
+                _HEADER_BEGINNINGS
+            ):  # markup that leads nowhere: its first mark must not be found again
+                start = held.index(begins[0], self._at) + 1
+                self._emit("content", held[self._at : start])
+                self._at = start
+            return True
+        if found is None and any(begins.startswith(mark) or mark.startswith(begins) for mark in _HEADER_BEGINNINGS):
+            return False
+        if found is None or not begins.startswith(_HEADER_BEGINNINGS):
+            self._kind = "content"  # no header
+            return True
+        header = held[self._at : self._at + length]
+        self._at += length
+        self._kind = _kind_of(header)
+        if self._kind == "call" and self._keep_calls and not header.lstrip().startswith("<"):
+            header = f"{START}assistant{header}"  # the prompt has this part
+        self._is_first = True
+        self._mark(self._kind, header)
+        return True
+
+    def _read_body(self, kind: Kind) -> bool:
+        found = _BODY_END.find(self._held, self._at)
+        if found is None:
+            cut = _BODY_END.hold_from(self._held, self._at)
+            self._emit(kind, self._held[self._at : cut])
+            self._at = cut
+            return False
+        position, mark = found
+        self._emit(kind, self._held[self._at : position])
+        self._at = position
+        if mark in (END, CALL, RETURN):
+            self._mark(kind, mark)
+            self._at += len(mark)
+        self._kind = None
+        self._is_first = True
+        return True
+
+    def _mark(self, kind: Kind, markup: str) -> None:
+        if self._keep or (kind == "call" and self._keep_calls):
+            self._append(kind, markup)
+
+    def _emit(self, kind: Kind, text: str) -> None:
+        if not text:
+            return
+        shown: Kind = "content" if kind == "call" else kind
+        with_markup = self._keep or (kind == "call" and self._keep_calls)
+        if self._is_first and shown in self._written and not with_markup:
+            self._append(kind, "\n")
+        self._is_first = False
+        if not with_markup:
+            self._written.add(shown)
+        self._append(kind, text)
+
+    def _append(self, kind: Kind, text: str) -> None:
+        piece = ReasoningPiece(reasoning=text) if kind == "reasoning" else ReasoningPiece(content=text)
+        self._pieces.append(piece)
+
+
+def _kind_of(header: str) -> Kind:
+    recipient, channel = _find_recipient(header), _find_channel(header)
+    if recipient is not None and recipient[1].startswith("functions."):
+        return "call"
+    return "reasoning" if channel is not None and channel[1] == "analysis" else "content"

@@ -1,0 +1,90 @@
+"""GET /v1/capabilities: what the running model and this server can do, out of the tables that requests meet."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from palladio.http.context import Context
+from palladio.http.field_rules import verdicts
+from palladio.http.generation import MAX_SAMPLES
+from palladio.http.reasoning.family import ReasoningFamily
+from palladio.runtime.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
+
+
+def capabilities_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/capabilities")
+    async def capabilities(request: Request) -> dict[str, Any]:
+        context.require_ready()
+        return _model(context) | {"limits": _limits(context), "routes": _routes(context, request.app.openapi())}
+
+    return router
+
+
+def _model(context: Context) -> dict[str, Any]:
+    info, tokenizer = context.engine.info, context.engine.tokenizer
+    has_template, reasoning = _has_template(context), _reasoning(context)
+    return {
+        "object": "capabilities",
+        "model": context.model_names[0],
+        "any_model_name": "*" in (context.config.served_model_name or ()),
+        "architecture": info.architecture,
+        "dtype": info.dtype,
+        "device": info.device,
+        "max_model_len": context.max_model_len,
+        "modalities": {"input": ["text"], "output": ["text"]},
+        "tokenizer": tokenizer is not None,
+        "chat_template": has_template,
+        "reasoning_parser": None if reasoning is None else reasoning.name,
+        "tool_call_parser": context.tool_format.name if has_template else None,
+        "grammar_backend": context.engine.config.grammar.grammar_backend if _has_grammars(context) else None,
+    }
+
+
+def _has_template(context: Context) -> bool:
+    tokenizer = context.engine.tokenizer
+    return tokenizer is not None and context.chat_template.source(tokenizer) is not None
+
+
+def _reasoning(context: Context) -> ReasoningFamily | None:
+    return context.reasoning if _has_template(context) else None
+
+
+def _has_grammars(context: Context) -> bool:
+    """Grammars are of the tokenizer's texts."""
+    return context.engine.config.grammar.grammar_backend != "none" and context.engine.tokenizer is not None
+
+
+def _limits(context: Context) -> dict[str, int]:
+    return {
+        "prompts_times_n": MAX_SAMPLES,
+        "n": MAX_N,
+        "logprobs": MAX_LOGPROBS,
+        "logit_bias": MAX_LOGIT_BIAS,
+        "stop": MAX_STOP_STRINGS,
+        "stop_token_ids": MAX_STOP_TOKEN_IDS,
+        "body_bytes": context.config.max_request_bytes,
+    }
+
+
+def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Args: schema: the app's OpenAPI schema, whose bodies are the wire models."""
+    has_grammars, has_reasoning = _has_grammars(context), _reasoning(context) is not None
+    found = []
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            entry: dict[str, Any] = {"route": f"{method.upper()} {path}"}
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" in content:
+                known = content["application/json"]["schema"]["properties"]
+                entry["fields"] = verdicts(known, has_grammars=has_grammars, has_reasoning=has_reasoning)
+            found.append(entry)
+    return found

@@ -1,0 +1,131 @@
+"""Reading a call that is written as a JSON object with a name and arguments."""
+
+import orjson
+
+from palladio.http.tool_calls.json_text import JsonCopy, read_string
+from palladio.http.tool_calls.reader import MalformedCallError, Step
+from palladio.http.tool_calls.scripted import ScriptedParser
+
+_NAMES = ("name", "tool_name")
+_ARGUMENTS = ("arguments", "parameters")
+_HARMLESS = ("type", "id", "tool_call_id", "call_id", "index")  # of a bare object that may stand before the name
+
+
+class JsonCallParser(ScriptedParser):
+    """Common part of the families whose arguments are JSON."""
+
+    def _json_call(self, *, bare: bool = False) -> Step[None]:
+        """Reads `{"name": …, "arguments": {…}}`, the names as all families write them, the keys in any order.
+
+        Args:
+            bare: nothing else tells a call from JSON text: an unknown key before the name settles that it is none.
+
+        Raises:
+            MalformedCallError: it is no call of a function that is known.
+        """
+        await_name: list[str] = []  # arguments that came before the name
+        name, begun = None, False
+        yield from self._reader.expect("{")
+        depth = 1  # some models put the two into {"function": {…}}
+        while depth:
+            yield from self._reader.space()
+            character = yield from self._reader.peek()
+            if begun and character not in ("}", ",", '"'):
+                return  # broken after its arguments: they stand
+            if character in ("}", ","):
+                yield from self._reader.take()
+                depth -= character == "}"
+                continue
+            key = yield from self._key(begun=begun)
+            if key is None:
+                return
+            character = yield from self._reader.peek()
+            if key == "function" and character == "{":
+                yield from self._reader.take()
+                depth += 1
+            elif name is None and (key in _NAMES or key == "function"):
+                name = yield from read_string(self._reader)
+                if name not in self._output.functions:
+                    raise MalformedCallError
+            elif key in _ARGUMENTS and name is not None and not begun:
+                if not (yield from self._arguments(name)):
+                    return
+                begun = True
+            elif key in _ARGUMENTS and not begun:
+                yield from self._collect_arguments(await_name)
+            elif bare and name is None and key not in _HARMLESS:
+                raise MalformedCallError
+            elif not (yield from self._skip(begun=begun)):
+                return
+        if name is None:
+            raise MalformedCallError
+        if not begun:
+            self._begin(name)
+            self._output.arguments("".join(await_name) or "{}")
+
+    def _key(self, *, begun: bool) -> Step[str | None]:
+        """A key and its colon; None: it is broken, and the call has begun."""
+        try:
+            key = yield from read_string(self._reader)
+            yield from self._reader.space()
+            yield from self._reader.expect(":")
+            yield from self._reader.space()
+        except MalformedCallError:
+            if begun:
+                return None
+            raise
+        return key
+
+    def _skip(self, *, begun: bool) -> Step[bool]:
+        """Passes over a value; false: it is broken, and the call has begun."""
+        try:
+            yield from JsonCopy(self._reader, lambda _: None).value()
+        except MalformedCallError:
+            if begun:
+                return False
+            raise
+        return True
+
+    def _arguments(self, name: str, call_id: str | None = None) -> Step[bool]:
+        """Reads an object and passes it on as it comes; the call begins with it. False: it is broken or cut off.
+
+        Raises:
+            MalformedCallError: it is no object. Once the call has begun: never; what is broken or cut off is closed.
+        """
+        yield from self._reader.space()
+        if (yield from self._reader.peek()) != "{":
+            parts: list[str] = []
+            yield from self._collect_arguments(parts)
+            self._begin(name, call_id)
+            self._output.arguments("".join(parts))
+            return True
+        self._begin(name, call_id)
+        copy = JsonCopy(self._reader, self._output.arguments)
+        try:
+            yield from copy.value()
+        except MalformedCallError:
+            self._output.arguments(copy.closing())
+            return False
+        return True
+
+    def _collect_arguments(self, parts: list[str]) -> Step[None]:
+        """Reads an object, or what some models write instead: null, or the object's text as a string."""
+        character = yield from self._reader.peek()
+        if character == '"':
+            text = yield from read_string(self._reader)
+            if not _is_object(text):
+                raise MalformedCallError
+            parts.append(text)
+            return
+        yield from JsonCopy(self._reader, parts.append).value()
+        if character != "{":
+            if "".join(parts) != "null":
+                raise MalformedCallError
+            parts[:] = ["{}"]
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False

@@ -1,0 +1,54 @@
+"""Writing arguments that come one by one, each with a name, as one JSON object."""
+
+from palladio.http.tool_calls.output import CallOutput
+from palladio.http.tool_calls.reader import CutOffError, Reader, Step
+from palladio.http.tool_calls.typed_values import parameter_schema, quote, to_json, types_of
+
+_STRING = frozenset({"string"})
+
+
+class NamedValues:
+    """The arguments of a call that has begun."""
+
+    def __init__(self, output: CallOutput, name: str) -> None:
+        self._output = output
+        self._schema = output.functions[name].parameters
+        self._num_values = 0
+
+    def add(self, name: str, value: str) -> None:
+        """A value that is JSON already."""
+        self._key(name)
+        self._output.arguments(value)
+
+    def read(self, reader: Reader, name: str, closing: str, *, is_string: bool | None = None) -> Step[str]:
+        """Reads a value as plain text; a string is passed on as it comes.
+
+        Args:
+            closing: the mark that ends it; a line break after the opening mark and before this one is not part of it.
+            is_string: what the family's own text says of it; None: the schema decides.
+
+        Raises:
+            CutOffError: the text has ended within it. A string that has come so far is closed.
+        """
+        yield from reader.accept("\n")
+        marks = ("\n" + closing, closing)
+        types = types_of(parameter_schema(self._schema, name), self._schema)
+        if is_string if is_string is not None else types == _STRING:
+            self._key(name)
+            self._output.arguments('"')
+            found = yield from reader.until(marks, lambda text: self._output.arguments(quote(text)[1:-1]))
+            self._output.arguments('"')
+            if not found:
+                raise CutOffError
+            return found
+        text, found = yield from reader.text_until(marks)
+        self.add(name, to_json(text, frozenset() if is_string is False else types))
+        return found
+
+    def end(self) -> None:
+        """Closes the object."""
+        self._output.arguments("}" if self._num_values else "{}")
+
+    def _key(self, name: str) -> None:
+        self._output.arguments(f"{', ' if self._num_values else '{'}{quote(name)}: ")
+        self._num_values += 1

@@ -1,0 +1,184 @@
+"""Text that arrives in pieces, read as if it were whole: what parsers written as generators are made of.
+
+A primitive yields while it needs more text, so a parser decides nothing before it could decide it on the whole text:
+how the text was cut makes no difference.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+T = TypeVar("T")
+Step = Generator[None, None, T]
+
+SPACE = " \t\r\n"
+
+
+class MalformedCallError(Exception):
+    """The text is not a call after all."""
+
+
+class CutOffError(MalformedCallError):
+    """The text has ended within a call."""
+
+
+class Reader:
+    """The text of one sample.
+
+    Attributes:
+        ended: no more text will come.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._text = ""
+        self._at = 0
+        self._mark: int | None = None
+
+    def push(self, text: str) -> None:
+        kept = self._at if self._mark is None else self._mark
+        self._text = self._text[kept:] + text
+        self._at -= kept
+        if self._mark is not None:
+            self._mark = 0
+
+    def mark(self, back: int = 0) -> None:
+        """Keeps the text from here on (or from `back` characters ago) for `since_mark`."""
+        self._mark = self._at - back
+
+    def since_mark(self) -> str:
+        """The text since the mark, which is taken away."""
+        assert self._mark is not None
+        text, self._mark = self._text[self._mark : self._at], None
+        return text
+
+    def release(self) -> None:
+        """Takes the mark away."""
+        self._mark = None
+
+    def back(self, count: int) -> None:
+        """Takes back the last characters of what was just read."""
+        self._at -= count
+
+    def peek(self) -> Step[str]:
+        """The next character, "" at the end."""
+        while self._at == len(self._text) and not self.ended:
+            yield
+        return self._text[self._at : self._at + 1]
+
+    def take(self) -> Step[str]:
+        """Reads the next character.
+
+        Raises:
+            CutOffError: the text has ended.
+        """
+        character = yield from self.peek()
+        if not character:
+            raise CutOffError
+        self._at += 1
+        return character
+
+    def run(self, pattern: re.Pattern[str]) -> str:
+        """Reads what of the text that is here matches; more of it may come."""
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            return ""
+        self._at = found.end()
+        return found[0]
+
+    def word(self, pattern: re.Pattern[str]) -> Step[str]:
+        """Reads all that matches a pattern of single characters, such as `[a-z]+`."""
+        parts: list[str] = []
+        while True:
+            parts.append(self.run(pattern))
+            if self._at < len(self._text) or self.ended:
+                return "".join(parts)
+            yield
+
+    def space(self) -> Step[str]:
+        """Reads white space."""
+        return (yield from self.word(_SPACES))
+
+    def accept(self, mark: str) -> Step[bool]:
+        """Reads `mark` if it comes next."""
+        while True:
+            here = self._text[self._at : self._at + len(mark)]
+            if here == mark:
+                self._at += len(mark)
+                return True
+            if self.ended or not mark.startswith(here):
+                return False
+            yield
+
+    def expect(self, mark: str) -> Step[None]:
+        """
+        Raises:
+            MalformedCallError: something else comes next.
+        """
+        if not (yield from self.accept(mark)):
+            raise CutOffError if self.ended and not (yield from self.peek()) else MalformedCallError
+
+    def until(self, marks: tuple[str, ...], sink: Callable[[str], None]) -> Step[str]:
+        """Reads up to the first of the marks and past it: the text before goes to `sink` as it comes.
+
+        Args:
+            marks: none of them begins with another.
+
+        Returns:
+            The mark; "" if the text ended without one.
+        """
+        pattern, longest = _any_of(marks), max(map(len, marks))
+        while True:
+            found = pattern.search(self._text, self._at)
+            held = self._partial(marks, longest, len(self._text) if found is None else found.start())
+            if found is not None and (held == found.start() or self.ended):
+                self._pass_on(found.start(), sink)
+                self._at = found.end()
+                return found[0]
+            self._pass_on(len(self._text) if self.ended else held, sink)
+            if self.ended:
+                return ""
+            yield
+
+    def text_until(self, marks: tuple[str, ...], *, limit: int | None = None) -> Step[tuple[str, str]]:
+        """The text up to the first of the marks, and the mark, which is read too.
+
+        Raises:
+            CutOffError: the text ended without one.
+            MalformedCallError: there is none within `limit` characters.
+        """
+        parts: list[str] = []
+
+        def collect(text: str) -> None:
+            parts.append(text)
+            if limit is not None and (excess := sum(map(len, parts)) - limit) > 0:
+                self.back(excess)  # stops at the same place however the text was cut
+                raise MalformedCallError
+
+        found = yield from self.until(marks, collect)
+        if not found:
+            raise CutOffError
+        return "".join(parts), found
+
+    def _pass_on(self, end: int, sink: Callable[[str], None]) -> None:
+        if end > self._at:
+            text, self._at = self._text[self._at : end], end
+            sink(text)
+
+    def _partial(self, marks: tuple[str, ...], longest: int, end: int) -> int:
+        """Where a mark may begin that the text breaks off in: `end` if nowhere before it."""
+        first = max(self._at, len(self._text) - longest + 1)
+        for start in range(first, end):
+            rest = self._text[start:]
+            if any(mark.startswith(rest) for mark in marks):
+                return start
+        return end
+
+
+@functools.lru_cache(maxsize=64)
+def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, marks)))
+
+
+_SPACES = re.compile(f"[{SPACE}]+")

@@ -1,0 +1,48 @@
+"""The names that --tool-call-parser takes, with those that other servers use."""
+
+import difflib
+from collections.abc import Mapping
+
+from palladio.http.tool_calls.formats import FORMATS, ToolFormat
+from palladio.runtime.errors import ConfigError
+
+_ALIASES_OF: Mapping[str, tuple[str, ...]] = {
+    "qwen25": ("qwen", "qwen2", "qwen3"),
+    "llama3": ("llama3_json", "llama4_json"),
+    "pythonic": ("llama4_pythonic", "llama4"),
+    "deepseekv3": ("deepseek_v3",),
+    "deepseekv31": ("deepseek_v31",),
+    "deepseekv32": ("deepseek_v32",),
+    "gpt-oss": ("gpt_oss", "openai", "openai_gptoss"),
+    "glm45": ("glm", "glm4_moe"),
+    "glm47": ("glm47_moe",),
+    "qwen3_coder": ("qwen3_xml", "mimo", "step3p5"),
+    "minimax-m2": ("minimax_m2", "minimax"),
+    "hunyuan": ("hunyuan_a13b",),
+    "kimi_k2": ("kimi-k2",),
+    "json": ("none",),
+}
+ALIASES: Mapping[str, str] = {alias: name for name, aliases in _ALIASES_OF.items() for alias in aliases}
+
+
+def find_format(name: str) -> ToolFormat:
+    """
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    found = FORMATS.get(ALIASES.get(name, name))
+    if found is None:
+        names = sorted([*FORMATS, *ALIASES])
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"--tool-call-parser {name}: no such parser{hint}; there are: auto, {', '.join(names)}")
+    return found
+
+
+def check_format(name: str) -> None:
+    """
+    Raises:
+        ConfigError: neither auto nor the name of a format.
+    """
+    if name != "auto":
+        find_format(name)

@@ -1,0 +1,117 @@
+"""Arguments that a family writes as plain text → JSON, by the types that the tool's schema gives them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+_PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
+_MAX_REFERENCES = 16
+
+
+def parameter_schema(schema: Mapping[str, Any], name: str) -> object:
+    """The schema of one parameter; {} if none is given."""
+    properties = schema.get("properties")
+    return properties.get(name, {}) if isinstance(properties, Mapping) else {}
+
+
+def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that a schema allows; empty: any.
+
+    Args:
+        root: what `$ref` points into.
+    """
+    found = _types(schema, root, _MAX_REFERENCES)
+    return frozenset() if found is None else frozenset(found)
+
+
+def to_json(text: str, types: frozenset[str]) -> str:
+    """The JSON text of a value that is written without quotes.
+
+    Text that fits none of the types becomes a string: a value that the tool can refuse is better than none.
+    """
+    stripped = text.strip()
+    candidate = _PYTHON_LITERALS.get(stripped, stripped)
+    if "string" in types and types <= {"string", "null"}:
+        return "null" if stripped in ("null", "None") and "null" in types else quote(text)
+    try:
+        value = orjson.loads(candidate)
+    except orjson.JSONDecodeError:
+        if "boolean" in types and stripped.lower() in ("true", "false"):
+            return stripped.lower()
+        return quote(text)
+    if not types or type_name(value) in types or (isinstance(value, int | float) and "number" in types):
+        return candidate
+    if "integer" in types and isinstance(value, float) and value.is_integer():
+        return candidate if candidate.lstrip("-").isdigit() else str(int(value))  # past 64 bits, digits are lost
+    if isinstance(value, str) and types & {"object", "array"}:
+        return _unwrapped(value, types) or candidate
+    return quote(text)
+
+
+def quote(text: str) -> str:
+    """A JSON string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def type_name(value: object) -> str:
+    """The JSON type of a decoded value."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    for kind, name in ((int, "integer"), (float, "number"), (str, "string"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "object"
+
+
+def _unwrapped(value: str, types: frozenset[str]) -> str | None:
+    """The text of an object or list that was written as a string."""
+    try:
+        return value if type_name(orjson.loads(value)) in types else None
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _types(schema: object, root: Mapping[str, Any], references: int) -> set[str] | None:
+    """None: any."""
+    if not isinstance(schema, Mapping) or not references:
+        return None
+    kinds = schema.get("type")
+    if isinstance(kinds, str):
+        return {kinds}
+    if isinstance(kinds, list):
+        return {kind for kind in kinds if isinstance(kind, str)}
+    if "const" in schema:
+        return {type_name(schema["const"])}
+    if isinstance(schema.get("enum"), list):
+        return {type_name(value) for value in schema["enum"]}
+    if isinstance(schema.get("$ref"), str):
+        return _types(_resolve(schema["$ref"], root), root, references - 1)
+    if isinstance(schema.get("properties"), Mapping):
+        return {"object"}
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            return _union(_types(branch, root, references - 1) for branch in schema[key])
+    return None
+
+
+def _union(branches: Iterator[set[str] | None]) -> set[str] | None:
+    found: set[str] = set()
+    for branch in branches:
+        if branch is None:
+            return None
+        found |= branch
+    return found
+
+
+def _resolve(reference: str, root: Mapping[str, Any]) -> object:
+    """What a local reference such as `#/$defs/City` points to; None if there is nothing."""
+    if not reference.startswith("#"):
+        return None
+    target: object = root
+    for step in reference.lstrip("#").split("/")[1:]:
+        target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+    return target

@@ -1,0 +1,149 @@
+"""What models write when they call tools, in each family's format: shared by the tests of parsers and grammars."""
+
+import dataclasses
+from typing import Any
+
+from palladio.http.tool_calls.functions import Function
+
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "where": {"type": "object"},
+        "hourly": {"type": "boolean"},
+    },
+    "required": ["city"],
+}
+FUNCTIONS = {"get_weather": Function("get_weather", WEATHER), "now": Function("now", {})}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Attributes:
+    text: two calls, the second one without arguments, in the exact format; `before` and `after` stand around it.
+    arguments: of the first call.
+    """
+
+    text: str
+    arguments: dict[str, Any]
+    before: str = ""
+    after: str = ""
+    names: tuple[str, ...] = ("get_weather", "now")
+
+
+CITY = {"city": 'Zürich "{x}" </tool'}
+JSON_CITY = r'{"city": "Zürich \"{x}\" </tool", "days": 3}'
+BOTH = CITY | {"days": 3}
+ALL = {"city": "Paris\n[1], (x)", "days": 3, "where": {"a": [1, None]}, "hourly": True}
+
+SAMPLES = {
+    "qwen25": Sample(
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {JSON_CITY}}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        BOTH,
+        before="Let me see.\n",
+    ),
+    "hermes": Sample(
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {JSON_CITY}}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        BOTH,
+        after="\nThat is all.",
+    ),
+    "llama3": Sample(
+        f'{{"name": "get_weather", "parameters": {JSON_CITY}}}; {{"name": "now", "parameters": {{}}}}', BOTH
+    ),
+    "mistral": Sample(
+        f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {JSON_CITY}}}, {{"name": "now", "arguments": {{}}}}]',
+        BOTH,
+    ),
+    "pythonic": Sample(
+        r'[get_weather(city="Paris\n[1], (x)", days=3, where={"a": [1, null]}, hourly=True), now()]', ALL
+    ),
+    "deepseekv3": Sample(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        f"{JSON_CITY}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n"
+        "{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        BOTH,
+        before="I look it up.",
+    ),
+    "deepseekv31": Sample(
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{JSON_CITY}<｜tool▁call▁end｜>"
+        "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        BOTH,
+    ),
+    "kimi_k2": Sample(
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+        f"{JSON_CITY}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{{}}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        BOTH,
+        before="Yes:\n",
+    ),
+    "gpt-oss": Sample(
+        f"<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{JSON_CITY}",
+        BOTH,
+        names=("get_weather",),
+    ),
+    "glm45": Sample(
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris\n[1], (x)</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>where</arg_key>\n"
+        '<arg_value>{"a": [1, null]}</arg_value>\n<arg_key>hourly</arg_key>\n<arg_value>true</arg_value>\n'
+        "</tool_call>\n<tool_call>now\n</tool_call>",
+        ALL,
+        before="\nI will look.\n",
+    ),
+    "glm47": Sample(
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris\n[1], (x)</arg_value><arg_key>days</arg_key>"
+        "<arg_value>3</arg_value></tool_call>\n<tool_call>now</tool_call>",
+        {"city": ALL["city"], "days": 3},
+    ),
+    "qwen3_coder": Sample(
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n[1], (x)\n</parameter>\n<parameter=days>\n3\n"
+        '</parameter>\n<parameter=where>\n{"a": [1, null]}\n</parameter>\n<parameter=hourly>\ntrue\n</parameter>\n'
+        "</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        ALL,
+        before="Now.\n",
+    ),
+    "minimax-m2": Sample(
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris\n[1], (x)</parameter>\n'
+        '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+        {"city": ALL["city"], "days": 3},
+    ),
+    "step3": Sample(
+        '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_weather">'
+        '<steptml:parameter name="city">Paris</steptml:parameter></steptml:invoke><｜tool_call_end｜>'
+        '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="now"></steptml:invoke><｜tool_call_end｜>'
+        "<｜tool_calls_end｜>",
+        {"city": "Paris"},
+    ),
+    "deepseekv32": Sample(
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
+        '<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+        {"city": "Paris", "days": 3},
+    ),
+    "lfm2": Sample(
+        '<|tool_call_start|>[get_weather(city="Paris", days=3), now()]<|tool_call_end|>', {"city": "Paris", "days": 3}
+    ),
+    "hunyuan": Sample(
+        f'<tool_calls>[{{"name": "get_weather", "arguments": {JSON_CITY}}}, {{"name": "now", "arguments": {{}}}}]'
+        "</tool_calls>",
+        BOTH,
+    ),
+    "granite": Sample(
+        f'<|tool_call|>[{{"name": "get_weather", "arguments": {JSON_CITY}}}, {{"name": "now", "arguments": {{}}}}]',
+        BOTH,
+    ),
+    "phi4_mini_json": Sample(
+        f'functools[{{"name": "get_weather", "arguments": {JSON_CITY}}}, {{"name": "now", "arguments": {{}}}}]', BOTH
+    ),
+    "cohere_command4": Sample(
+        f'<|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {JSON_CITY}}},\n'
+        '    {"tool_call_id": "0", "tool_name": "now", "parameters": {}}\n]<|END_ACTION|>',
+        BOTH,
+    ),
+    "json": Sample(
+        f'[{{"name": "get_weather", "arguments": {JSON_CITY}}}, {{"name": "now", "arguments": {{}}}}]', BOTH
+    ),
+}

@@ -1,0 +1,73 @@
+"""Servers for the documents' cells: the first cell starts one, the last one ends it."""
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from palladio.runtime.tokenizer import Tokenizer
+from tests.integration.conftest import cache_dir, checkpoint, environment, launch, server, shared_server
+from tests.integration.serving import LIMITS, MODEL, Server, launch_command
+from tests.scripted_model import build_scripted_checkpoint
+from tests.tiny_tokenizer import build_tiny_tokenizer
+
+__all__ = ["cache_dir", "checkpoint", "environment", "launch", "server", "shared_server"]
+
+REASONING, ANSWER = "Okay", "Paris!"
+_TEMPLATE = (
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{%- endfor %}{{- '<|im_start|>assistant\\n' }}"
+)
+TEMPLATES = {
+    "qwen3": _TEMPLATE
+    + "{%- if enable_thinking is defined and not enable_thinking %}{{- '<think></think>' }}{%- endif %}",
+    "deepseek-v3": _TEMPLATE + "{%- if thinking is defined and thinking %}{{- '<think>' }}{%- else %}"
+    "{{- '</think>' }}{%- endif %}",
+}
+
+
+@pytest.fixture
+def port(server: Server) -> str:
+    return server.url.rpartition(":")[2]
+
+
+@pytest.fixture
+def client(port: str) -> Iterator[openai.Client]:
+    """As the documents make it."""
+    with openai.Client(base_url=f"http://127.0.0.1:{port}/v1", api_key="None") as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def thinking_servers(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """By reasoning parser: a model that thinks `REASONING`, then answers `ANSWER`, as its template lets it."""
+    folder = tmp_path_factory.mktemp("thinking")
+    tokenizer = Tokenizer.load(build_tiny_tokenizer(folder / "tokenizer"))
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, False)
+
+    end = ids("</think>")
+    script = [*ids("\n"), *ids("<think>"), *ids(REASONING), *end]
+    model = build_scripted_checkpoint(folder / "model", [script, [*end, *ids(ANSWER), *ids("<|im_end|>")]])
+    servers = {}
+    try:
+        for name, template in TEMPLATES.items():
+            file = folder / f"{name}.jinja"
+            file.write_text(template, encoding="utf-8")
+            flags = f"{LIMITS} --served-model-name {MODEL} --reasoning-parser {name} --chat-template {file}"
+            servers[name] = Server(launch_command(model, flags), folder / f"{name}.log")
+        yield servers
+    finally:
+        for server in servers.values():
+            server.stop()
+
+
+@pytest.fixture
+def qwen3_port(thinking_servers: dict[str, Server]) -> str:
+    return thinking_servers["qwen3"].url.rpartition(":")[2]
+
+
+@pytest.fixture
+def deepseek_v3_port(thinking_servers: dict[str, Server]) -> str:
+    return thinking_servers["deepseek-v3"].url.rpartition(":")[2]
