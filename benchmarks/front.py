@@ -12,11 +12,10 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +105,16 @@ class FakeTransport:
 
 
 def run_server(port: int, model: str, interval: float, pipe: Any) -> None:
-    """A server in a process of its own; at the end sends the times of its steps, and the CPU time that it took."""
+    """A server in a process of its own; whenever asked, it sends the times of its steps and the CPU time it took."""
 
     async def run() -> None:
         steps: list[int] = []
         config = EngineConfig.from_flags({"model_path": model})
         engine = AsyncEngine(config, FakeTransport(interval, steps))
         serving = asyncio.create_task(serve_async(engine, HttpConfig(port=port, log_level="warning")))
-        await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-        pipe.send((steps, time.process_time()))
-        os._exit(0)
-        await serving
+        while await asyncio.get_running_loop().run_in_executor(None, pipe.recv):
+            pipe.send((steps, time.process_time()))
+        serving.cancel()
 
     import uvloop
 
@@ -156,13 +154,20 @@ async def turn(port: int, args: argparse.Namespace, arrivals: list[list[int]] | 
     return {"events": sum(counts), "seconds": seconds, "events_per_second": sum(counts) / seconds}
 
 
-async def measure(port: int, args: argparse.Namespace) -> tuple[list[dict[str, float]], list[list[int]]]:
+async def measure(
+    port: int, args: argparse.Namespace, look: Callable[[], float]
+) -> tuple[list[dict[str, float]], list[list[int]]]:
     await asyncio.to_thread(wait_for_server, f"http://127.0.0.1:{port}", 60)
     if args.interval_ms:
         arrivals: list[list[int]] = [[] for _ in range(args.streams)]
         return [await turn(port, args, arrivals)], arrivals
     await turn(port, args, None)
-    return [await turn(port, args, None) for _ in range(args.turns)], []
+    turns = []
+    for _ in range(args.turns):
+        before = look()
+        turns.append(await turn(port, args, None))
+        turns[-1]["server_cpu_us_per_event"] = 1e6 * (look() - before) / turns[-1]["events"]
+    return turns, []
 
 
 def added_latency(steps: list[int], arrivals: list[list[int]]) -> dict[str, float]:
@@ -194,17 +199,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         target=run_server, args=(args.port, model, args.interval_ms / 1e3, theirs), daemon=True
     )
     process.start()
+
+    def look() -> float:
+        ours.send(True)
+        return float(ours.recv()[1])
+
     try:
-        turns, arrivals = asyncio.run(measure(args.port, args))
-        ours.send(None)
-        steps, cpu_seconds = ours.recv()
+        turns, arrivals = asyncio.run(measure(args.port, args, look))
+        ours.send(True)
+        steps, _ = ours.recv()
     finally:
         process.kill()
     rates = [one["events_per_second"] for one in turns]
     result: dict[str, Any] = {
         "command": " ".join(["python benchmarks/front.py", *(argv or sys.argv[1:])]),
-        "events_per_second": {"median": statistics.median(rates), "all": rates},
-        "server_cpu_us_per_event": 1e6 * cpu_seconds / (sum(one["events"] for one in turns) * (1 + 1 / len(turns))),
+        "events_per_second_median": statistics.median(rates),
+        "turns": turns,
     }
     if args.interval_ms:
         result["added_latency_ms"] = added_latency(steps, arrivals)

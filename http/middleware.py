@@ -20,6 +20,7 @@ class RequestBorder:
     - `root_path`: the prefix that a reverse proxy strips off; paths work with and without it.
     - `X-Request-Id` goes back as it came, or newly made; `request.state.request_id` is always a new one, because
       proxies send the same id with several requests, and an engine request needs its own.
+    - `request.state.send` goes round all layers within: for the bodies of streams, when the head has gone through them.
     - An exception that nothing else caught becomes a 500 with an id, under which the log has the traceback.
     """
 
@@ -38,6 +39,7 @@ class RequestBorder:
         given = Headers(scope=scope).get("x-request-id", "")
         shown = given if _PLAIN_ID.fullmatch(given) else generated
         scope["state"]["shown_id"] = shown
+        scope["state"]["send"] = send
         started = False
 
         async def send_with_id(message: Message) -> None:

@@ -123,10 +123,8 @@ class ModelRunner:
         Args:
             masks: i32[forwarded.num_sampled, mask_width], the tokens that each row may sample; None: all of them.
         """
-        if forwarded.host.layout.num_steps > 1:
-            step = self._decode(forwarded)
-        else:
-            step = self._sample(forwarded, masks)
+        decodes_more = forwarded.host.layout.num_steps > 1
+        step = self._decode(forwarded) if decodes_more else self._sample(forwarded, masks)
         for array in jax.tree.leaves((step.output, step.scores)):
             array.copy_to_host_async()
         return step

@@ -51,6 +51,7 @@ class SampleProcessor:
             if params.skip_special_tokens and params.stop:
                 named = {tokenizer.special_id(string): string for string in params.stop}
                 self._hidden_stops = {i: string for i, string in named.items() if i is not None}
+        self._is_plain = self._detokenizer is not None and not params.stop
 
     @property
     def index(self) -> int:
@@ -59,6 +60,8 @@ class SampleProcessor:
 
     def process(self, output: TokenOutput) -> RequestOutput:
         """Takes the next output of the engine; nothing may follow once the result has `finish`."""
+        if self._is_plain and output.finish is None and output.times is None:
+            return self._process_plain(output)
         begun = time.perf_counter()
         if self._first_token is None and output.token_ids:
             self._first_token = time.time()
@@ -92,6 +95,23 @@ class SampleProcessor:
             times=times if finish is None else self._final_times(),
             trace=trace if finish is None else self._trace,
             detokenize_seconds=self._detokenize_seconds,
+        )
+
+    def _process_plain(self, output: TokenOutput) -> RequestOutput:
+        """What `process` does with tokens that neither begin nor end anything: nearly all of them."""
+        begun = time.perf_counter()
+        assert self._detokenizer is not None
+        push, token_ids = self._detokenizer.push, output.token_ids
+        text = push(token_ids[0]) if len(token_ids) == 1 else "".join(map(push, token_ids))
+        self._num_tokens += len(token_ids)
+        if self._first_token is None:
+            self._first_token = time.time()
+        self._cached_tokens, self._num_retractions = output.cached_tokens, output.num_retractions
+        self._detokenize_seconds += time.perf_counter() - begun
+        return RequestOutput(
+            *(self._request_id, self._index, text, token_ids, output.logprobs, output.prompt_logprobs, None),
+            *(self._num_prompt_tokens, self._num_tokens, self._cached_tokens, self._num_retractions, None, None),
+            self._detokenize_seconds,
         )
 
     def abort(self) -> RequestOutput:
