@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palladio.http.chat_messages import ContentFormat, content_text, continues_final_message, template_messages
+from palladio.http.chat_messages import content_text, continues_final_message, template_messages
 from palladio.http.config import HttpConfig
-from palladio.http.template_calls import takes_arguments_as_text, tells_null, without_nulls
-from palladio.http.template_format import detect_content_format, template_variables
+from palladio.http.template_calls import takes_arguments_as_text
+from palladio.http.template_format import TemplateFacts
 from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.tokenizer import Tokenizer
@@ -46,9 +46,8 @@ class ChatTemplate:
     def __init__(self, config: HttpConfig) -> None:
         self._override = load_template(config.chat_template) if config.chat_template else None
         self._default_kwargs = config.template_kwargs
-        self._formats: dict[str, ContentFormat] = {}
+        self._facts: dict[str, TemplateFacts] = {}
         self._take_text: dict[str, bool] = {}
-        self._variables: dict[str, frozenset[str]] = {}
 
     async def encode(
         self,
@@ -96,6 +95,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt as text. See `encode`."""
         template = self._template(tokenizer, tools=tools is not None)
+        facts = self._read(template)
         continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
         merged = self._default_kwargs | dict(kwargs or {})
         clash = sorted(set(_OURS) & merged.keys())
@@ -105,14 +105,14 @@ class ChatTemplate:
         calls = any(message.get("tool_calls") or message.get("function_call") for message in messages)
         prepared = template_messages(
             messages,
-            self._format(template),
-            knows_developer="developer" in template,
+            facts.content_format,
+            knows_developer=facts.knows_developer,
             arguments_as_text=self._takes_text(tokenizer, template) if calls else False,
-            tells_null=tells_null(template),
+            tells_null=facts.tells_null,
         )
         return tokenizer.render_chat(
             prepared,
-            template=without_nulls(template),
+            template=facts.text,
             tools=None if tools is None else [dict(tool) for tool in tools],
             add_generation_prompt=False if continues else add_generation_prompt is not False,
             continue_final_message=continues,
@@ -132,11 +132,7 @@ class ChatTemplate:
 
     def variables(self, tokenizer: Tokenizer, *, tools: bool = False) -> frozenset[str]:
         """The names that the template reads. See `source`."""
-        template = self.source(tokenizer, tools=tools) or ""
-        found = self._variables.get(template)
-        if found is None:
-            found = self._variables[template] = template_variables(template)
-        return found
+        return self._read(self.source(tokenizer, tools=tools) or "").variables
 
     def _template(self, tokenizer: Tokenizer, *, tools: bool) -> str:
         template = self.source(tokenizer, tools=tools)
@@ -151,15 +147,15 @@ class ChatTemplate:
         found = self._take_text.get(template)
         if found is None:
             found = self._take_text[template] = takes_arguments_as_text(
-                lambda messages: tokenizer.render_chat(messages, template=without_nulls(template))
+                lambda messages: tokenizer.render_chat(messages, template=self._read(template).text)
             )
         return found
 
-    def _format(self, template: str) -> ContentFormat:
-        found = self._formats.get(template)
+    def _read(self, template: str) -> TemplateFacts:
+        found = self._facts.get(template)
         if found is None:
-            found = self._formats[template] = detect_content_format(template)
-            logger.info("Detected chat template content format: %s", found)
+            found = self._facts[template] = TemplateFacts.of(template)
+            logger.info("Detected chat template content format: %s", found.content_format)
         return found
 
 

@@ -1,11 +1,44 @@
 """What a chat template's source tells: how it takes message content, and which variables it reads."""
 
+import dataclasses
+from typing import Self
+
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from palladio.http.chat_messages import ContentFormat
+from palladio.http.template_calls import tells_null, without_nulls
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TemplateFacts:
+    """What a template's source tells; read once.
+
+    Attributes:
+        text: what is rendered in its place.
+        content_format: how it takes message content.
+        variables: the names that it reads, its own ones included.
+        tells_null: see template_calls.
+        knows_developer: it has a role of that name.
+    """
+
+    text: str
+    content_format: ContentFormat
+    variables: frozenset[str]
+    tells_null: bool
+    knows_developer: bool
+
+    @classmethod
+    def of(cls, source: str) -> Self:
+        return cls(
+            without_nulls(source),
+            detect_content_format(source),
+            template_variables(source),
+            tells_null(source),
+            "developer" in source,
+        )
 
 
 class _GenerationTag(Extension):
