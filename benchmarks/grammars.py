@@ -25,8 +25,8 @@ import numpy as np
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.grammar_backend import GrammarBackend
 from palladio.runtime.grammar_spec import Grammar
+from palladio.runtime.llguidance_backend import LlguidanceBackend
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.sampling_params import SamplingParams
 
@@ -64,7 +64,7 @@ MODEL = {  # as small as its vocabulary lets it be: what grammars add is as larg
 }
 
 
-def measure_masks(backend: GrammarBackend, num_requests: int, num_steps: int) -> dict[str, float]:
+def measure_masks(backend: LlguidanceBackend, num_requests: int, num_steps: int) -> dict[str, float]:
     """Milliseconds of one step's masks, over random outputs that each begin anew when they end."""
     compiled = backend.compile(Grammar("json_schema", json.dumps(PERSON)))
     matchers = [compiled.new_matcher() for _ in range(num_requests)]
@@ -97,7 +97,7 @@ def measure_masks(backend: GrammarBackend, num_requests: int, num_steps: int) ->
 
 def masks(args: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
-    backend = GrammarBackend(args.tokenizer.read_text(), args.vocab, [EOS])
+    backend = LlguidanceBackend(args.tokenizer.read_text(), args.vocab, [EOS])
     loaded = time.perf_counter() - start
     start = time.perf_counter()
     backend.compile(Grammar("json_schema", json.dumps(PERSON)))
@@ -167,7 +167,7 @@ def _run(core: EngineCore, args: argparse.Namespace, grammar: Grammar | None) ->
 def schemas(args: argparse.Namespace) -> dict[str, Any]:
     """Groups of the suite that are accepted, refused, wrong; and the documents of the accepted ones."""
     tokenizer = args.tokenizer.read_text()
-    backend = GrammarBackend(tokenizer, args.vocab, [EOS])
+    backend = LlguidanceBackend(tokenizer, args.vocab, [EOS])
     counts: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
     wrong: list[str] = []
@@ -188,7 +188,7 @@ def schemas(args: argparse.Namespace) -> dict[str, Any]:
     return {"counts": counts, "reasons": dict(reasons.most_common()), "wrong": wrong}
 
 
-def _takes(backend: GrammarBackend, matcher: Any, text: str) -> bool:
+def _takes(backend: LlguidanceBackend, matcher: Any, text: str) -> bool:
     for token_id in backend.tokenize(text):
         if not matcher.allows(token_id):
             return False

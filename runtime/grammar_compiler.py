@@ -54,13 +54,16 @@ class GrammarCompiler:
 def json_format_of(config: EngineConfig) -> JsonFormat:
     """
     Raises:
-        ConfigError: see JsonFormat.check.
+        ConfigError: the pattern of whitespace is no regular expression.
     """
     options = config.grammar
     json_format = JsonFormat(
         options.constrained_json_whitespace_pattern, is_compact=options.constrained_json_disable_any_whitespace
     )
-    json_format.check()
+    if json_format.whitespace_pattern is not None and options.grammar_backend != "none":
+        from palladio.runtime.llguidance_backend import check_whitespace  # noqa: PLC0415 (see load_backend)
+
+        check_whitespace(json_format)
     return json_format
 
 
@@ -76,7 +79,10 @@ def load_backend(
 
     Raises:
         InvalidRequestError: grammars are off, or this tokenizer can't have them.
+        ImportError: llguidance is not installed.
     """
+    from palladio.runtime.llguidance_backend import LlguidanceBackend  # noqa: PLC0415 (an engine runs without it)
+
     source = config.source
     if config.grammar.grammar_backend == "none":
         raise InvalidRequestError("grammars are off (--grammar-backend none)", param="grammar")
@@ -91,7 +97,7 @@ def load_backend(
     own_eos = _eos_id(tokenizer, json.loads(settings.read_text()) if settings.is_file() else {})
     text = json.dumps(tokenizer | {"truncation": None, "padding": None})
     ids = dict.fromkeys([*eos_ids, *([] if own_eos is None else [own_eos])])
-    return GrammarBackend(text, vocab_size, list(ids), json_format)
+    return LlguidanceBackend(text, vocab_size, list(ids), json_format)
 
 
 def _eos_id(tokenizer: dict[str, Any], settings: dict[str, Any]) -> int | None:

@@ -2,10 +2,12 @@
 
 import concurrent.futures
 import dataclasses
+import logging
 import time
 from collections.abc import Iterator, Sequence
 
 from palladio.runtime.constraint import Constraint
+from palladio.runtime.deadlines import timeout_reason
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_backend import CompiledGrammar, GrammarBackend
 from palladio.runtime.grammar_compiler import GrammarCompiler
@@ -14,6 +16,8 @@ from palladio.runtime.outputs import FinishReason
 from palladio.runtime.request import Request
 
 MAX_SECONDS = 30.0  # that a grammar may take; those that are known to take long take seconds
+logger = logging.getLogger("palladio.engine")
+
 _PAUSE = 0.005  # seconds: the engine looks for messages as often while it waits for nothing but a grammar
 
 
@@ -79,13 +83,17 @@ class GrammarDesk:
             futures = [waiting.compiled for waiting in self._waiting.values()]
             concurrent.futures.wait(futures, _PAUSE, concurrent.futures.FIRST_COMPLETED)
         for name, waiting in list(self._waiting.items()):
+            request = waiting.request
             if waiting.compiled.done():
-                del self._waiting[name]
-                yield waiting.request, waiting.is_accepted, self._constrain(waiting)
+                failure = self._constrain(waiting)
+            elif request.deadline is not None and time.time() >= request.deadline:
+                failure = timeout_reason(request)
             elif time.monotonic() - waiting.since > MAX_SECONDS:
-                del self._waiting[name]
-                message = f"the grammar did not compile within {MAX_SECONDS:g} s: make it simpler"
-                yield waiting.request, waiting.is_accepted, _refusal(message)
+                failure = _refusal(f"the grammar did not compile within {MAX_SECONDS:g} s: make it simpler")
+            else:
+                continue
+            del self._waiting[name]
+            yield request, waiting.is_accepted, failure
 
     def explain(self, request_ids: Sequence[str]) -> list[LiveRequest]:
         """The requests with these ids that are here."""
@@ -107,10 +115,13 @@ class GrammarDesk:
         self._compiler.close()
 
     def _constrain(self, waiting: _Waiting) -> FinishReason | None:
-        try:
-            matcher = waiting.compiled.result().new_matcher()
-        except InvalidRequestError as error:
+        error = waiting.compiled.exception()
+        if isinstance(error, InvalidRequestError):
             return _refusal(str(error))
+        if error is not None:  # of the library, or of what it is made of: no fault of the request's
+            logger.error("a grammar could not be compiled", exc_info=error)
+            return FinishReason("abort", message=f"the grammar could not be compiled: {error!r}", status=500)
+        matcher = waiting.compiled.result().new_matcher()
         params = waiting.request.params
         waiting.request.constraint = Constraint(matcher, params.thinking, self._eos_ids)
         return None

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.grammar_backend import GrammarBackend, GrammarMatcher
+from palladio.runtime.grammar_backend import GrammarBackend
 from palladio.runtime.request import Request, RequestStatus
 from palladio.runtime.scheduled_batch import ScheduledBatch
 
@@ -30,7 +30,7 @@ def build_masks(
         for i, request in enumerate(row.request for row in batch.rows[: batch.num_sampled_rows])
         if request.constraint is not None and request.status is not RequestStatus.FINISHED and not request.num_void
     ]
-    to_fill = [(matcher, i) for i, _, constraint in rows if isinstance(matcher := constraint.matcher, GrammarMatcher)]
+    to_fill = [(matcher, i) for i, _, constraint in rows if (matcher := constraint.matcher) is not None]
     if to_fill:
         assert backend is not None
         backend.fill(to_fill, masks)

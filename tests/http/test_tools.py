@@ -16,8 +16,8 @@ from palladio.http.tool_calls.formats import FORMATS, MISTRAL_COMPACT, ToolForma
 from palladio.http.tool_calls.functions import Function
 from palladio.http.tools import ToolPlan
 from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.grammar_backend import GrammarBackend
 from palladio.runtime.grammar_spec import Grammar
+from palladio.runtime.llguidance_backend import LlguidanceBackend
 from palladio.runtime.tokenizer import Tokenizer
 from tests.http.test_tool_calls import read
 from tests.http.tool_texts import SAMPLES, WEATHER, Sample
@@ -45,7 +45,7 @@ class Model:
         (directory / "tokenizer_config.json").write_text(json.dumps(config))
         self.tokenizer = Tokenizer.load(directory)
         self.eos_id = self.fast.token_to_id(EOS)
-        self.backend = GrammarBackend(self.fast.to_str(), self.fast.get_vocab_size(), [self.eos_id])
+        self.backend = LlguidanceBackend(self.fast.to_str(), self.fast.get_vocab_size(), [self.eos_id])
 
     def allowed(self, grammar: Grammar, text: str) -> tuple[str, bool]:
         """How much of the text the grammar takes, and whether the output may end there."""

@@ -1,8 +1,10 @@
 """Requests with grammars on real programs: every output is in its grammar, and is the same whatever else runs."""
 
 import collections
+import concurrent.futures
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ import jsonschema
 import numpy as np
 import pytest
 
-from palladio.runtime import engine_core
+from palladio.runtime import engine_core, grammar_desk
 from palladio.runtime.grammar_spec import Grammar, Thinking
 from palladio.runtime.outputs import FinishReason
+from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.tokenizer import Tokenizer
 from tests.runtime.test_out_of_memory import fail_once
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt, record_batches
@@ -233,6 +236,41 @@ def test_requests_that_wait_for_their_grammar(tiny: TinyEngine) -> None:
     collector.run()
     assert "gone" not in collector.finish
     assert collector.finish["kept"].type == "stop"
+
+
+def test_a_grammar_that_takes_too_long(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request's own deadline, then the desk's; and neither keeps another from its turn."""
+    core = tiny.core()
+    never: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar: never)
+    collector = Collector(core)
+    options = RequestOptions(timeout=0.05)
+    collector.add("late", random_prompt(6), grammar=FRANCE, options=options, received=time.time())
+    collector.add("slow", random_prompt(6), grammar=FRANCE)
+    collector.add("plain", random_prompt(6))
+    while len(collector.finish) < 2:
+        collector.step()
+    assert collector.finish["plain"].type == "length"
+    assert collector.finish["late"].status == 504
+    monkeypatch.setattr(grammar_desk, "MAX_SECONDS", 0.0)
+    collector.run()
+    assert collector.finish["slow"].status == 400
+    assert "did not compile within" in collector.finish["slow"].message
+
+
+def test_a_library_that_fails(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request hears of it, and nobody else."""
+    core = tiny.core()
+    broken: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    broken.set_exception(ImportError("No module named 'llguidance'"))
+    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar: broken)
+    collector = Collector(core)
+    collector.add("a", random_prompt(6), grammar=FRANCE)
+    collector.add("plain", random_prompt(6))
+    collector.run()
+    assert (collector.finish["a"].type, collector.finish["a"].status) == ("abort", 500)
+    assert "llguidance" in collector.finish["a"].message
+    assert collector.finish["plain"].type == "length"
 
 
 def test_a_full_queue(tiny: TinyEngine) -> None:

@@ -1,6 +1,8 @@
 """Grammars as llguidance compiles them: what is accepted, what is refused and where, and the masks."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,9 +13,10 @@ from llguidance.numpy import fill_next_token_bitmask
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError, InvalidRequestError
-from palladio.runtime.grammar_backend import MAX_GRAMMAR_BYTES, GrammarBackend, JsonFormat
+from palladio.runtime.grammar_backend import JsonFormat
 from palladio.runtime.grammar_compiler import GrammarCompiler, load_backend
 from palladio.runtime.grammar_spec import Grammar, GrammarKind
+from palladio.runtime.llguidance_backend import MAX_GRAMMAR_BYTES, LlguidanceBackend, check_whitespace
 from palladio.runtime.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import VOCAB_SIZE
 
@@ -27,15 +30,15 @@ def tokenizer(tiny_dir: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def backend(tiny_dir: Path) -> GrammarBackend:
+def backend(tiny_dir: Path) -> LlguidanceBackend:
     return make(tiny_dir)
 
 
-def make(folder: Path, json_format: JsonFormat = JsonFormat()) -> GrammarBackend:
-    return GrammarBackend((folder / "tokenizer.json").read_text(), VOCAB_SIZE, [EOS], json_format)
+def make(folder: Path, json_format: JsonFormat = JsonFormat()) -> LlguidanceBackend:
+    return LlguidanceBackend((folder / "tokenizer.json").read_text(), VOCAB_SIZE, [EOS], json_format)
 
 
-def takes(backend: GrammarBackend, tokenizer: Tokenizer, grammar: Grammar, text: str) -> bool:
+def takes(backend: LlguidanceBackend, tokenizer: Tokenizer, grammar: Grammar, text: str) -> bool:
     """Whether the text, and nothing after it, is in the language."""
     matcher = backend.compile(grammar).new_matcher()
     for token_id in tokenizer.encode(text):
@@ -59,7 +62,7 @@ def takes(backend: GrammarBackend, tokenizer: Tokenizer, grammar: Grammar, text:
     ],
 )
 def test_languages(
-    backend: GrammarBackend, tokenizer: Tokenizer, kind: GrammarKind, text: str, good: list[str], bad: list[str]
+    backend: LlguidanceBackend, tokenizer: Tokenizer, kind: GrammarKind, text: str, good: list[str], bad: list[str]
 ) -> None:
     grammar = Grammar(kind, text)
     for sentence in good:
@@ -77,7 +80,7 @@ TAG = {
 }
 
 
-def test_structural_tags(backend: GrammarBackend, tokenizer: Tokenizer) -> None:
+def test_structural_tags(backend: LlguidanceBackend, tokenizer: Tokenizer) -> None:
     grammar = Grammar("structural_tag", json.dumps(TAG))
     for text in ("", "plain text", "a <function=stop>5</function> b", '<function=add>{"n": 1}</function>'):
         assert takes(backend, tokenizer, grammar, text), text
@@ -85,7 +88,7 @@ def test_structural_tags(backend: GrammarBackend, tokenizer: Tokenizer) -> None:
         assert not takes(backend, tokenizer, grammar, text), text
 
 
-def test_a_trigger_that_is_a_special_token(backend: GrammarBackend, tokenizer: Tokenizer) -> None:
+def test_a_trigger_that_is_a_special_token(backend: LlguidanceBackend, tokenizer: Tokenizer) -> None:
     tag = {"structures": [{"begin": "<|im_start|>f", "schema": {"type": "integer"}}], "triggers": ["<|im_start|>"]}
     grammar = Grammar("structural_tag", json.dumps(tag))
     assert takes(backend, tokenizer, grammar, "text <|im_start|>f5")
@@ -117,7 +120,7 @@ def test_a_trigger_that_is_a_special_token(backend: GrammarBackend, tokenizer: T
         ("json_schema", " " * MAX_GRAMMAR_BYTES + "{}", "over the limit"),
     ],
 )
-def test_what_is_refused(backend: GrammarBackend, kind: GrammarKind, text: str, message: str) -> None:
+def test_what_is_refused(backend: LlguidanceBackend, kind: GrammarKind, text: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message) as caught:
         backend.compile(Grammar(kind, text))
     assert caught.value.param == "grammar"
@@ -138,7 +141,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", list(HOSTILE))
-def test_hostile_schemas_cost_little(backend: GrammarBackend, name: str) -> None:
+def test_hostile_schemas_cost_little(backend: LlguidanceBackend, name: str) -> None:
     """They are refused, or their masks come in time: nothing hangs."""
     begun = time.monotonic()
     try:
@@ -168,14 +171,14 @@ def test_whitespace(tiny_dir: Path, tokenizer: Tokenizer) -> None:
     assert not takes(patterned, tokenizer, schema, spaced)
 
 
-def test_a_schema_brings_its_own_whitespace(backend: GrammarBackend, tokenizer: Tokenizer) -> None:
+def test_a_schema_brings_its_own_whitespace(backend: LlguidanceBackend, tokenizer: Tokenizer) -> None:
     options = {"whitespace_flexible": False, "whitespace_pattern": None}
     schema = Grammar("json_schema", json.dumps({"type": "object", "x-guidance": options}))
     assert not takes(backend, tokenizer, schema, "{ }")
     assert takes(backend, tokenizer, schema, "{}")
 
 
-def test_what_only_annotates_is_left_out(backend: GrammarBackend, tokenizer: Tokenizer) -> None:
+def test_what_only_annotates_is_left_out(backend: LlguidanceBackend, tokenizer: Tokenizer) -> None:
     """OpenAPI's formats, and switches that are off; a property or a value may have the same names."""
     schema = {
         "type": "object",
@@ -192,10 +195,10 @@ def test_what_only_annotates_is_left_out(backend: GrammarBackend, tokenizer: Tok
 
 def test_a_bad_whitespace_pattern() -> None:
     with pytest.raises(ConfigError, match="--constrained-json-whitespace-pattern"):
-        JsonFormat("(").check()
+        check_whitespace(JsonFormat("("))
 
 
-def test_masks_are_those_of_the_library(backend: GrammarBackend) -> None:
+def test_masks_are_those_of_the_library(backend: LlguidanceBackend) -> None:
     """Token by token, along random outputs; by one call for all, and for each token by itself."""
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}}}
     compiled = backend.compile(Grammar("json_schema", json.dumps(schema)))
@@ -217,7 +220,7 @@ def test_masks_are_those_of_the_library(backend: GrammarBackend) -> None:
         assert (masks[5:] == -1).all()
 
 
-def test_copies_go_their_own_ways(backend: GrammarBackend) -> None:
+def test_copies_go_their_own_ways(backend: LlguidanceBackend) -> None:
     compiled = backend.compile(Grammar("regex", "[a-z]+"))
     first, second = compiled.new_matcher(), compiled.new_matcher()
     first.accept(67)
@@ -255,3 +258,9 @@ def test_the_tokenizers_own_end_is_known(tiny_dir: Path) -> None:
 
 def test_the_library_is_what_was_tried() -> None:
     assert int(llguidance.__version__.partition(".")[0]) == 1
+
+
+def test_an_engine_needs_no_llguidance() -> None:
+    """Where it is not installed, all but grammars works."""
+    code = "import sys; sys.modules['llguidance'] = None; import palladio.runtime.engine_core, palladio"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

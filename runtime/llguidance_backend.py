@@ -1,0 +1,177 @@
+"""LlguidanceBackend: grammars compiled by llguidance for one tokenizer, and the token masks that follow from them.
+
+https://github.com/guidance-ai/llguidance: an Earley parser over derivative-based lexers, walked along a trie of all
+tokens. Its limits bound what a hostile grammar costs: a mask takes some 20 ms at most, then the grammar is refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import llguidance
+import numpy as np
+import numpy.typing as npt
+from llguidance.numpy import fill_next_token_bitmask_par
+
+from palladio.runtime.constraint import Matcher
+from palladio.runtime.errors import ConfigError, InvalidRequestError
+from palladio.runtime.grammar_backend import JsonFormat
+from palladio.runtime.grammar_spec import Grammar
+from palladio.runtime.json_schemas import locate_error, without_annotations
+from palladio.runtime.structural_tags import structural_tag_lark
+
+MAX_GRAMMAR_BYTES = 1 << 20
+
+
+class LlguidanceGrammar:
+    """See grammar_backend.CompiledGrammar.
+
+    Args:
+        matcher: at the beginning; it is copied, never moved on.
+    """
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self._matcher = matcher
+
+    def new_matcher(self) -> "LlguidanceMatcher":
+        return LlguidanceMatcher(self._matcher.deep_copy())
+
+
+class LlguidanceMatcher:
+    """See constraint.Matcher.
+
+    Attributes:
+        native: llguidance's.
+    """
+
+    def __init__(self, native: llguidance.LLMatcher) -> None:
+        self.native = native
+
+    @property
+    def error(self) -> str | None:
+        return _first_line(self.native.get_error()) if self.native.is_error() else None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.native.is_stopped()
+
+    def accept(self, token_id: int) -> None:
+        self.native.consume_token(token_id)
+
+    def allows(self, token_id: int) -> bool:
+        return self.native.validate_tokens([token_id]) == 1
+
+    def forced(self) -> list[int]:
+        return self.native.compute_ff_tokens()
+
+
+class LlguidanceBackend:
+    """See grammar_backend.GrammarBackend.
+
+    Args:
+        tokenizer_json: the text of a tokenizer.json.
+        vocab_size: V, columns of the logits.
+        eos_ids: tokens that end an output; one of them may follow wherever the grammar is complete.
+        json_format: see JsonFormat.
+
+    Raises:
+        InvalidRequestError: llguidance can't use the tokenizer.
+    """
+
+    def __init__(
+        self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], json_format: JsonFormat = JsonFormat()
+    ) -> None:
+        try:
+            self._tokenizer = llguidance.LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids))
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"grammars are not available with this model's tokenizer: {_first_line(str(error))}", param="grammar"
+            ) from error
+        self.mask_width = -(-vocab_size // 32)
+        self._json_format = json_format
+        self._executor = llguidance.LLExecutor()
+        self._limits = llguidance.LLParserLimits(verbose_errors=False)
+
+    def compile(self, grammar: Grammar) -> LlguidanceGrammar:
+        """See grammar_backend.GrammarBackend."""
+        if len(grammar.text.encode()) > MAX_GRAMMAR_BYTES:
+            raise InvalidRequestError(f"the grammar is over the limit of {MAX_GRAMMAR_BYTES} bytes", param="grammar")
+        native = self._translate(grammar)
+        error = self._refusal(native)
+        if error is not None:
+            where = self._locate(grammar, error)
+            raise InvalidRequestError(
+                f"the grammar ({grammar.kind}) is malformed, or not supported{where}: {error}", param="grammar"
+            )
+        return LlguidanceGrammar(llguidance.LLMatcher(self._tokenizer, native, log_level=0, limits=self._limits))
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text, without special ones: what a matcher can be asked about."""
+        return self._tokenizer.tokenize_str(text)
+
+    def fill(self, matchers: Sequence[tuple[Matcher, int]], masks: npt.NDArray[np.int32]) -> None:
+        """See grammar_backend.GrammarBackend."""
+        native = [(matcher.native, row) for matcher, row in matchers if isinstance(matcher, LlguidanceMatcher)]
+        assert len(native) == len(matchers), "a matcher of another library"
+        fill_next_token_bitmask_par(self._executor, native, masks)
+
+    def _translate(self, grammar: Grammar) -> str:
+        """The grammar in llguidance's own notation."""
+        try:
+            match grammar.kind:
+                case "json_schema":
+                    return self._json_schema(json.loads(grammar.text))
+                case "choice":
+                    return _choice(json.loads(grammar.text))
+                case "structural_tag":
+                    return structural_tag_lark(json.loads(grammar.text), self._is_special)
+                case "ebnf" | "lark" | "regex":
+                    return llguidance.grammar_from(grammar.kind, grammar.text)
+        except (ValueError, RecursionError) as error:
+            message = f"the grammar ({grammar.kind}) is malformed: {_first_line(str(error))}"
+            raise InvalidRequestError(message, param="grammar") from None
+
+    def _json_schema(self, schema: object) -> str:
+        if isinstance(schema, bool):
+            schema = {} if schema else {"not": {}}
+        if not isinstance(schema, Mapping):
+            raise ValueError("a JSON schema must be an object")
+        schema = without_annotations(schema)
+        return llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=self._json_format.options())  # type: ignore[arg-type]
+
+    def _refusal(self, native: str) -> str | None:
+        is_error, messages = llguidance.LLMatcher.validate_grammar_with_warnings(
+            native, self._tokenizer, limits=self._limits
+        )
+        return messages[0].strip() if is_error else None
+
+    def _locate(self, grammar: Grammar, error: str) -> str:
+        if grammar.kind != "json_schema":
+            return ""
+        path = locate_error(json.loads(grammar.text), error, lambda schema: self._refusal(self._json_schema(schema)))
+        return f" at {path}"
+
+    def _is_special(self, text: str) -> bool:
+        """Whether this text is one special token."""
+        ids = self._tokenizer.tokenize_str(text, parse_special=True)
+        return len(ids) == 1 and self._tokenizer.is_special_token(ids[0])
+
+
+def _choice(choices: object) -> str:
+    if not isinstance(choices, list) or not choices or not all(isinstance(text, str) and text for text in choices):
+        raise ValueError("a choice must be a list of non-empty strings")
+    return llguidance.grammar_from("lark", "start: " + " | ".join(json.dumps(text) for text in choices))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def check_whitespace(json_format: JsonFormat) -> None:
+    """
+    Raises:
+        ConfigError: the pattern is not a regular expression that llguidance takes.
+    """
+    grammar = llguidance.LLMatcher.grammar_from_json_schema("{}", defaults=json_format.options())  # type: ignore[arg-type]
+    message = llguidance.LLMatcher.validate_grammar(grammar)
+    if message:
+        raise ConfigError(f"--constrained-json-whitespace-pattern {json_format.whitespace_pattern}: {message.strip()}")
