@@ -1,5 +1,7 @@
 """Reading a call that is written as a JSON object with a name and arguments."""
 
+import dataclasses
+
 import orjson
 
 from palladio.http.tool_calls.json_text import JsonCopy, read_string
@@ -122,6 +124,39 @@ class JsonCallParser(ScriptedParser):
             if "".join(parts) != "null":
                 raise MalformedCallError
             parts[:] = ["{}"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SectionMarks:
+    """What stands before a section of calls, before each call, and after the section."""
+
+    opening: str
+    call: str
+    closing: str
+
+
+class SectionedCallParser(JsonCallParser):
+    """Common part of the families that put calls into a section, which the model may leave out."""
+
+    _marks: SectionMarks
+
+    def _read(self) -> Step[None]:
+        marks = self._marks
+        while found := (yield from self._find((marks.opening, marks.call, marks.closing))):
+            if found == marks.closing and self._output.after_call:
+                self._reader.release()
+            else:
+                yield from self._attempt(self._marked_call(found))
+
+    def _marked_call(self, found: str) -> Step[None]:
+        if found != self._marks.call:
+            yield from self._reader.space()
+            yield from self._reader.expect(self._marks.call)
+        yield from self._call()
+
+    def _call(self) -> Step[None]:
+        """Reads a call after its mark."""
+        raise NotImplementedError
 
 
 def _is_object(text: str) -> bool:

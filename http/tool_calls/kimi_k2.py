@@ -2,7 +2,7 @@
 
 import re
 
-from palladio.http.tool_calls.json_call import JsonCallParser
+from palladio.http.tool_calls.json_call import SectionedCallParser, SectionMarks
 from palladio.http.tool_calls.reader import MalformedCallError, Step
 
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -12,20 +12,12 @@ _MAX_ID = 256
 _ID = re.compile(r"(?:functions\.)?(.+):\d+", re.DOTALL)
 
 
-class KimiK2Parser(JsonCallParser):
+class KimiK2Parser(SectionedCallParser):
     """The id is kept as it is: the model reads it again in the tool's answer."""
 
-    def _read(self) -> Step[None]:
-        while found := (yield from self._find((SECTION, CALL, SECTION_END))):
-            if found == SECTION_END and self._output.after_call:
-                self._reader.release()
-            else:
-                yield from self._attempt(self._call(found))
+    _marks = SectionMarks(SECTION, CALL, SECTION_END)
 
-    def _call(self, found: str) -> Step[None]:
-        if found != CALL:
-            yield from self._reader.space()
-            yield from self._reader.expect(CALL)
+    def _call(self) -> Step[None]:
         text, _ = yield from self._reader.text_until((ARGUMENTS,), limit=_MAX_ID)
         call_id = _ID.fullmatch(text.strip())
         if call_id is None:

@@ -58,13 +58,8 @@ class PythonicParser(ScriptedParser):
                 values.end()
                 return  # the call has begun: it keeps the arguments that it has
             values.end()
-            yield from self._reader.space()
-            if (yield from self._reader.accept("]")):
+            if (yield from self._ends_list()):
                 return
-            if (yield from self._reader.peek()) != ",":
-                return
-            self._reader.mark()
-            yield from self._reader.take()
 
     def _arguments(self, name: str, values: NamedValues) -> Step[None]:
         """The arguments up to the closing parenthesis."""

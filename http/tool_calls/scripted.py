@@ -52,6 +52,15 @@ class ScriptedParser:
         self._reader.release()
         return True
 
+    def _ends_list(self) -> Step[bool]:
+        """After an element of a list of calls: whether it was the last one. If not, the next one is marked."""
+        yield from self._reader.space()
+        if (yield from self._reader.accept("]")) or (yield from self._reader.peek()) != ",":
+            return True
+        self._reader.mark()
+        yield from self._reader.take()
+        return False
+
     def _begin(self, name: str, call_id: str | None = None) -> None:
         """
         Raises:

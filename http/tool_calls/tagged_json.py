@@ -46,12 +46,7 @@ class TaggedJsonParser(JsonCallParser):
     def _more_calls(self) -> Step[None]:
         """The rest of a list after its first call."""
         while True:
-            yield from self._reader.space()
-            if (yield from self._reader.accept("]")):
+            if (yield from self._ends_list()):
                 return
-            if (yield from self._reader.peek()) != ",":
-                return
-            self._reader.mark()
-            yield from self._reader.take()
             yield from self._reader.space()
             yield from self._json_call()

@@ -1,16 +1,48 @@
-"""The cells that all five documents have, as they are but for the model's name, and what a reader sees of them."""
+"""The cells of SGLang's OpenAI tutorial, in the five versions that the project was asked for, as readers run them.
+
+| Version | Cells of its own; those without a name here are in all five |
+|---|---|
+| November 2024 (a notebook; Llama 3.1) | test_chat with a system message |
+| May 2025 (in Chinese), June 2025 (website), June 2025 (notebook) | test_chat, test_thinking |
+| later (a notebook) | test_chat, test_thinking, test_deepseek_v3_models, the table of reasoning parsers |
+
+Only the imports and the model's name differ; reasoning models are not at hand, so a scripted one of their format stands
+for them. The batch cells come with the routes for files and batches.
+"""
 
 from typing import Any
 
 import openai
+import pytest
+from openai import OpenAI
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from palladio.server_args import parse_server_args
 from palladio.utils import print_highlight
 from tests.integration.serving import MODEL
+from tests.seeds.conftest import ANSWER, REASONING
 
 
-def chat_with_parameters(client: openai.Client) -> str:
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "You are a helpful AI assistant"}]])
+def test_chat(client: openai.Client, capsys, system: list[Any]) -> None:
+    response = client.chat.completions.create(
+        model=MODEL,
+        messages=[
+            *system,
+            {"role": "user", "content": "List 3 countries and their capitals."},
+        ],
+        temperature=0,
+        max_tokens=64,
+    )
+    print_highlight(f"Response: {response}")
+    assert capsys.readouterr().out.startswith("Response: ChatCompletion(id='")
+    choice = check_chat(response)
+    assert choice.message.content
+    assert choice.message.reasoning_content is None
+
+
+def test_chat_with_parameters(client: openai.Client) -> None:
     """The detailed request; asked twice, it says the same: it has a seed."""
     answers = []
     for _ in range(2):
@@ -39,10 +71,9 @@ def chat_with_parameters(client: openai.Client) -> str:
         print_highlight(response.choices[0].message.content)
         answers.append(response.choices[0].message.content)
     assert answers[0] == answers[1] != ""
-    return answers[0]
 
 
-def chat_stream(client: openai.Client) -> None:
+def test_chat_stream(client: openai.Client) -> None:
     """Without max_tokens: it runs to its end, or to that of the context."""
     stream = client.chat.completions.create(
         model=MODEL,
@@ -63,7 +94,7 @@ def chat_stream(client: openai.Client) -> None:
     assert chunks[-1].choices[0].finish_reason in ("stop", "length")
 
 
-def completion(client: openai.Client) -> None:
+def test_completion(client: openai.Client) -> None:
     response = client.completions.create(
         model=MODEL,
         prompt="List 3 countries and their capitals.",
@@ -79,7 +110,7 @@ def completion(client: openai.Client) -> None:
     assert response.usage.completion_tokens <= 64
 
 
-def completion_with_parameters(client: openai.Client) -> None:
+def test_completion_with_parameters(client: openai.Client) -> None:
     texts = []
     for _ in range(2):
         response = client.completions.create(
@@ -99,6 +130,75 @@ def completion_with_parameters(client: openai.Client) -> None:
     assert texts[0] == texts[1]
     assert "\n\n" not in texts[0]
     assert "THE END" not in texts[0]
+
+
+@pytest.mark.parametrize("enable_thinking", [True, False])
+def test_thinking(qwen3_port: str, enable_thinking: bool) -> None:
+    # Modify OpenAI's API key and API base to use SGLang's API server.
+    openai_api_key = "EMPTY"
+    openai_api_base = f"http://127.0.0.1:{qwen3_port}/v1"  # Use the correct port
+
+    client = OpenAI(
+        api_key=openai_api_key,
+        base_url=openai_api_base,
+    )
+
+    model = MODEL  # Use the model loaded by the server
+    messages = [{"role": "user", "content": "9.11 and 9.8, which is greater?"}]
+
+    response = client.chat.completions.create(
+        model=model,
+        messages=messages,
+        extra_body={"chat_template_kwargs": {"enable_thinking": enable_thinking}, "separate_reasoning": True},
+    )
+
+    print("response.choices[0].message.reasoning_content: \n", response.choices[0].message.reasoning_content)
+    print("response.choices[0].message.content: \n", response.choices[0].message.content)
+    check_chat(response)
+    assert response.choices[0].message.reasoning_content == (REASONING if enable_thinking else None)
+    assert response.choices[0].message.content == ANSWER
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_deepseek_v3_models(deepseek_v3_port: str, thinking: bool) -> None:
+    client = OpenAI(
+        api_key="EMPTY",
+        base_url=f"http://127.0.0.1:{deepseek_v3_port}/v1",
+    )
+
+    model = MODEL
+    messages = [{"role": "user", "content": "What is 2^8?"}]
+
+    response = client.chat.completions.create(
+        model=model,
+        messages=messages,
+        extra_body={"chat_template_kwargs": {"thinking": thinking}, "separate_reasoning": True},
+    )
+
+    print("Reasoning:", response.choices[0].message.reasoning_content)
+    print("Answer:", response.choices[0].message.content)
+    check_chat(response)
+    assert response.choices[0].message.reasoning_content == (REASONING if thinking else None)
+    assert response.choices[0].message.content == ANSWER
+
+
+def test_separate_reasoning_false(qwen3_port: str) -> None:
+    """It is not separated then: the text stays as the model wrote it."""
+    client = OpenAI(api_key="EMPTY", base_url=f"http://127.0.0.1:{qwen3_port}/v1")
+    response = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "9.11 and 9.8, which is greater?"}],
+        extra_body={"chat_template_kwargs": {"enable_thinking": True}, "separate_reasoning": False},
+    )
+    assert response.choices[0].message.reasoning_content is None
+    assert response.choices[0].message.content == f"<think>{REASONING}</think>{ANSWER}"
+
+
+@pytest.mark.parametrize("name", ["deepseek-r1", "deepseek-v3", "qwen3", "qwen3-thinking", "kimi", "gpt-oss"])
+def test_the_table_of_reasoning_parsers(name: str) -> None:
+    """Each name of the table starts a server."""
+    command = parse_server_args(["--model-path", "/tmp", "--reasoning-parser", name])
+    assert command.args.http.reasoning_parser == name
 
 
 def check_completion(response: Completion) -> Any:
