@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from palladio.runtime.grammar_spec import Thinking
 
+MAX_FORCED = 1 << 16  # tokens in a row; more than any context holds to no purpose
 MaskRow = npt.NDArray[np.int32]
 
 
@@ -41,16 +42,21 @@ class Constraint:
         matcher: None: no grammar.
         thinking: None: the grammar holds from the first token on.
         eos_ids: that a grammar's output does not end with while it thinks.
+        ignores_eos: nor otherwise, as long as it can go on.
 
     Attributes:
         forced: tokens that have to come next, in order; more may be forced after them.
     """
 
-    def __init__(self, matcher: Matcher | None, thinking: Thinking | None, eos_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, matcher: Matcher | None, thinking: Thinking | None, eos_ids: tuple[int, ...], *, ignores_eos: bool = False
+    ) -> None:
         self.forced: list[int] = []
         self._matcher = matcher
         self._thinking = thinking
         self._eos_ids = eos_ids
+        self._ignores_eos = ignores_eos
+        self._error: str | None = None
         self._num_thought = 0
         self._tail: tuple[int, ...] = ()  # of the thinking, as long as what closes it
         self._phase: Literal["opening", "thinking", "after"] = "after"
@@ -63,7 +69,12 @@ class Constraint:
 
     @property
     def error(self) -> str | None:
-        return None if self._matcher is None else self._matcher.error
+        return self._error if self._matcher is None or self._error else self._matcher.error
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is constrained any more."""
+        return self._phase == "after" and self._matcher is None
 
     @property
     def has_ended(self) -> bool:
@@ -99,8 +110,16 @@ class Constraint:
         elif self._phase == "opening" and self._matcher is not None and self._thinking is not None:
             _allow(row, self._thinking.start_ids[0])
         elif self._phase == "thinking" and self._matcher is not None:
-            for token_id in self._eos_ids:
-                _forbid(row, token_id)
+            self._forbid_eos(row)
+        elif self._ignores_eos and self._matcher is not None:
+            rest = row.copy()
+            self._forbid_eos(rest)
+            if rest.any():
+                row[:] = rest
+
+    def _forbid_eos(self, row: MaskRow) -> None:
+        for token_id in self._eos_ids:
+            _forbid(row, token_id)
 
     def _open(self, token_id: int) -> None:
         assert self._thinking is not None
@@ -146,6 +165,10 @@ class Constraint:
     def _force(self) -> None:
         if self._matcher is not None and self._matcher.error is None and not self._matcher.is_stopped:
             self.forced = self._matcher.forced()
+            if len(self.forced) > MAX_FORCED:
+                self._error = (
+                    f"it leaves no choice about the next {len(self.forced)} tokens, over the limit of {MAX_FORCED}"
+                )
 
 
 def _allow(row: MaskRow, token_id: int) -> None:

@@ -108,10 +108,12 @@ class EngineCore:
             OverloadedError: the queue is full.
         """
         new = Request.from_message(request)
+        if not request.resent:
+            self._scheduler.check_queue(self._grammars.num_requests)
         if self._grammars.is_ready(new):
-            self._scheduler.add(new, is_accepted=request.resent)
+            self._scheduler.add(new, is_accepted=True)
         else:
-            self._grammars.add(new, is_accepted=request.resent)
+            self._grammars.add(new)
 
     def abort(self, request_ids: list[str]) -> None:
         """Ends requests without output and frees their pages; unknown ids are ignored."""
@@ -244,14 +246,11 @@ class EngineCore:
         """Queues the requests whose grammar is compiled; returns the ends of the others."""
         outputs: list[TokenOutput] = []
         is_idle = not self._scheduler.has_requests and not self._in_flight
-        for request, is_accepted, failure in self._grammars.take(wait=is_idle):
-            try:
-                if failure is None:
-                    self._scheduler.add(request, is_accepted=is_accepted)
-                    continue
-            except OverloadedError as error:
-                failure = FinishReason("abort", message=str(error), status=503)
-            outputs.append(TokenOutput(request.request_id, [], finish=failure))
+        for request, failure in self._grammars.take(wait=is_idle):
+            if failure is None:
+                self._scheduler.add(request, is_accepted=True)
+            else:
+                outputs.append(TokenOutput(request.request_id, [], finish=failure))
         return outputs
 
     def _process(self, keep: int) -> list[TokenOutput]:

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,28 @@ from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.tokenizer import Tokenizer
 
 MAX_KEPT = 512  # grammars
+MAX_KEPT_BYTES = 1 << 22  # of their texts; compiled they are some 50 times as large
 _NUM_THREADS = 4  # a slow grammar holds up the others only if there are so many
 
 
-class GrammarCompiler:
+class Compilation:
+    """A grammar that is compiled, or will be.
+
+    Attributes:
+        result: its exception is an InvalidRequestError if the grammar is to blame.
+        started: when a thread took it up, by time.monotonic; None: it waits for one.
+        num_waiting: requests that wait for it; their desk counts them.
     """
+
+    def __init__(self) -> None:
+        self.result: concurrent.futures.Future[CompiledGrammar] = concurrent.futures.Future()
+        self.started: float | None = None
+        self.num_waiting = 0
+
+
+class GrammarCompiler:
+    """Not thread-safe: the engine's thread calls it.
+
     Args:
         load: makes the backend; called in a thread, at once.
     """
@@ -26,8 +44,8 @@ class GrammarCompiler:
     def __init__(self, load: Callable[[], GrammarBackend]) -> None:
         self._pool = concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammar")
         self._backend = self._pool.submit(load)
-        self._kept: collections.OrderedDict[Grammar, concurrent.futures.Future[CompiledGrammar]]
-        self._kept = collections.OrderedDict()
+        self._kept: collections.OrderedDict[Grammar, Compilation] = collections.OrderedDict()
+        self._kept_bytes = 0
 
     @property
     def loaded_backend(self) -> GrammarBackend | None:
@@ -35,20 +53,35 @@ class GrammarCompiler:
         ready = self._backend.done() and self._backend.exception() is None
         return self._backend.result() if ready else None
 
-    def compile(self, grammar: Grammar) -> concurrent.futures.Future[CompiledGrammar]:
-        """The grammar, when it is compiled. Its exception is an InvalidRequestError that says what is wrong."""
+    def compile(self, grammar: Grammar) -> Compilation:
+        """Begins to compile the grammar, unless it is known."""
         known = self._kept.get(grammar)
         if known is not None:
             self._kept.move_to_end(grammar)
             return known
-        future = self._kept[grammar] = self._pool.submit(lambda: self._backend.result().compile(grammar))
-        if len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
-        return future
+        compilation = self._kept[grammar] = Compilation()
+        self._kept_bytes += len(grammar.text)
+        compilation.result = self._pool.submit(self._run, grammar, compilation)
+        while len(self._kept) > 1 and (len(self._kept) > MAX_KEPT or self._kept_bytes > MAX_KEPT_BYTES):
+            self._forget(next(iter(self._kept)))
+        return compilation
+
+    def give_up(self, grammar: Grammar, compilation: Compilation) -> None:
+        """Nobody waits for it any more: it is not begun, if it is not begun yet."""
+        if compilation.result.cancel() and self._kept.get(grammar) is compilation:
+            self._forget(grammar)
 
     def close(self) -> None:
         """Compiles nothing more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _forget(self, grammar: Grammar) -> None:
+        del self._kept[grammar]
+        self._kept_bytes -= len(grammar.text)
+
+    def _run(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar:
+        compilation.started = time.monotonic()
+        return self._backend.result().compile(grammar)
 
 
 def json_format_of(config: EngineConfig) -> JsonFormat:

@@ -9,30 +9,33 @@ from collections.abc import Iterator, Sequence
 from palladio.runtime.constraint import Constraint
 from palladio.runtime.deadlines import timeout_reason
 from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.grammar_backend import CompiledGrammar, GrammarBackend
-from palladio.runtime.grammar_compiler import GrammarCompiler
+from palladio.runtime.grammar_backend import GrammarBackend
+from palladio.runtime.grammar_compiler import Compilation, GrammarCompiler
+from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.messages import LiveRequest
 from palladio.runtime.outputs import FinishReason
 from palladio.runtime.request import Request
 
 MAX_SECONDS = 30.0  # that a grammar may take; those that are known to take long take seconds
-logger = logging.getLogger("palladio.engine")
-
 _PAUSE = 0.005  # seconds: the engine looks for messages as often while it waits for nothing but a grammar
+
+logger = logging.getLogger("palladio.engine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Waiting:
+    """Attributes: since: by time.monotonic."""
+
     request: Request
-    is_accepted: bool
-    compiled: concurrent.futures.Future[CompiledGrammar]
+    grammar: Grammar
+    compilation: Compilation
     since: float
 
 
 class GrammarDesk:
     """
     Args:
-        compiler: shared; this desk does not close it.
+        compiler: closed with this desk.
         eos_ids: the model's.
     """
 
@@ -63,37 +66,33 @@ class GrammarDesk:
             request.constraint = Constraint(None, params.thinking, self._eos_ids)
         return True
 
-    def add(self, request: Request, *, is_accepted: bool) -> None:
-        """Keeps the request until its grammar is compiled. Args: is_accepted: see Scheduler.add."""
+    def add(self, request: Request) -> None:
+        """Keeps the request until its grammar is compiled."""
         assert request.params.grammar is not None
-        compiled = self._compiler.compile(request.params.grammar)
-        self._waiting[request.request_id] = _Waiting(request, is_accepted, compiled, time.monotonic())
+        grammar = request.params.grammar
+        compilation = self._compiler.compile(grammar)
+        compilation.num_waiting += 1
+        self._waiting[request.request_id] = _Waiting(request, grammar, compilation, time.monotonic())
 
     def abort(self, request_id: str) -> None:
         """Drops the request, if it is here."""
-        self._waiting.pop(request_id, None)
+        if request_id in self._waiting:
+            self._remove(request_id)
 
-    def take(self, *, wait: bool) -> Iterator[tuple[Request, bool, FinishReason | None]]:
-        """The requests that wait no longer, whether they are accepted, and how they end if their grammar is refused.
+    def take(self, *, wait: bool) -> Iterator[tuple[Request, FinishReason | None]]:
+        """The requests that wait no longer, and how they end if their grammar is refused.
 
         Args:
             wait: a few milliseconds, for there is nothing else to do.
         """
         if wait:
-            futures = [waiting.compiled for waiting in self._waiting.values()]
+            futures = [waiting.compilation.result for waiting in self._waiting.values()]
             concurrent.futures.wait(futures, _PAUSE, concurrent.futures.FIRST_COMPLETED)
         for name, waiting in list(self._waiting.items()):
-            request = waiting.request
-            if waiting.compiled.done():
-                failure = self._constrain(waiting)
-            elif request.deadline is not None and time.time() >= request.deadline:
-                failure = timeout_reason(request)
-            elif time.monotonic() - waiting.since > MAX_SECONDS:
-                failure = _refusal(f"the grammar did not compile within {MAX_SECONDS:g} s: make it simpler")
-            else:
-                continue
-            del self._waiting[name]
-            yield request, waiting.is_accepted, failure
+            is_done, failure = self._look(waiting)
+            if is_done:
+                self._remove(name)
+                yield waiting.request, failure
 
     def explain(self, request_ids: Sequence[str]) -> list[LiveRequest]:
         """The requests with these ids that are here."""
@@ -114,18 +113,40 @@ class GrammarDesk:
         self._waiting.clear()
         self._compiler.close()
 
+    def _remove(self, request_id: str) -> None:
+        waiting = self._waiting.pop(request_id)
+        waiting.compilation.num_waiting -= 1
+        if not waiting.compilation.num_waiting:
+            self._compiler.give_up(waiting.grammar, waiting.compilation)
+
+    def _look(self, waiting: _Waiting) -> tuple[bool, FinishReason | None]:
+        """Whether the request waits no longer, and how it ends if it does not go on."""
+        request, compilation = waiting.request, waiting.compilation
+        if compilation.result.done():
+            return True, self._constrain(waiting)
+        if request.deadline is not None and time.time() >= request.deadline:
+            return True, timeout_reason(request)
+        if compilation.started is not None and time.monotonic() - compilation.started > MAX_SECONDS:
+            return True, _refusal(f"the grammar did not compile within {MAX_SECONDS:g} s: make it simpler")
+        if compilation.started is None and time.monotonic() - waiting.since > MAX_SECONDS:
+            return True, FinishReason(
+                "abort", message="Too many grammars are being compiled; try again later", status=503
+            )
+        return False, None
+
     def _constrain(self, waiting: _Waiting) -> FinishReason | None:
-        error = waiting.compiled.exception()
+        """Gives the request its constraint."""
+        error = waiting.compilation.result.exception()
         if isinstance(error, InvalidRequestError):
-            return _refusal(str(error))
+            return _refusal(str(error), error.param)
         if error is not None:  # of the library, or of what it is made of: no fault of the request's
             logger.error("a grammar could not be compiled", exc_info=error)
             return FinishReason("abort", message=f"the grammar could not be compiled: {error!r}", status=500)
-        matcher = waiting.compiled.result().new_matcher()
+        matcher = waiting.compilation.result.result().new_matcher()
         params = waiting.request.params
-        waiting.request.constraint = Constraint(matcher, params.thinking, self._eos_ids)
+        waiting.request.constraint = Constraint(matcher, params.thinking, self._eos_ids, ignores_eos=params.ignore_eos)
         return None
 
 
-def _refusal(message: str) -> FinishReason:
-    return FinishReason("abort", message=message, status=400, param="grammar")
+def _refusal(message: str, param: str | None = "grammar") -> FinishReason:
+    return FinishReason("abort", message=message, status=400, param=param)

@@ -19,10 +19,12 @@ class Grammar:
         kind: json_schema, choice (a list of strings) and structural_tag are JSON texts; ebnf is GBNF, with a rule
             `root`; lark is llguidance's dialect, with a rule `start` (special tokens are written <|like_this|>).
         text: in that notation.
+        parts: the JSON schemas within it, each with the field that it came from, for messages.
     """
 
     kind: GrammarKind
     text: str
+    parts: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, kind: GrammarKind, value: object, param: str) -> Self:

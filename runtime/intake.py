@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from palladio.runtime.constraint import Constraint
 from palladio.runtime.outputs import FinishReason, TokenOutput
 from palladio.runtime.request import Request
 from palladio.runtime.scheduled_batch import StepTokens
@@ -59,7 +60,12 @@ def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> F
     constraint = request.constraint
     assert constraint is not None
     constraint.accept(request.token_ids[-1])
-    finish = None
+    if constraint.is_over:
+        request.constraint = None
+        return None
+    finish = _verdict(request, constraint)
+    if finish is not None:
+        return finish
     forced = constraint.forced[: request.max_tokens - request.num_output_tokens]
     if len(forced) > 1 and request.may_jump and make_room(request, len(forced)):
         request.void_pending()
@@ -71,8 +77,11 @@ def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> F
                 break
             constraint.accept(token_id)
         request.prefill_end = len(request.token_ids)
-    if finish is None and constraint.error is not None:
+    return finish or _verdict(request, constraint)
+
+
+def _verdict(request: Request, constraint: Constraint) -> FinishReason | None:
+    """Whether the constraint ends the request."""
+    if constraint.error is not None:
         return constraint_failure(request, constraint.error)
-    if finish is None and constraint.has_ended:
-        return FinishReason("stop")
-    return finish
+    return FinishReason("stop") if constraint.has_ended else None

@@ -1,10 +1,11 @@
 """LlguidanceBackend: grammars compiled by llguidance for one tokenizer, and the token masks that follow from them.
 
 https://github.com/guidance-ai/llguidance: an Earley parser over derivative-based lexers, walked along a trie of all
-tokens. Its limits bound what a hostile grammar costs: a mask takes some 20 ms at most, then the grammar is refused.
+tokens. Its limits bound what a step costs that walks a hostile grammar; what they do not bound is refused here.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 import llguidance
@@ -16,10 +17,14 @@ from palladio.runtime.constraint import Matcher
 from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.grammar_backend import JsonFormat
 from palladio.runtime.grammar_spec import Grammar
-from palladio.runtime.json_schemas import locate_error, without_annotations
+from palladio.runtime.json_schemas import least_items, locate_error, without_annotations
+from palladio.runtime.repetition import forced_length
 from palladio.runtime.structural_tags import structural_tag_lark
 
-MAX_GRAMMAR_BYTES = 1 << 20
+_LOST = ("InternalError", "NoExtensionBias")  # reasons to stop before the text is complete
+_LISTING = re.compile(r"\d+ \|")
+MAX_GRAMMAR_BYTES = 1 << 18
+MAX_FORCED_CHARACTERS = 1 << 15
 
 
 class LlguidanceGrammar:
@@ -48,7 +53,9 @@ class LlguidanceMatcher:
 
     @property
     def error(self) -> str | None:
-        return _first_line(self.native.get_error()) if self.native.is_error() else None
+        if self.native.is_stopped() and self.native.stop_reason() in _LOST:
+            return "no text of its language begins like this"
+        return _readable(self.native.get_error()) if self.native.is_error() else None
 
     @property
     def is_stopped(self) -> bool:
@@ -93,16 +100,18 @@ class LlguidanceBackend:
 
     def compile(self, grammar: Grammar) -> LlguidanceGrammar:
         """See grammar_backend.GrammarBackend."""
-        if len(grammar.text.encode()) > MAX_GRAMMAR_BYTES:
-            raise InvalidRequestError(f"the grammar is over the limit of {MAX_GRAMMAR_BYTES} bytes", param="grammar")
+        _check_size(grammar)
         native = self._translate(grammar)
         error = self._refusal(native)
         if error is not None:
-            where = self._locate(grammar, error)
-            raise InvalidRequestError(
-                f"the grammar ({grammar.kind}) is malformed, or not supported{where}: {error}", param="grammar"
-            )
-        return LlguidanceGrammar(llguidance.LLMatcher(self._tokenizer, native, log_level=0, limits=self._limits))
+            raise self._explain(grammar, error)
+        matcher = llguidance.LLMatcher(self._tokenizer, native, log_level=0, limits=self._limits)
+        compiled = LlguidanceGrammar(matcher)
+        first = compiled.new_matcher()
+        first.native.compute_bitmask()  # only now is it found out
+        if first.error is not None:
+            raise InvalidRequestError(f"the grammar ({grammar.kind}) cannot be used: {first.error}", param="grammar")
+        return compiled
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a text, without special ones: what a matcher can be asked about."""
@@ -135,6 +144,8 @@ class LlguidanceBackend:
             schema = {} if schema else {"not": {}}
         if not isinstance(schema, Mapping):
             raise ValueError("a JSON schema must be an object")
+        if least_items(schema) > MAX_FORCED_CHARACTERS:
+            raise ValueError(f"minItems asks for more than {MAX_FORCED_CHARACTERS} items")
         schema = without_annotations(schema)
         return llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=self._json_format.options())  # type: ignore[arg-type]
 
@@ -142,13 +153,21 @@ class LlguidanceBackend:
         is_error, messages = llguidance.LLMatcher.validate_grammar_with_warnings(
             native, self._tokenizer, limits=self._limits
         )
-        return messages[0].strip() if is_error else None
+        return _readable(messages[0]) if is_error else None
 
-    def _locate(self, grammar: Grammar, error: str) -> str:
-        if grammar.kind != "json_schema":
-            return ""
-        path = locate_error(json.loads(grammar.text), error, lambda schema: self._refusal(self._json_schema(schema)))
-        return f" at {path}"
+    def _explain(self, grammar: Grammar, error: str) -> InvalidRequestError:
+        """The refusal, with the place that is to blame: one of the grammar's parts, or one of a schema's."""
+        for name, text in grammar.parts:
+            schema = json.loads(text)
+            reason = self._refusal(self._json_schema(schema))
+            if reason is not None:
+                return InvalidRequestError(f"{name}{self._locate(schema, reason)}: {reason}", param=name)
+        where = self._locate(json.loads(grammar.text), error) if grammar.kind == "json_schema" else ""
+        message = f"the grammar ({grammar.kind}) is malformed, or not supported{where}: {error}"
+        return InvalidRequestError(message, param="grammar")
+
+    def _locate(self, schema: object, error: str) -> str:
+        return f" at {locate_error(schema, error, lambda part: self._refusal(self._json_schema(part)))}"
 
     def _is_special(self, text: str) -> bool:
         """Whether this text is one special token."""
@@ -156,10 +175,34 @@ class LlguidanceBackend:
         return len(ids) == 1 and self._tokenizer.is_special_token(ids[0])
 
 
+def _check_size(grammar: Grammar) -> None:
+    """
+    Raises:
+        InvalidRequestError: it is too long, or the text that its counts ask for is.
+    """
+    size = len(grammar.text.encode("utf-8", "surrogatepass"))
+    if size > MAX_GRAMMAR_BYTES:
+        raise InvalidRequestError(f"the grammar is over the limit of {MAX_GRAMMAR_BYTES} bytes", param="grammar")
+    length = 0 if grammar.kind == "choice" else forced_length(grammar.text)
+    if length > size + MAX_FORCED_CHARACTERS:
+        raise InvalidRequestError(
+            f"the counts of the grammar ({grammar.kind}) ask for at least some {length} characters, over the limit of "
+            f"{MAX_FORCED_CHARACTERS}: lower them",
+            param="grammar",
+        )
+
+
 def _choice(choices: object) -> str:
     if not isinstance(choices, list) or not choices or not all(isinstance(text, str) and text for text in choices):
         raise ValueError("a choice must be a list of non-empty strings")
-    return llguidance.grammar_from("lark", "start: " + " | ".join(json.dumps(text) for text in choices))
+    # One terminal: as alternatives of a rule, each would be an item of the parser.
+    return llguidance.grammar_from("lark", "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, choices)))
+
+
+def _readable(message: str) -> str:
+    """The library's message in one line, without the listing of the grammar, which is not what the client wrote."""
+    lines = [line.strip() for line in message.splitlines()]
+    return " ".join(line for line in lines if line.strip("^") not in ("", "<non-verbose/>") and not _LISTING.match(line))
 
 
 def _first_line(text: str) -> str:

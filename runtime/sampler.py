@@ -4,7 +4,7 @@ What happens to a row of logits, in order:
 
 0. tokens that the request's grammar forbids are dropped;
 1. logit_bias is added;
-2. stop ids are suppressed until min_tokens is reached;
+2. stop ids are suppressed until min_tokens is reached, unless the grammar allows nothing else;
 3. the penalties: repetition, then frequency and presence;
 4. a greedy row (temperature below 1e-6, or top_k 1) takes the largest, the lowest id of equals, and is done;
 5. temperature;
@@ -238,7 +238,9 @@ def _adjust(logits: jax.Array, state: SamplerState, batch: SamplingBatch) -> jax
     logits = logits.at[row, bias_ids].add(state.bias_values[slots], mode="drop")
     too_early = batch.positions < batch.min_position
     stop_ids = jnp.where(too_early[:, None], state.stop_ids[slots], vocab_size)
-    logits = logits.at[row, stop_ids].set(-jnp.inf, mode="drop")
+    suppressed = logits.at[row, stop_ids].set(-jnp.inf, mode="drop")
+    has_others = jnp.isfinite(suppressed).any(axis=-1, keepdims=True)  # a grammar may leave nothing else
+    logits = jnp.where(has_others, suppressed, logits)
 
     counts = _rows(state.output_counts, slots)
     seen = counts > 0

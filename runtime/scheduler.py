@@ -74,11 +74,8 @@ class Scheduler:
         Raises:
             OverloadedError: the queue is full.
         """
-        limit = self.limits.max_queued
-        if limit is not None and len(self.waiting) >= limit and not is_accepted:
-            raise OverloadedError(
-                f"The queue is full ({limit} requests wait, --max-queued-requests {limit}); try again later"
-            )
+        if not is_accepted:
+            self.check_queue()
         assert request.request_id not in self._requests, f"request id {request.request_id} is in use"
         self._requests[request.request_id] = request
         request.trace.queued = time.time()
@@ -86,6 +83,14 @@ class Scheduler:
         request.wait_mark = self.clock.join("step" if not len(self.waiting) else None)
         self.waiting.add(request)
         self._deadlines.add(request)
+
+    def check_queue(self, num_elsewhere: int = 0) -> None:
+        """Raises OverloadedError if the queue is full. Args: num_elsewhere: requests that will be queued."""
+        limit = self.limits.max_queued
+        if limit is not None and len(self.waiting) + num_elsewhere >= limit:
+            raise OverloadedError(
+                f"The queue is full ({limit} requests wait, --max-queued-requests {limit}); try again later"
+            )
 
     def abort(self, request_id: str) -> bool:
         """Ends a request without output; False if it is not here (any more)."""

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from palladio.runtime.json_schemas import without_annotations
+
 _TEXT = r"TAG_TEXT: /(.|\n)*/"
 
 
@@ -50,7 +52,7 @@ def _read(tag: object) -> tuple[list[dict[str, Any]], Sequence[str]]:
         end, schema = structure.get("end", ""), structure.get("schema", {})
         if not isinstance(end, str) or not isinstance(schema, Mapping):
             raise ValueError(f"structures.{number} must have an end, a string, and a schema, an object")
-        structures.append({"begin": structure["begin"], "end": end, "schema": schema})
+        structures.append({"begin": structure["begin"], "end": end, "schema": without_annotations(schema)})
     return structures, triggers
 
 

@@ -40,6 +40,7 @@ class ScriptedConstraint:
     """
 
     error: str | None = None
+    is_over = False
 
     def __init__(self) -> None:
         self.forced: list[int] = []

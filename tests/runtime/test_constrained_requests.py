@@ -1,9 +1,10 @@
 """Requests with grammars on real programs: every output is in its grammar, and is the same whatever else runs."""
 
 import collections
-import concurrent.futures
+import dataclasses
 import json
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ import numpy as np
 import pytest
 
 from palladio.runtime import engine_core, grammar_desk
+from palladio.runtime.errors import InvalidRequestError, OverloadedError
+from palladio.runtime.grammar_compiler import Compilation, GrammarCompiler
+from palladio.runtime.grammar_desk import GrammarDesk
 from palladio.runtime.grammar_spec import Grammar, Thinking
+from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason
+from palladio.runtime.request import Request
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 from tests.runtime.test_out_of_memory import fail_once
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt, record_batches
@@ -192,6 +199,34 @@ def test_a_budget_without_a_grammar(tiny: TinyEngine, tokenizer: Tokenizer) -> N
     assert len(tokens) == 20
 
 
+def test_a_spent_budget_constrains_nothing(tiny: TinyEngine, tokenizer: Tokenizer) -> None:
+    """The request runs ahead of the host again, like any other."""
+    start, end = (tokenizer.encode(tag)[0] for tag in ("<think>", "</think>"))
+    core = tiny.core()
+    batches = record_batches(core)
+    collector = Collector(core)
+    thinking = Thinking((start,), (end,), begun=True, budget=4)
+    collector.add("a", random_prompt(6), thinking=thinking, max_tokens=20)
+    collector.run()
+    assert batches[-1].rows[0].request.constraint is None
+
+
+def test_ends_of_sequence_are_ignored_while_there_is_more(tiny: TinyEngine) -> None:
+    request = {"prompt": random_prompt(6), "temperature": 1.0, "max_tokens": 30, "ignore_eos": True, "seed": 1}
+    collector = run(tiny, {"a": {**request, "grammar": Grammar("regex", "[a-z]+"), "logit_bias": {EOS: 50.0}}})
+    assert EOS not in collector.tokens["a"]
+    assert collector.finish["a"].type == "length"
+
+
+def test_min_tokens_against_a_grammar(tiny: TinyEngine, tokenizer: Tokenizer) -> None:
+    """Where the grammar leaves only a stop id, that comes, early as it is; never a token that is not allowed."""
+    letter = tokenizer.encode("a")[0]
+    request = {"prompt": random_prompt(6), "grammar": Grammar("regex", "aaaa"), "max_tokens": 30, "min_tokens": 5}
+    collector = run(tiny, {"a": {**request, "stop_ids": (letter,)}})
+    assert set(tokenizer.decode(collector.tokens["a"])) == {"a"}
+    assert collector.finish["a"].type == "stop"
+
+
 def test_the_end_of_a_grammar_ends_the_output(tiny: TinyEngine) -> None:
     """Whatever the request says about ends."""
     request = {"prompt": random_prompt(6), "grammar": Grammar("choice", '["Paris"]'), "max_tokens": 40}
@@ -241,7 +276,7 @@ def test_requests_that_wait_for_their_grammar(tiny: TinyEngine) -> None:
 def test_a_grammar_that_takes_too_long(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request's own deadline, then the desk's; and neither keeps another from its turn."""
     core = tiny.core()
-    never: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    never = Compilation()
     monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar: never)
     collector = Collector(core)
     options = RequestOptions(timeout=0.05)
@@ -252,17 +287,62 @@ def test_a_grammar_that_takes_too_long(tiny: TinyEngine, monkeypatch: pytest.Mon
         collector.step()
     assert collector.finish["plain"].type == "length"
     assert collector.finish["late"].status == 504
+    collector.add("slower", random_prompt(6), grammar=FRANCE)
     monkeypatch.setattr(grammar_desk, "MAX_SECONDS", 0.0)
+    while "slow" not in collector.finish:
+        collector.step()
+    assert collector.finish["slow"].status == 503, "no thread has taken it up"
     collector.run()
-    assert collector.finish["slow"].status == 400
-    assert "did not compile within" in collector.finish["slow"].message
+
+
+def test_a_grammar_that_is_taken_up_and_takes_too_long(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = tiny.core()
+    slow = Compilation()
+    slow.result.set_running_or_notify_cancel()
+    slow.started = time.monotonic() - 2 * grammar_desk.MAX_SECONDS
+    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar: slow)
+    collector = Collector(core)
+    collector.add("a", random_prompt(6), grammar=FRANCE)
+    collector.run()
+    assert collector.finish["a"].status == 400
+    assert "did not compile within" in collector.finish["a"].message
+
+
+def test_what_nobody_waits_for_is_not_compiled(tiny_dir: Path) -> None:
+    """Grammars of requests that went away do not keep others from their turn."""
+    release, compiled = threading.Event(), []
+
+    class Slow:
+        def compile(self, grammar: Grammar) -> Any:
+            compiled.append(grammar.text)
+            release.wait(30)
+            raise InvalidRequestError("no")
+
+        def fill(self, matchers: Any, masks: Any) -> None:
+            raise AssertionError
+
+    desk = GrammarDesk(GrammarCompiler(Slow), (EOS,))
+    params = SamplingParams(max_tokens=5, seed=0)
+    for number in range(12):
+        grammar = Grammar("regex", f"a{number % 10}")
+        message = AddRequest(str(number), [5], dataclasses.replace(params, grammar=grammar), [], 0.0)
+        desk.add(Request.from_message(message))
+    for number in range(10):  # 10 and 11 wait for the grammars of 0 and 1
+        desk.abort(str(number))
+    release.set()
+    ended = set()
+    while len(ended) < 2:
+        ended |= {request.request_id for request, failure in desk.take(wait=True) if failure is not None}
+    assert ended == {"10", "11"}
+    assert len(set(compiled)) < 10, "those that no thread had begun are not begun"
+    desk.close()
 
 
 def test_a_library_that_fails(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request hears of it, and nobody else."""
     core = tiny.core()
-    broken: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    broken.set_exception(ImportError("No module named 'llguidance'"))
+    broken = Compilation()
+    broken.result.set_exception(ImportError("No module named 'llguidance'"))
     monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar: broken)
     collector = Collector(core)
     collector.add("a", random_prompt(6), grammar=FRANCE)
@@ -276,11 +356,14 @@ def test_a_library_that_fails(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch)
 def test_a_full_queue(tiny: TinyEngine) -> None:
     core = tiny.core(max_queued_requests=2)
     collector = Collector(core)
-    for number in range(4):
+    for number in range(2):
         collector.add(str(number), random_prompt(6), grammar=FRANCE, max_tokens=60)
+    for grammar in (FRANCE, None):  # those that wait for their grammar count, whoever comes
+        with pytest.raises(OverloadedError, match="queue is full"):
+            collector.add("late", random_prompt(6), grammar=grammar, max_tokens=60)
+    collector.tokens.pop("late", None)
     collector.run()
-    ends = [(finish.type, finish.status) for finish in collector.finish.values()]
-    assert sorted(ends) == [("abort", 503)] * 2 + [("stop", 0)] * 2
+    assert [finish.type for finish in collector.finish.values()] == ["stop"] * 2
 
 
 def test_other_requests_pay_nothing(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from palladio.runtime.grammar_backend import JsonFormat
 from palladio.runtime.grammar_compiler import GrammarCompiler, load_backend
 from palladio.runtime.grammar_spec import Grammar, GrammarKind
 from palladio.runtime.llguidance_backend import MAX_GRAMMAR_BYTES, LlguidanceBackend, check_whitespace
+from palladio.runtime.repetition import forced_length
 from palladio.runtime.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import VOCAB_SIZE
 
@@ -109,6 +110,8 @@ def test_a_trigger_that_is_a_special_token(backend: LlguidanceBackend, tokenizer
         ("json_schema", '{"minimum": 5, "maximum": 3, "type": "integer"}', "greater than maximum"),
         ("json_schema", '{"enum": []}', "Unsatisfiable"),
         ("json_schema", "[" * 5000, "malformed"),
+        ("json_schema", '{"$ref": "#"}', "no text of its language"),
+        ("regex", "\ud800", "malformed|cannot"),
         ("regex", "(a", "unclosed group"),
         ("regex", "(?=a)b", "look-around"),
         ("ebnf", "root ::= b", "Rule 'b' not found"),
@@ -126,6 +129,55 @@ def test_what_is_refused(backend: LlguidanceBackend, kind: GrammarKind, text: st
     assert caught.value.param == "grammar"
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "(ab){1000000}"),
+        ("regex", "x((((a{40}){40}){40}){40})"),
+        ("regex", "[ab](bc){300000}"),
+        ("lark", 'start: "a"{100000}'),
+        ("json_schema", '{"type": "string", "pattern": "^(ab){500000}$"}'),
+        ("json_schema", '{"minItems": 900, "items": {"minItems": 900, "items": {"const": "x"}}, "type": "array"}'),
+    ],
+)
+def test_a_short_grammar_for_an_endless_text(backend: LlguidanceBackend, kind: GrammarKind, text: str) -> None:
+    """What leaves no choice is found out while every request waits."""
+    begun = time.monotonic()
+    with pytest.raises(InvalidRequestError, match=r"asks? for"):
+        backend.compile(Grammar(kind, text))
+    assert time.monotonic() - begun < 1.0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        ("abc", 3),
+        ("a{3}", 3),
+        ("(ab){3}c", 7),
+        (r"\d{4}-[0-9]{2}", 4 + 1 + 4 + 2),
+        ("((a){10}){10}", 100),
+        ("a{0,9}", 1),
+    ],
+)
+def test_forced_length(pattern: str, length: int) -> None:
+    assert forced_length(pattern) == length
+
+
+def test_many_choices(backend: LlguidanceBackend, tokenizer: Tokenizer) -> None:
+    choices = [f"choice {number}" for number in range(10_000)]
+    grammar = Grammar("choice", json.dumps(choices))
+    assert takes(backend, tokenizer, grammar, "choice 777")
+    assert not takes(backend, tokenizer, grammar, "choice 10000")
+
+
+def test_parts_are_named(backend: LlguidanceBackend) -> None:
+    parts = (("tools.0", '{"type": "object"}'), ("tools.1", '{"properties": {"x": {"not": {}}}}'))
+    text = 'start: "a" %json {"properties": {"x": {"not": {}}}}'
+    with pytest.raises(InvalidRequestError, match=r'^tools\.1 at #/properties/x: .*"not"') as caught:
+        backend.compile(Grammar("lark", text, parts))
+    assert caught.value.param == "tools.1"
+
+
 HOSTILE = {
     "deep": {
         "allOf": [{"anyOf": [{"properties": {f"k{i}{j}": {"type": "string"}}} for i in range(6)]} for j in range(7)]
@@ -133,6 +185,7 @@ HOSTILE = {
     "wide": {"properties": {f"p{i}": {"type": "string"} for i in range(3000)}},
     "counted": {"type": "array", "items": {"type": "array", "maxItems": 100_000}, "maxItems": 100_000},
     "nested counts": {"type": "string", "pattern": "((((a{1,99}){1,99}){1,99}){1,99}){1,99}"},
+    "forced": {"type": "array", "items": {"const": "abcdefgh" * 9}, "minItems": 3000},
     "ambiguous": {"type": "string", "pattern": "^(a|a?){1,1000}(b{1,1000}c){1,1000}$"},
     "blown up automaton": {"type": "string", "pattern": "^(a|b)*a(a|b){200}$"},
     "a loop": {"allOf": [{"$ref": "#"}]},
@@ -233,7 +286,10 @@ def test_grammars_are_kept(tiny_dir: Path) -> None:
     one = compiler.compile(Grammar("regex", "a"))
     assert compiler.compile(Grammar("regex", "a")) is one
     assert compiler.compile(Grammar("regex", "b")) is not one
-    assert isinstance(compiler.compile(Grammar("regex", "(")).exception(), InvalidRequestError)
+    assert isinstance(compiler.compile(Grammar("regex", "(")).result.exception(), InvalidRequestError)
+    large = [compiler.compile(Grammar("regex", f"{n}" * 200_000)) for n in range(25)]
+    assert compiler.compile(Grammar("regex", "a")) is not one, "as many bytes as are kept have come since"
+    assert compiler.compile(Grammar("regex", "24" * 200_000)) is large[-1]
     compiler.close()
 
 
