@@ -17,7 +17,7 @@ TORCH_ARGS ?=
 
 BIN := $(VENV)/bin
 
-.PHONY: help serve test test-slow conformance lint format wheel docs clean
+.PHONY: help serve test test-slow conformance clients lint format wheel docs clean
 
 help:
 	@printf '%s\n' \
@@ -25,6 +25,7 @@ help:
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
 	  'make test-slow  the tests that take minutes' \
 	  'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
+	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
@@ -42,6 +43,9 @@ test-slow: $(VENV)/.installed-dev
 
 conformance: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)
+
+clients: $(VENV)/.installed
+	PATH="$(abspath $(BIN)):$$PATH" scripts/clients $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lint

@@ -15,11 +15,15 @@ from palladio.runtime.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessagePiece:
-    """What became certain of a message: one of the three."""
+    """What became certain of a message: one of the three.
+
+    Attributes:
+        call: one piece of one call, since there are clients that read only the first of a chunk's `tool_calls`.
+    """
 
     reasoning: str = ""
     content: str = ""
-    calls: tuple[ToolDelta, ...] = ()
+    call: ToolDelta | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,9 +122,9 @@ class MessageParser:
     def _add_read(self, read: ToolPiece) -> None:
         if read.content:
             self._add(MessagePiece(content=read.content))
-        if read.calls:
-            self.num_calls = max(self.num_calls, read.calls[-1].index + 1)
-            self._add(MessagePiece(calls=read.calls))
+        for call in read.calls:
+            self.num_calls = max(self.num_calls, call.index + 1)
+            self._add(MessagePiece(call=call))
 
     def _add(self, piece: MessagePiece) -> None:
         self._release()
@@ -149,7 +153,7 @@ class ChatMessage:
         """Of a whole text."""
         pieces = parser.feed(text) + parser.finish()
         calls: dict[int, dict[str, Any]] = {}
-        for delta in (delta for piece in pieces for delta in piece.calls):
+        for delta in (piece.call for piece in pieces if piece.call is not None):
             if delta.index not in calls:
                 function = {"name": delta.name, "arguments": ""}
                 calls[delta.index] = {"id": delta.id, "type": "function", "function": function}
@@ -173,8 +177,8 @@ def delta_fields(piece: MessagePiece) -> dict[str, Any]:
     """OpenAI's `delta` of a piece."""
     if piece.reasoning:
         return {"content": None, "reasoning_content": piece.reasoning, "reasoning": piece.reasoning}
-    if piece.calls:
-        return {"content": None, "reasoning_content": None, "tool_calls": [_call_delta(call) for call in piece.calls]}
+    if piece.call is not None:
+        return {"content": None, "reasoning_content": None, "tool_calls": [_call_delta(piece.call)]}
     return {"content": piece.content, "reasoning_content": None}
 
 

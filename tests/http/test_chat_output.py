@@ -36,7 +36,7 @@ def read(parser: MessageParser, pieces: list[str]) -> tuple[str, str, dict[int, 
     """(reasoning, content, calls by index)."""
     found = [piece for text in pieces for piece in parser.feed(text)] + parser.finish()
     calls: dict[int, tuple[str, str]] = {}
-    for delta in (delta for piece in found for delta in piece.calls):
+    for delta in (piece.call for piece in found if piece.call is not None):
         name, arguments = calls.get(delta.index, (delta.name, ""))
         calls[delta.index] = (name, arguments + delta.arguments)
     return "".join(piece.reasoning for piece in found), "".join(piece.content for piece in found), calls
@@ -75,7 +75,7 @@ def test_reasoning_in_one_piece_comes_before_what_follows() -> None:
     pieces = [piece for character in f"<think>I must look.</think>{HERMES}" for piece in parser.feed(character)]
     assert [piece.reasoning for piece in pieces if piece.reasoning] == ["I must look."]
     assert pieces[0].reasoning
-    assert pieces[1].calls[0].name == "look"
+    assert pieces[1].call.name == "look"
 
 
 FRAGMENTS = ["<think>", "</think>", "\n", " ", "a", "b c", "<", HERMES, "<tool_call>", HARMONY, ANALYSIS, "<|channel|>"]

@@ -68,6 +68,7 @@ def streamed(client: openai.OpenAI, **body: Any) -> tuple[str, list[dict[str, An
     for chunk in client.chat.completions.create(model=MODEL, stream=True, **body):
         (choice,) = chunk.choices
         content += choice.delta.content or ""
+        assert len(choice.delta.tool_calls or []) <= 1  # Instructor reads the first one only
         for delta in choice.delta.tool_calls or []:
             if delta.index == len(calls):
                 assert (delta.type, bool(delta.id), bool(delta.function.name)) == ("function", True, True)
@@ -79,8 +80,9 @@ def streamed(client: openai.OpenAI, **body: Any) -> tuple[str, list[dict[str, An
     return content, calls, reason
 
 
-def test_calls_in_an_answer_and_in_a_stream(start: Callable[..., openai.OpenAI]) -> None:
-    client = start()
+@pytest.mark.parametrize("stream_interval", [1, 1000])
+def test_calls_in_an_answer_and_in_a_stream(start: Callable[..., openai.OpenAI], stream_interval: int) -> None:
+    client = start(stream_interval=stream_interval)
     choice = client.chat.completions.create(model=MODEL, messages=USER, tools=TOOLS).choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content == "I look."
