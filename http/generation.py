@@ -19,6 +19,7 @@ from palladio.runtime.sglang_format import Job
 T = TypeVar("T")
 Outputs = AsyncGenerator[RequestOutput, None]
 
+MAX_GRAMMAR_BYTES = 16 * 1024 * 1024  # of all samples: each is told its grammar
 MAX_SAMPLES = 4096  # prompts × n in one request; more would hold one connection for very long
 
 
@@ -95,6 +96,7 @@ class OutputStream:
 
     async def start(self) -> Self:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
+        _check_grammars(self._jobs)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._context.track(self._name, [job.request_id for job in self._jobs]))
             self._begin_record(stack)
@@ -131,6 +133,16 @@ class OutputStream:
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._stack.__aexit__(kind, exc, traceback)
+
+
+def _check_grammars(jobs: Sequence[Job]) -> None:
+    size = sum(job.params.n * len(job.params.grammar.text) for job in jobs if job.params.grammar is not None)
+    if size > MAX_GRAMMAR_BYTES:
+        raise InvalidRequestError(
+            f"the grammar of all samples together is {size} characters, over the limit of {MAX_GRAMMAR_BYTES}: "
+            "lower n, send fewer prompts, or a smaller grammar",
+            param="grammar",
+        )
 
 
 def _ignore(_output: RequestOutput) -> None:

@@ -119,6 +119,7 @@ def error_of(response: httpx.Response, status: int = 400) -> dict:
         ({"regex": "a+", "ebnf": 'root ::= "a"'}, "ebnf", "regex and ebnf exclude each other"),
         ({"regex": ""}, "regex", "empty"),
         ({"json_schema": "{}", "guided_json": {}}, "guided_json", "exclude each other"),
+        ({"guided_choice": ["x" * 200_000], "n": 100}, "guided_choice", "over the limit"),
         ({"guided_choice": [1]}, "guided_choice.0", "string"),
         ({"structured_outputs": {"jsom": {}}}, "structured_outputs.jsom", "unknown"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "json, regex"),
