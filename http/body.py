@@ -2,11 +2,11 @@
 
 from typing import Any, Generic, TypeVar
 
-import orjson
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from palladio.http.errors import ErrorBody, HttpError
+from palladio.http.nesting import read_json
 from palladio.http.protocol import WireModel
 from palladio.runtime.errors import InvalidRequestError, RequestAbortedError
 
@@ -57,7 +57,4 @@ def _inline(node: Any, definitions: dict[str, Any]) -> Any:
 def _decode(raw: bytes) -> object:
     if not raw:
         raise InvalidRequestError("the request body is empty; it must be a JSON object", code="invalid_json")
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError as exc:
-        raise InvalidRequestError(f"the request body is not valid JSON: {exc}", code="invalid_json") from None
+    return read_json(raw, "the request body", code="invalid_json")

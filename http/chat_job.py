@@ -10,9 +10,11 @@ from palladio.http.protocol_chat import ChatRequest
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.reasoning.plan import ReasoningPlan
 from palladio.http.sampling import check_scoring_only, client_names, sampling_params
-from palladio.http.structured_output import grammar_field
-from palladio.http.tools import ToolPlan
+from palladio.http.structured_output import structured_output
+from palladio.http.text_encoder import run_encoding
+from palladio.http.tools import ToolPlan, tools_size
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.sampling_params import SamplingParams
 
 
@@ -43,16 +45,15 @@ class ChatJob:
         if body.top_logprobs is not None and not body.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
         tokenizer = context.tokenizer
-        tools = ToolPlan.of(body, context.tool_format, tokenizer)
+        grammar, grammar_field = structured_output(body)
+        tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
+        tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
         variables = context.chat_template.variables(tokenizer, tools=tools.template_tools is not None)
         reasoning = ReasoningPlan.of(body, context.reasoning, variables)
-        names = {"max_tokens": limit_name, "logprobs": "top_logprobs"}
+        asks = "tools" if grammar is None and tools.grammar is not None else grammar_field
+        names = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": asks}
         with client_names(names | {"prompt": "messages"}, names):
-            params = _params(body, context, limit_name)
-            if params.grammar is not None:
-                names["grammar"] = grammar_field(body)
-            elif tools.grammar is not None:
-                names["grammar"] = "tools"
+            params = _params(body, context, limit_name, grammar)
             prompt = await context.chat_template.encode(
                 context.encoder,
                 body.messages,
@@ -62,7 +63,9 @@ class ChatJob:
                 kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
                 tools=tools.template_tools,
             )
-        grammar, end = tools.grammar_with(params.grammar), PromptEnd(prompt.text, prompt.continued)
+        if tools.grammar is not None or grammar is not None:
+            grammar = await run_encoding(lambda: tools.grammar_with(grammar, grammar_field), size)
+        end = PromptEnd(prompt.text, prompt.continued)
         params = dataclasses.replace(
             params,
             grammar=grammar,
@@ -72,8 +75,8 @@ class ChatJob:
         return cls(prompt, params, MessagePlan(reasoning, end, tools.new_parser if tools.reads_calls else None), names)
 
 
-def _params(body: ChatRequest, context: Context, limit_name: str) -> SamplingParams:
+def _params(body: ChatRequest, context: Context, limit_name: str, grammar: Grammar | None) -> SamplingParams:
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     check_scoring_only(body, max_tokens, limit_name)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=logprobs)
+    return sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=logprobs, grammar=grammar)

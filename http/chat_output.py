@@ -77,7 +77,7 @@ class MessageParser:
         self._reasoning = reasoning
         self._tools = tools
         self._plan = plan
-        self._gathered = ""  # reasoning that is to be sent in one piece
+        self._gathered: list[str] = []  # reasoning that is to be sent in one piece
         self._pieces: list[MessagePiece] = []
 
     def feed(self, text: str) -> list[MessagePiece]:
@@ -117,7 +117,7 @@ class MessageParser:
         elif self._plan.streams:
             self._pieces.append(MessagePiece(reasoning=text))
         else:
-            self._gathered += text
+            self._gathered.append(text)
 
     def _add_read(self, read: ToolPiece) -> None:
         if read.content:
@@ -132,8 +132,8 @@ class MessageParser:
 
     def _release(self) -> None:
         if self._gathered:
-            self._pieces.append(MessagePiece(reasoning=self._gathered))
-            self._gathered = ""
+            self._pieces.append(MessagePiece(reasoning="".join(self._gathered)))
+            self._gathered.clear()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

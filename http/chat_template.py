@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from palladio.http.chat_messages import content_text, continues_final_message, template_messages
 from palladio.http.config import HttpConfig
 from palladio.http.template_calls import takes_arguments_as_text
@@ -79,10 +81,7 @@ class ChatTemplate:
             continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
             return ChatPrompt(text, token_ids, content_text(messages[-1]) if continues else None)
 
-        size = sum(len(content) for m in messages if isinstance(content := m.get("content"), str | list))
-        parts = (part for m in messages if isinstance(content := m.get("content"), list) for part in content)
-        size += sum(len(text) for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
-        return await run_encoding(run, size)
+        return await run_encoding(run, _size(messages, tools))
 
     def render(
         self,
@@ -157,6 +156,13 @@ class ChatTemplate:
             found = self._facts[template] = TemplateFacts.of(template)
             logger.info("Detected chat template content format: %s", found.content_format)
         return found
+
+
+def _size(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> int:
+    """About how many characters there are to render."""
+    values = [value for message in messages for value in message.values()]
+    others = [value for value in values if not isinstance(value, str)]
+    return sum(len(value) for value in values if isinstance(value, str)) + len(orjson.dumps((others, tools)))
 
 
 def load_template(name: str) -> str | dict[str, str]:

@@ -9,7 +9,10 @@ from pydantic import ConfigDict, Field
 from palladio.http.field_rules import screen
 from palladio.runtime.errors import InvalidRequestError
 
+MAX_PARSED_TEXT = 1 << 20  # characters
+
 RequestId = Annotated[str, Field(min_length=1, max_length=256)]
+ParsedText = Annotated[str, Field(max_length=MAX_PARSED_TEXT)]  # for a parser on its own
 
 
 class WireModel(pydantic.BaseModel):

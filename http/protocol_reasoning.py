@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from palladio.http.protocol import WireModel
+from palladio.http.protocol import ParsedText, WireModel
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -41,5 +41,5 @@ class ReasoningFields(WireModel):
 class SeparateReasoningRequest(WireModel):
     """POST /separate_reasoning."""
 
-    text: str
+    text: ParsedText
     reasoning_parser: Annotated[str, Field(min_length=1)] | None = None

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from palladio.http.protocol import WireModel
+from palladio.http.protocol import ParsedText, WireModel
 
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
@@ -22,6 +22,6 @@ class ToolFields(WireModel):
 class ParseFunctionCallRequest(WireModel):
     """POST /parse_function_call."""
 
-    text: str
+    text: ParsedText
     tools: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
     tool_call_parser: Annotated[str, Field(min_length=1)] | None = None

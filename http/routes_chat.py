@@ -18,6 +18,7 @@ from palladio.http.protocol_chat import ChatRequest
 from palladio.http.request_record import Origin
 from palladio.http.sampling import client_names, request_name, request_options
 from palladio.http.sse import ChatChunks, EventStream, StreamSettings
+from palladio.http.text_encoder import run_encoding
 from palladio.runtime.sglang_format import Job
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -59,9 +60,8 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
                 return EventStream(stream, ChatChunks(settings, tokenizer))
             return EventStream(stream, MessageChunks(settings, tokenizer, chat.plan, chat.params))
         choices, usage = await until_disconnect(request.receive, collect(stream))
-    answer: dict[str, Any] = head | {"choices": [_choice(choice, body, chat, tokenizer) for choice in choices]}
-    _count_reasoning(usage, choices, chat, tokenizer)
-    answer["usage"] = usage.as_dict()
+    size = sum(len(choice.text) for choice in choices)
+    answer: dict[str, Any] = await run_encoding(lambda: head | _read(choices, usage, body, chat, tokenizer), size)
     if body.prompt_logprobs is not None:
         answer["prompt_logprobs"] = prompt_logprobs(tokenizer, choices[0].prompt_logprobs, body.prompt_logprobs)
     if body.return_token_ids:
@@ -69,6 +69,15 @@ async def _complete(context: Context, request: Request, body: ChatRequest) -> Re
     if body.return_timings:
         answer["timings"] = usage.timings()
     return Response(orjson.dumps(answer), media_type="application/json")
+
+
+def _read(
+    choices: list[Choice], usage: Usage, body: ChatRequest, chat: ChatJob, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """What is made of the samples' texts, and of their tokens."""
+    answers = [_choice(choice, body, chat, tokenizer) for choice in choices]
+    _count_reasoning(usage, choices, chat, tokenizer)
+    return {"choices": answers, "usage": usage.as_dict()}
 
 
 def _choice(choice: Choice, body: ChatRequest, chat: ChatJob, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.request_record import Origin
 from palladio.http.sampling import check_scoring_only, client_names, request_name, request_options, sampling_params
 from palladio.http.sse import CompletionChunks, EventStream, StreamSettings
-from palladio.http.structured_output import grammar_field
+from palladio.http.structured_output import structured_output
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import Job
 
@@ -43,14 +44,15 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     received = time.time()
     origin = Origin.of(request, no_logs=body.no_logs, log_metrics=body.log_metrics)
     model = context.model_name(body.model)
-    params, options = _params(body, context), request_options(body)
+    grammar, grammar_field = structured_output(body)
+    params, options = _params(body, context, grammar), request_options(body)
     name = request_name(body, request.state.request_id)
     prompts = split_prompts(body.prompt, "prompt")
     check_num_samples(len(prompts), len(prompts) * params.n)
     prompt_ids = await encode_prompts(context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False)
     echoes = _echoes(context, prompts, params) if body.echo else None
     default_length = DEFAULT_MAX_TOKENS if body.max_tokens is None else None
-    names = {} if params.grammar is None else {"grammar": grammar_field(body)}
+    names = {"grammar": grammar_field}
     jobs = [
         Job(request_id, ids, params, position * params.n, default_length, options)
         for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
@@ -85,11 +87,13 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     return Response(orjson.dumps(answer), media_type="application/json")
 
 
-def _params(body: CompletionRequest, context: Context) -> SamplingParams:
+def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) -> SamplingParams:
     check_scoring_only(body, body.max_tokens, "max_tokens", echo=bool(body.echo))
     if body.logprobs is not None:
         _ = context.tokenizer  # the legacy arrays hold texts
-    params = sampling_params(body, context.sampling_defaults, max_tokens=body.max_tokens, logprobs=body.logprobs)
+    params = sampling_params(
+        body, context.sampling_defaults, max_tokens=body.max_tokens, logprobs=body.logprobs, grammar=grammar
+    )
     if body.echo and params.logprobs is not None:
         if body.stream and params.n > 1:
             raise InvalidRequestError("echo with logprobs takes n: 1 in a stream", param="n")

@@ -9,6 +9,7 @@ from palladio.http.context import Context
 from palladio.http.protocol_reasoning import SeparateReasoningRequest
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.reasoning.registry import NAMES, find_family
+from palladio.http.text_encoder import run_encoding
 from palladio.runtime.errors import InvalidRequestError
 
 
@@ -21,14 +22,18 @@ def reasoning_router(context: Context) -> APIRouter:
     ) -> dict[str, str]:
         """Splits a whole answer."""
         family = _family(context, body)
-        parser = family.new_parser(family.guess_end(body.text))
-        pieces = [*parser.feed(body.text), *parser.finish()]
-        return {
-            "reasoning_text": "".join(piece.reasoning for piece in pieces),
-            "text": "".join(piece.content for piece in pieces),
-        }
+        return await run_encoding(lambda: _separate(family, body.text), len(body.text))
 
     return router
+
+
+def _separate(family: ReasoningFamily, text: str) -> dict[str, str]:
+    parser = family.new_parser(family.guess_end(text))
+    pieces = [*parser.feed(text), *parser.finish()]
+    return {
+        "reasoning_text": "".join(piece.reasoning for piece in pieces),
+        "text": "".join(piece.content for piece in pieces),
+    }
 
 
 def _family(context: Context, body: SeparateReasoningRequest) -> ReasoningFamily:

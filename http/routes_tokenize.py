@@ -13,8 +13,8 @@ from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import is_token_ids
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.http.reasoning.plan import ReasoningPlan
-from palladio.http.text_encoder import TextEncoder
-from palladio.http.tools import ToolPlan
+from palladio.http.text_encoder import TextEncoder, run_encoding
+from palladio.http.tools import ToolPlan, tools_size
 from palladio.runtime.errors import InvalidRequestError
 
 _OF_MESSAGES = (
@@ -75,7 +75,9 @@ async def _tokenize(context: Context, encoder: TextEncoder, body: TokenizeReques
             chat_template_kwargs=body.chat_template_kwargs,
         )
         tokenizer = context.tokenizer
-        template_tools = ToolPlan.of(chat, context.tool_format, tokenizer).template_tools
+        tool_format = context.tool_format
+        plan = await run_encoding(lambda: ToolPlan.of(chat, tool_format, tokenizer), tools_size(chat))
+        template_tools = plan.template_tools
         variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
         reasoning = ReasoningPlan.of(chat, context.reasoning, variables)
         prompt = await context.chat_template.encode(

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.context import Context
 from palladio.http.protocol_tools import ParseFunctionCallRequest, ToolFields
+from palladio.http.text_encoder import run_encoding
 from palladio.http.tool_calls.base import ToolCallParser
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.tool_calls.registry import find_format
@@ -23,7 +24,8 @@ def tools_router(context: Context) -> APIRouter:
     ) -> dict[str, Any]:
         """The text without its calls, and the calls; `tool_index` is the place of the function in `tools`."""
         functions = offered_functions(ToolFields(tools=body.tools))
-        normal_text, calls = _parse(_format(context, body.tool_call_parser).new_parser(functions), body.text)
+        parser = _format(context, body.tool_call_parser).new_parser(functions)
+        normal_text, calls = await run_encoding(lambda: _parse(parser, body.text), len(body.text))
         places = {name: place for place, name in enumerate(functions)}
         return {
             "normal_text": normal_text,
@@ -52,9 +54,10 @@ def _parse(parser: ToolCallParser, text: str) -> tuple[str, list[tuple[str, str]
     """The text without its calls, and the name and arguments of each."""
     pieces = (parser.feed(text), parser.finish())
     names: dict[int, str] = {}
-    arguments: dict[int, str] = {}
+    arguments: dict[int, list[str]] = {}
     for delta in (delta for piece in pieces for delta in piece.calls):
         if delta.name is not None:
             names[delta.index] = delta.name
-        arguments[delta.index] = arguments.get(delta.index, "") + delta.arguments
-    return "".join(piece.content for piece in pieces), [(name, arguments[index]) for index, name in names.items()]
+        arguments.setdefault(delta.index, []).append(delta.arguments)
+    calls = [(name, "".join(arguments[index])) for index, name in names.items()]
+    return "".join(piece.content for piece in pieces), calls

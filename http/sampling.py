@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from palladio.http.protocol import SamplingFields
-from palladio.http.structured_output import structured_output
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 
@@ -21,6 +21,7 @@ def sampling_params(
     *,
     max_tokens: int | None,
     logprobs: int | None,
+    grammar: Grammar | None,
 ) -> SamplingParams:
     """Builds the parameters of a chat or text completion.
 
@@ -28,14 +29,14 @@ def sampling_params(
         body: the request.
         defaults: values of the fields that it does not give.
         max_tokens, logprobs: these two have route-specific meanings, so the route works them out.
+        grammar: of its `structured_output`.
 
     Raises:
         InvalidRequestError: a value is out of range.
     """
     values = body.model_dump(include=set(SAME_NAME))
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "no_stop_trim": _no_stop_trim(body)}
-    found = structured_output(body)
-    values["grammar"] = None if found is None else found[0]
+    values["grammar"] = grammar
     values["stop"] = body.stop or None  # "" and [] are how some clients spell "no stop strings"
     return SamplingParams.from_dict(values, defaults=defaults)
 
@@ -57,14 +58,18 @@ def client_names(params: Mapping[str, str], fields: Mapping[str, str]) -> Iterat
     Args:
         params: our name → the path in the client's request, for an error's `param`.
         fields: our name → the client's, for messages. Only whole words are replaced, so a name that is also a word of
-            English, such as prompt, has no place here.
+            English, such as prompt, has no place here. Of a grammar, which the message may quote, only "the grammar" at
+            its beginning is.
     """
     try:
         yield
     except InvalidRequestError as exc:
         message = str(exc)
-        for ours, theirs in fields.items():
-            message = re.sub(rf"\b{ours}\b", theirs, message)
+        if exc.param == "grammar":
+            message = re.sub(r"\Athe grammar\b", lambda _: f"the {fields.get('grammar', 'grammar')}", message)
+        elif exc.param is None or exc.param in params or exc.param in SamplingParams.__dataclass_fields__:
+            for ours, theirs in fields.items():
+                message = re.sub(rf"\b{ours}\b", theirs, message)
         exc.args = (message,)
         exc.param = params.get(exc.param, exc.param) if exc.param is not None else None
         raise

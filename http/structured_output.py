@@ -1,8 +1,9 @@
 """A request's fields that say which language its output must be in: OpenAI's, SGLang's and vLLM's names → a Grammar."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from palladio.http.nesting import read_json
 from palladio.http.protocol import SamplingFields
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_spec import Grammar, GrammarKind
@@ -15,11 +16,20 @@ _STRUCTURED: Mapping[str, GrammarKind] = {  # in vLLM's structured_outputs
     "structural_tag": "structural_tag",
 }
 _WHITESPACE = ("whitespace_pattern", "disable_any_whitespace")
-_ANY_OBJECT = '{"type": "object"}'
+_OF_TYPE: Mapping[str, tuple[str, ...]] = {  # what response_format has beside its type
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": ("json_schema",),
+    "structural_tag": ("structures", "triggers", "format"),
+    "regex": ("regex",),
+    "ebnf": ("ebnf",),
+}
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
-def structured_output(body: SamplingFields) -> tuple[Grammar, str] | None:
-    """The grammar of a request's output, and the field that asks for it; None: any text.
+def structured_output(body: SamplingFields) -> tuple[Grammar | None, str]:
+    """The grammar of a request's output, and the field that asks for it; None and "grammar": any text.
 
     Raises:
         InvalidRequestError: a field is malformed, or two ask for different things; `param` names it.
@@ -28,14 +38,7 @@ def structured_output(body: SamplingFields) -> tuple[Grammar, str] | None:
     if len(found) > 1:
         names = [field for _, field in found]
         raise InvalidRequestError(f"{' and '.join(names)} exclude each other; give one", param=names[-1])
-    return found[0] if found else None
-
-
-def grammar_field(body: SamplingFields) -> str:
-    """The field that asks for the grammar; there is one."""
-    found = structured_output(body)
-    assert found is not None
-    return found[1]
+    return found[0] if found else (None, "grammar")
 
 
 def _direct(body: SamplingFields) -> Iterator[tuple[Grammar, str]]:
@@ -52,31 +55,29 @@ def _direct(body: SamplingFields) -> Iterator[tuple[Grammar, str]]:
     ]
     for name, kind, value in fields:
         if value is not None:
-            yield Grammar.of(kind, value, name), name
+            yield _grammar(kind, value, name), name
 
 
 def _response_format(value: Mapping[str, Any] | None) -> Iterator[tuple[Grammar, str]]:
     field = "response_format"
-    match value:
-        case None | {"type": "text"}:
-            return
-        case {"type": "json_object"}:
-            schema = value.get("schema")
-            yield Grammar("json_schema", _ANY_OBJECT) if schema is None else _of("json_schema", schema, field), field
-        case {"type": "json_schema"}:
-            yield _of("json_schema", _schema(value.get("json_schema")), f"{field}.json_schema.schema"), field
-        case {"type": "structural_tag"}:
-            yield _of("structural_tag", {k: v for k, v in value.items() if k != "type"}, field), field
-        case {"type": "regex" | "ebnf" as kind}:
-            if kind not in value:
+    given = {name: entry for name, entry in (value or {}).items() if entry is not None}
+    kind = given.get("type")
+    if value is None:
+        return
+    if not isinstance(kind, str) or kind not in _OF_TYPE:
+        raise InvalidRequestError(f"{field}.type must be {', '.join(_OF_TYPE)}, got {kind!r}", param=f"{field}.type")
+    _check_known(given, ("type", *_OF_TYPE[kind]), field)
+    match kind:
+        case "json_object":
+            yield _grammar("json_schema", given.get("schema", _ANY_OBJECT), f"{field}.schema"), field
+        case "json_schema":
+            yield _grammar("json_schema", _schema(given.get(kind)), f"{field}.json_schema.schema"), field
+        case "structural_tag":
+            yield _grammar(kind, {name: entry for name, entry in given.items() if name != "type"}, field), field
+        case "regex" | "ebnf":
+            if kind not in given:
                 raise InvalidRequestError(f"{field}.{kind} is missing", param=f"{field}.{kind}")
-            yield _of("regex" if kind == "regex" else "ebnf", value[kind], f"{field}.{kind}"), field
-        case _:
-            raise InvalidRequestError(
-                f"{field}.type must be text, json_object, json_schema, structural_tag, regex or ebnf, got "
-                f"{value.get('type')!r}",
-                param=f"{field}.type",
-            )
+            yield _grammar(kind, given[kind], f"{field}.{kind}"), field
 
 
 def _schema(wrapper: object) -> object:
@@ -84,39 +85,68 @@ def _schema(wrapper: object) -> object:
     path = "response_format.json_schema"
     if not isinstance(wrapper, Mapping):
         raise InvalidRequestError(f"{path} must be an object with a schema", param=path)
+    _check_known(wrapper, ("name", "description", "schema", "strict"), path)
     if wrapper.get("schema") is None:
         raise InvalidRequestError(f"{path}.schema is missing", param=f"{path}.schema")
     return wrapper["schema"]
 
 
 def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[tuple[Grammar, str]]:
-    if value is None:
-        return
     field = "structured_outputs"
-    given = {name: entry for name, entry in value.items() if entry is not None and entry is not False}
+    given = {name: entry for name, entry in (value or {}).items() if entry is not None}
+    _check_known(given, (*_STRUCTURED, "json_object", *_WHITESPACE), field)
+    for name, kind in (("json_object", bool), ("disable_any_whitespace", bool), ("whitespace_pattern", str)):
+        if not isinstance(given.get(name, kind()), kind):
+            expected = "true or false" if kind is bool else "a string"
+            raise InvalidRequestError(f"{field}.{name} must be {expected}", param=f"{field}.{name}")
+        if given.get(name) is False:
+            del given[name]
     options = {name: given.pop(name) for name in _WHITESPACE if name in given}
-    wants_object = given.pop("json_object", None)
-    for name in given:
-        if name not in _STRUCTURED:
-            raise InvalidRequestError(f"unknown field: {field}.{name}", param=f"{field}.{name}")
-    if len(given) + bool(wants_object) > 1:
-        names = ", ".join([*given, *(["json_object"] if wants_object else [])])
-        raise InvalidRequestError(f"{field} takes one of its fields, got {names}", param=field)
+    if len(given) > 1:
+        raise InvalidRequestError(f"{field} takes one of its fields, got {', '.join(given)}", param=field)
+    if options:
+        option = f"{field}.{next(iter(options))}"
+        if len(options) > 1:
+            raise InvalidRequestError(f"{field}: {' and '.join(options)} exclude each other; give one", param=option)
+        if not given.keys() & {"json", "json_object"}:
+            raise InvalidRequestError(f"{option} has no effect without json or json_object", param=option)
     for name, entry in given.items():
-        yield _of(_STRUCTURED[name], _with_whitespace(entry, options), f"{field}.{name}"), field
-    if wants_object:
-        yield _of("json_schema", _with_whitespace({"type": "object"}, options), field), field
+        path = f"{field}.{name}"
+        if name == "json_object":
+            yield _grammar("json_schema", _ANY_OBJECT, path, options), field
+        else:
+            yield _grammar(_STRUCTURED[name], entry, path, options), field
+
+
+def _check_known(given: Iterable[str], known: Collection[str], path: str) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidRequestError(
+                f"unknown field: {path}.{name[:200]}; known: {', '.join(known)}",
+                param=f"{path}.{name[:200]}",
+                code="unknown_parameter",
+            )
+
+
+def _grammar(kind: GrammarKind, value: object, path: str, options: Mapping[str, Any] = _NO_OPTIONS) -> Grammar:
+    """
+    Args:
+        value: as the client gives it: schemas and tags are JSON, or text of JSON.
+        path: of the value in the request.
+        options: of white space in JSON.
+    """
+    if kind in ("json_schema", "structural_tag") and isinstance(value, str) and value.strip():
+        read = read_json(value, path, param=path)
+        value = value if Grammar.of(kind, read, path) and not options else read
+    return Grammar.of(kind, _with_whitespace(value, options), path)
 
 
 def _with_whitespace(schema: object, options: Mapping[str, Any]) -> object:
-    """Whitespace options stand in the schema itself, where llguidance reads them."""
+    """White space options stand in the schema itself, where llguidance reads them."""
+    if schema is True:
+        schema = {}
     if not options or not isinstance(schema, Mapping):
         return schema
-    pattern = options.get("whitespace_pattern")
     if options.get("disable_any_whitespace"):
         return {**schema, "x-guidance": {"whitespace_flexible": False, "whitespace_pattern": None}}
-    return {**schema, "x-guidance": {"whitespace_pattern": pattern}}
-
-
-def _of(kind: GrammarKind, value: object, param: str) -> Grammar:
-    return Grammar.of(kind, value, param)
+    return {**schema, "x-guidance": options}

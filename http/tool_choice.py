@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from palladio.http.protocol_tools import ToolFields
 from palladio.runtime.errors import InvalidRequestError
 
+MAX_TOOLS = 128  # OpenAI's
 MAX_NAME_LENGTH = 128
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 
@@ -79,6 +80,7 @@ class ToolChoice:
         mode = allowed.get("mode", "auto") if isinstance(allowed, dict) else None
         if not isinstance(tools, list) or not tools or mode not in ("auto", "required"):
             raise InvalidRequestError(f'{path} must have a mode, "auto" or "required", and a list of tools', param=path)
+        _check_number(tools, f"{path}.tools")
         chosen = [_named(tool, f"{path}.tools.{position}", names) for position, tool in enumerate(tools)]
         return cls(mode, tuple(name for name in names if name in chosen))
 
@@ -90,6 +92,7 @@ def read_tools(body: ToolFields) -> Definitions:
         InvalidRequestError: one is malformed; `param` is its path.
     """
     definitions: dict[str, Mapping[str, Any]] = {}
+    _check_number(body.tools, "tools")
     for position, tool in enumerate(body.tools or ()):
         path = f"tools.{position}"
         kind = tool.get("type")
@@ -108,9 +111,15 @@ def read_functions(body: ToolFields) -> Definitions:
         InvalidRequestError: one is malformed; `param` is its path.
     """
     definitions: dict[str, Mapping[str, Any]] = {}
+    _check_number(body.functions, "functions")
     for position, function in enumerate(body.functions or ()):
         _add(definitions, function, f"functions.{position}")
     return definitions
+
+
+def _check_number(entries: Sequence[Any] | None, path: str) -> None:
+    if entries is not None and len(entries) > MAX_TOOLS:
+        raise InvalidRequestError(f"{path} must not be more than {MAX_TOOLS}, got {len(entries)}", param=path)
 
 
 def _add(definitions: dict[str, Mapping[str, Any]], function: object, path: str) -> None:

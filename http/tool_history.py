@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-import orjson
-
+from palladio.http.nesting import read_json
 from palladio.runtime.errors import InvalidRequestError
 
 
@@ -67,10 +66,7 @@ class ToolHistory:
     def _arguments(self, given: object, path: str) -> dict[str, Any] | str:
         values: object = given
         if isinstance(given, str) and given.strip():
-            try:
-                values = orjson.loads(given)
-            except orjson.JSONDecodeError as exc:
-                raise InvalidRequestError(f"{path} is not valid JSON: {exc}", param=path) from None
+            values = read_json(given, path, param=path)
         elif given is None or isinstance(given, str):
             values = {}
         if not isinstance(values, dict):

@@ -4,12 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
+import orjson
+
 from palladio.http.protocol_tools import ToolFields
 from palladio.http.tool_calls.base import ToolCallParser
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.tool_calls.functions import Function, Functions
 from palladio.http.tool_calls.grammar import answer_or_calls_grammar, forced_grammar, strict_grammar
-from palladio.http.tool_choice import ToolChoice, read_functions, read_tools
+from palladio.http.tool_calls.lark import Notation
+from palladio.http.tool_choice import Definitions, ToolChoice, read_functions, read_tools
+from palladio.runtime.config import GrammarConfig
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.tokenizer import Tokenizer
@@ -33,14 +37,18 @@ class ToolPlan:
     _callable: Functions
     _forced: bool
     _parallel: bool
-    _tokenizer: Tokenizer | None
+    _notation: Notation | None
 
     @classmethod
-    def of(cls, body: ToolFields, tool_format: ToolFormat, tokenizer: Tokenizer) -> Self:
-        """
+    def of(
+        cls, body: ToolFields, tool_format: ToolFormat, tokenizer: Tokenizer, config: GrammarConfig = GrammarConfig()
+    ) -> Self:
+        """Takes time for large tools: see `tools_size`.
+
         Args:
             body: the request's tools, tool_choice, parallel_tool_calls, functions and function_call.
             tool_format: the family's way to write calls, `Context.tool_format`.
+            config: the engine's.
 
         Raises:
             InvalidRequestError: a field is malformed, or asks for a tool that is not there; `param` is its path.
@@ -49,16 +57,17 @@ class ToolPlan:
         choice = ToolChoice.of(body, tuple(definitions))
         if choice.mode == "none" or not definitions:
             return cls.none()
-        functions = {name: _function(name, fields) for name, fields in definitions.items()}
+        functions = _functions(definitions, "functions.{}" if body.functions else "tools.{}.function")
+        notation = Notation(tokenizer, config)
         callable_now = {name: functions[name] for name in choice.names}
         forced = choice.mode == "required"
         parallel = body.parallel_tool_calls is not False and not body.functions
         grammar = None
         if forced:
             many = parallel and not choice.is_named
-            grammar = forced_grammar(tool_format.syntax, tuple(callable_now.values()), tokenizer, many=many)
+            grammar = forced_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=many)
         elif any(function.strict for function in callable_now.values()) and tool_format.reads_free_text:
-            grammar = strict_grammar(tool_format.syntax, tuple(callable_now.values()), tokenizer, many=parallel)
+            grammar = strict_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=parallel)
         reads = forced or tool_format.reads_free_text
         found = (tokenizer.special_id(text) for text in tool_format.special) if reads else ()
         return cls(
@@ -69,13 +78,13 @@ class ToolPlan:
             _callable=callable_now,
             _forced=forced,
             _parallel=parallel,
-            _tokenizer=tokenizer,
+            _notation=notation,
         )
 
     @classmethod
     def none(cls) -> Self:
         """The plan of a request without tools."""
-        return cls(None, None, (), None, {}, _forced=False, _parallel=True, _tokenizer=None)
+        return cls(None, None, (), None, {}, _forced=False, _parallel=True, _notation=None)
 
     @property
     def reads_calls(self) -> bool:
@@ -87,11 +96,12 @@ class ToolPlan:
         assert self._format is not None
         return self._format.new_parser(self._callable, parallel=self._parallel)
 
-    def grammar_with(self, answer: Grammar | None) -> Grammar | None:
+    def grammar_with(self, answer: Grammar | None, field: str = "response_format") -> Grammar | None:
         """The one grammar of the request.
 
         Args:
-            answer: of its response_format, regex or the like: what an answer that calls nothing must be in.
+            answer: what an answer that calls nothing must be in.
+            field: that asks for it.
 
         Raises:
             InvalidRequestError: the answer's grammar leaves no room for the call that tool_choice asks for, or is of
@@ -103,23 +113,31 @@ class ToolPlan:
             return answer
         if self._forced:
             raise InvalidRequestError(
-                "tool_choice asks for a tool call, response_format (or regex, ebnf …) for another form; give one",
-                param="tool_choice",
+                f"tool_choice asks for a tool call, {field} for another form; give one", param="tool_choice"
             )
-        assert self._tokenizer is not None
-        functions = tuple(self._callable.values())
-        combined = answer_or_calls_grammar(self._format.syntax, functions, self._tokenizer, answer, many=self._parallel)
+        assert self._notation is not None
+        functions, syntax = tuple(self._callable.values()), self._format.syntax
+        combined = answer_or_calls_grammar(syntax, functions, self._notation, answer, field, many=self._parallel)
         if combined is None:
-            raise InvalidRequestError(
-                f"tools that the model may call do not go together with a grammar of kind {answer.kind}: use "
-                'response_format with a JSON schema, or tool_choice "none"',
-                param="tools",
-            )
+            why = "JSON is how this model writes calls" if answer.kind == "json_schema" else "only a JSON schema does"
+            message = f'{field} does not go together with tools that the model may call: {why}; use tool_choice "none"'
+            raise InvalidRequestError(message, param="tools")
         return combined
 
 
-def _function(name: str, fields: Mapping[str, Any]) -> Function:
-    return Function(name, fields.get("parameters", {}), strict=fields.get("strict") is True)
+def tools_size(body: ToolFields) -> int:
+    """How much there is to read of the tools, in bytes."""
+    given = (body.tools, body.tool_choice, body.functions)
+    return len(orjson.dumps(given)) if any(given) else 0
+
+
+def _functions(definitions: Definitions, path: str) -> dict[str, Function]:
+    """Args: path: of a function in the request, with {} for its position."""
+    functions: dict[str, Function] = {}
+    for position, (name, fields) in enumerate(definitions.items()):
+        where = f"{path.format(position)}.parameters" if "parameters" in fields else ""
+        functions[name] = Function(name, fields.get("parameters", {}), fields.get("strict") is True, where)
+    return functions
 
 
 def _template_tool(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,4 +154,4 @@ def offered_functions(body: ToolFields) -> Functions:
     Raises:
         InvalidRequestError: the list is malformed.
     """
-    return {name: _function(name, fields) for name, fields in read_tools(body).items()}
+    return _functions(read_tools(body), "tools.{}.function")

@@ -154,9 +154,12 @@ class Constraint:
             self._bound()
 
     def _bound(self) -> None:
-        """Forces what closes the thinking once the budget is used up."""
+        """Forces the rest of what closes the thinking, once its telling beginning is there or the budget is used up."""
         assert self._thinking is not None
-        budget, end = self._thinking.budget, self._thinking.end_ids
+        budget, end, telling = self._thinking.budget, self._thinking.end_ids, self._thinking.num_telling
+        if telling is not None and not self.forced and self._tail[-telling:] == end[:telling]:
+            self.forced = list(end[telling:])
+            return
         if budget is None or self.forced or self._num_thought < budget:
             return
         length = next(n for n in range(len(end), -1, -1) if self._tail[len(self._tail) - n :] == end[:n])

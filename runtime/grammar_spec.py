@@ -56,9 +56,12 @@ class Thinking:
         end_ids: tokens that close it.
         begun: the prompt has opened it, so that the output begins inside.
         budget: most tokens inside; then it is closed. None: no bound.
+        num_telling: how many of end_ids, from the first one on, show that it closes; the others then have to follow,
+            where a model could also go on in another way. None: all.
     """
 
     start_ids: tuple[int, ...]
     end_ids: tuple[int, ...]
     begun: bool = False
     budget: int | None = None
+    num_telling: int | None = None

@@ -21,6 +21,7 @@ ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the f
 RUNTIME_FACE = {
     *("async_engine", "config", "engine_client", "errors", "messages", "outputs"),
     *("grammar_spec", "request_options", "sampling_params", "tokenizer"),
+    "json_schemas",  # what of a schema is tidied before it is compiled, in a tool's grammar too
     "field_checks",  # of config dataclasses, http's too
     "sglang_format",  # results of /generate and of Engine.generate, which are the same
     *("histogram", "logs", "profile_options", "request_trace", "timings"),  # what is told of requests and of the server

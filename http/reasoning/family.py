@@ -156,7 +156,8 @@ class HarmonyFamily:
     def thinking(
         self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
     ) -> Thinking | None:
-        """Until the final message begins: its header closes reasoning, and whatever else is before the answer.
+        """Until the final message begins: its header closes reasoning, and whatever else is before the answer. What a
+        model may write between the channel and the message, such as the type of a JSON answer, is left out.
 
         With tools, until the analysis ends: calls follow in messages of their own. Where a grammar is to hold then,
         the output is taken to begin with analysis, as headers are in the grammar, too, and would be read as part of it.
@@ -164,13 +165,15 @@ class HarmonyFamily:
         header, is_inside, _ = _last_message(end).partition(harmony.MESSAGE)
         if is_inside and "analysis" not in header:
             return None
-        close = harmony.END if has_tools else f"{harmony.CHANNEL}final{harmony.MESSAGE}"
+        closing = (harmony.END,) if has_tools else (f"{harmony.CHANNEL}final", harmony.MESSAGE)
+        telling, *others = (tuple(tokenizer.encode(text, add_special_tokens=False)) for text in closing)
         start = f"{harmony.CHANNEL}analysis{harmony.MESSAGE}"
         return Thinking(
             start_ids=tuple(tokenizer.encode(start, add_special_tokens=False)),
-            end_ids=tuple(tokenizer.encode(close, add_special_tokens=False)),
+            end_ids=sum(others, telling),
             begun=bool(is_inside) or has_grammar or not has_tools,
             budget=budget,
+            num_telling=len(telling) if others else None,
         )
 
     def guess_end(self, answer: str) -> PromptEnd:

@@ -1,14 +1,13 @@
 """Grammars for calls, each in its family's own format, so that the model writes what it was trained to write."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 
-import orjson
-
+from palladio.http.nesting import read_json
 from palladio.http.tool_calls.functions import Function
-from palladio.http.tool_calls.lark import ANY_TEXT, Rules, either, joined
+from palladio.http.tool_calls.lark import ANY_TEXT, Notation, Rules, either, joined
 from palladio.runtime.grammar_spec import Grammar
-from palladio.runtime.tokenizer import Tokenizer
 
 _OPEN_OBJECT = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf", "enum")
 
@@ -49,40 +48,47 @@ class CallSyntax:
     answer: str = ""
 
 
-def forced_grammar(syntax: CallSyntax, functions: Sequence[Function], tokenizer: Tokenizer, *, many: bool) -> Grammar:
+def forced_grammar(syntax: CallSyntax, functions: Sequence[Function], notation: Notation, *, many: bool) -> Grammar:
     """Nothing but one call, or one or more if `many`."""
-    writer = _Writer(syntax, functions, tokenizer, many=many)
+    writer = _Writer(syntax, functions, notation, many=many)
     return writer.grammar(writer.calls())
 
 
-def strict_grammar(syntax: CallSyntax, functions: Sequence[Function], tokenizer: Tokenizer, *, many: bool) -> Grammar:
+def strict_grammar(syntax: CallSyntax, functions: Sequence[Function], notation: Notation, *, many: bool) -> Grammar:
     """Any text, in which the start of a call commits to a whole one; functions that are not strict take any object."""
     loose = {"type": "object", "additionalProperties": True}
     held = [function if function.strict else Function(function.name, loose) for function in functions]
-    writer = _Writer(syntax, held, tokenizer, many=many)
+    writer = _Writer(syntax, held, notation, many=many)
     if syntax.answer:  # the first token tells, and text has a place of its own
         return writer.grammar(f"{writer.answer(ANY_TEXT)} | {writer.calls()}")
     return writer.grammar(f"{ANY_TEXT} | {writer.calls_in_text()}")
 
 
 def answer_or_calls_grammar(
-    syntax: CallSyntax, functions: Sequence[Function], tokenizer: Tokenizer, answer: Grammar, *, many: bool
+    syntax: CallSyntax, functions: Sequence[Function], notation: Notation, answer: Grammar, field: str, *, many: bool
 ) -> Grammar | None:
-    """Calls, or an answer in its grammar; None if the two cannot be told apart, or the answer's is no JSON schema."""
+    """Calls, or an answer in its grammar; None if the two cannot be told apart, or the answer's is no JSON schema.
+
+    Args:
+        field: that asks for the answer's grammar.
+    """
     begins_like_json = not syntax.opening.startswith(syntax.marks or ("{", "["))
-    schema = orjson.loads(answer.text) if answer.kind == "json_schema" else None
+    schema = read_json(answer.text, field, param=field) if answer.kind == "json_schema" else None
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
     if not isinstance(schema, dict) or begins_like_json:
         return None
-    writer = _Writer(syntax, functions, tokenizer, many=many)
+    writer = _Writer(syntax, functions, notation, many=many)
     rules = writer.rules
-    return writer.grammar(f"{rules.rule(writer.answer(rules.json(schema)))} | {rules.rule(writer.calls())}")
+    grammar = writer.grammar(f"{rules.rule(writer.answer(rules.json(schema)))} | {rules.rule(writer.calls())}")
+    return dataclasses.replace(grammar, parts=((field, answer.text), *grammar.parts))
 
 
 class _Writer:
     """The expressions of one grammar; the arguments of each function are written once."""
 
-    def __init__(self, syntax: CallSyntax, functions: Sequence[Function], tokenizer: Tokenizer, *, many: bool) -> None:
-        self.rules = Rules(tokenizer, syntax.marks)
+    def __init__(self, syntax: CallSyntax, functions: Sequence[Function], notation: Notation, *, many: bool) -> None:
+        self.rules = Rules(notation, syntax.marks)
         self._syntax = syntax
         self._many = many and syntax.separator is not None
         self._arguments: dict[str, str] = {}
@@ -90,9 +96,11 @@ class _Writer:
             expression = syntax.arguments(self.rules, function)
             self._arguments[function.name] = self.rules.rule(expression) if expression else ""
         self._lead = f"({self.rules.text(syntax.lead)})?" if syntax.lead else ""
+        given = [function for function in functions if function.path]
+        self._parts = tuple((function.path, json.dumps(function.parameters)) for function in given)
 
     def grammar(self, start: str) -> Grammar:
-        return Grammar("lark", self.rules.grammar(start))
+        return Grammar("lark", self.rules.grammar(start), self._parts)
 
     def calls(self) -> str:
         """Calls, and nothing before them but the lead."""

@@ -1,15 +1,37 @@
 """Writing a grammar in llguidance's dialect of Lark."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palladio.runtime.config import GrammarConfig
+from palladio.runtime.json_schemas import without_annotations
 from palladio.runtime.tokenizer import Tokenizer
 
-_SPACE = "[ ]?"  # within JSON: with more of it allowed, a model can write white space until it is cut off
+_ONE_SPACE = "[ ]?"  # within JSON: with more of it allowed, a model can write white space until it is cut off
 
 ANY_TEXT = "TEXT"  # the name of the rule for any text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Notation:
+    """How this server writes grammars.
+
+    Attributes:
+        tokenizer: says which strings are one token.
+        config: says which white space JSON may have where its schema does not.
+    """
+
+    tokenizer: Tokenizer
+    config: GrammarConfig = GrammarConfig()
+
+    def json_options(self) -> dict[str, Any]:
+        """For JSON, in llguidance's words."""
+        if self.config.constrained_json_disable_any_whitespace:
+            return {"whitespace_flexible": False}
+        return {"whitespace_pattern": self.config.constrained_json_whitespace_pattern or _ONE_SPACE}
 
 
 class Rules:
@@ -19,11 +41,12 @@ class Rules:
         marks: strings that the tokenizer may have as one token: where it has, the model writes that token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, marks: Sequence[str]) -> None:
-        found = {mark: tokenizer.added_id(mark) for mark in marks}
+    def __init__(self, notation: Notation, marks: Sequence[str]) -> None:
+        found = {mark: notation.tokenizer.added_id(mark) for mark in marks}
         self._ids = {mark: token_id for mark, token_id in found.items() if token_id is not None}
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._json_options = notation.json_options()
         self._rules: list[str] = []
 
     def text(self, text: str) -> str:
@@ -39,8 +62,8 @@ class Rules:
 
     def json(self, schema: Mapping[str, Any]) -> str:
         """An expression for JSON in a schema."""
-        options = {"x-guidance": {"whitespace_pattern": _SPACE}}
-        return "%json " + json.dumps({**schema, **options}, ensure_ascii=False)
+        options = {"x-guidance": self._json_options}
+        return "%json " + json.dumps(options | without_annotations(schema), ensure_ascii=False)
 
     def rule(self, expression: str, *, lazy: bool = False) -> str:
         """Names an expression.

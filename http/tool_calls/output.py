@@ -34,9 +34,9 @@ class CallOutput:
         self.functions = functions
         self._parallel = parallel
         self._new_id = new_id
-        self._content = ""
-        self._space = ""  # white space at the end of the content so far
-        self._calls: list[ToolDelta] = []
+        self._content: list[str] = []
+        self._space: list[str] = []  # white space at the end of the content so far
+        self._calls: list[tuple[ToolDelta, list[str]]] = []  # each with its arguments' pieces
         self._num_calls = 0
         self.after_call = False  # nothing but white space has come since the last call
 
@@ -49,38 +49,37 @@ class CallOutput:
             self.after_call = False
         body = text.rstrip(SPACE)
         if body:
-            self._content += self._space + body
-            self._space = ""
-        self._space += text[len(body) :]
+            self._content += [*self._space, body]
+            self._space.clear()
+        self._space.append(text[len(body) :])
 
     def begin(self, name: str, call_id: str | None = None) -> None:
         """A call of a function that is known begins."""
-        self._space = ""
+        self._space.clear()
         self.after_call = True
         self._num_calls += 1
         if self._is_wanted():
-            self._calls.append(ToolDelta(self._num_calls - 1, name, call_id or self._new_id()))
+            self._calls.append((ToolDelta(self._num_calls - 1, name, call_id or self._new_id()), []))
 
     def arguments(self, text: str) -> None:
         """More of the arguments' JSON text, of the call that has begun."""
         if not text or not self._is_wanted():
             return
-        last = self._calls[-1] if self._calls else None
-        if last is not None and last.name is None:
-            self._calls[-1] = ToolDelta(last.index, arguments=last.arguments + text)
-        else:
-            self._calls.append(ToolDelta(self._num_calls - 1, arguments=text))
+        if not self._calls or self._calls[-1][0].name is not None:
+            self._calls.append((ToolDelta(self._num_calls - 1), []))
+        self._calls[-1][1].append(text)
 
     def flush(self) -> None:
         """The text has ended."""
         if not self.after_call:
             self._content += self._space
-        self._space = ""
+        self._space.clear()
 
     def piece(self) -> ToolPiece:
         """What is new since the last time."""
-        piece = ToolPiece(self._content, tuple(self._calls))
-        self._content, self._calls = "", []
+        calls = (ToolDelta(call.index, call.name, call.id, "".join(pieces)) for call, pieces in self._calls)
+        piece = ToolPiece("".join(self._content), tuple(calls))
+        self._content, self._calls = [], []
         return piece
 
     def _is_wanted(self) -> bool:

@@ -119,18 +119,24 @@ class Reader:
         if not (yield from self.accept(mark)):
             raise CutOffError if self.ended and not (yield from self.peek()) else MalformedCallError
 
-    def until(self, marks: tuple[str, ...], sink: Callable[[str], None]) -> Step[str]:
+    def until(self, marks: tuple[str, ...], sink: Callable[[str], None], *, window: int | None = None) -> Step[str]:
         """Reads up to the first of the marks and past it: the text before goes to `sink` as it comes.
 
         Args:
             marks: none of them begins with another.
+            window: how far to look before `sink` gets what there is, for one that may raise an error: a text of many
+                beginnings is not searched to its end for each.
 
         Returns:
             The mark; "" if the text ended without one.
         """
         pattern, longest = _any_of(marks), max(map(len, marks))
         while True:
-            found = pattern.search(self._text, self._at)
+            end = len(self._text) if window is None else min(len(self._text), self._at + window + longest)
+            found = pattern.search(self._text, self._at, end)
+            if found is None and end < len(self._text):
+                self._pass_on(end - longest + 1, sink)
+                continue
             held = self._partial(marks, longest, len(self._text) if found is None else found.start())
             if found is not None and (held == found.start() or self.ended):
                 self._pass_on(found.start(), sink)
@@ -156,7 +162,7 @@ class Reader:
                 self.back(excess)  # stops at the same place however the text was cut
                 raise MalformedCallError
 
-        found = yield from self.until(marks, collect)
+        found = yield from self.until(marks, collect, window=limit)
         if not found:
             raise CutOffError
         return "".join(parts), found

@@ -93,7 +93,7 @@ def _json(rules: Rules, schema: object, root: Mapping[str, Any]) -> str:
     """The value as JSON; what it refers to comes along."""
     if not isinstance(schema, Mapping):
         return rules.json({})
-    shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    shared = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
     return rules.json(shared | dict(schema))
 
 

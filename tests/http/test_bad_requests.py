@@ -18,6 +18,8 @@ from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import running_server
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+TOOL = {"type": "function", "function": {"name": "f"}}
+DEEP = '{"items":' * 129 + "1" + "}" * 129
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,38 @@ def error_of(response: httpx.Response, status: int = 400) -> dict:
         ({"guided_choice": [1]}, "guided_choice.0", "string"),
         ({"structured_outputs": {"jsom": {}}}, "structured_outputs.jsom", "unknown"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "json, regex"),
+        ({"structured_outputs": {"whitespace_pattern": "x"}}, "structured_outputs.whitespace_pattern", "no effect"),
+        (
+            {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+            "structured_outputs.disable_any_whitespace",
+            "no effect without json",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": "x", "disable_any_whitespace": True}},
+            "structured_outputs.whitespace_pattern",
+            "exclude each other",
+        ),
+        ({"structured_outputs": {"json_object": "no"}}, "structured_outputs.json_object", "true or false"),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": 5}},
+            "structured_outputs.whitespace_pattern",
+            "a string",
+        ),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "not valid JSON"),
+        ({"response_format": {"type": "json_object", "foo": 1}}, "response_format.foo", "unknown field"),
+        ({"response_format": {"type": ["text"]}}, "response_format.type", "json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "stricter": True}}},
+            "response_format.json_schema.stricter",
+            "name, description, schema, strict",
+        ),
+        ({"json_schema": "{bad"}, "json_schema", "not valid JSON"),
+        ({"json_schema": "[1]"}, "json_schema", "a JSON schema"),
+        ({"tools": [TOOL], "json_schema": "{bad"}, "json_schema", "not valid JSON"),
+        ({"guided_json": DEEP}, "guided_json", "128 levels"),
+        ({"structural_tag": DEEP}, "structural_tag", "128 levels"),
+        ({"tools": [TOOL] * 129}, "tools", "128, got 129"),
+        ({"functions": [TOOL["function"]] * 129}, "functions", "128, got 129"),
         ({"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),
         ({"lora_path": "x"}, "lora_path", "not supported yet"),
         ({"best_of": 2}, "best_of", "use n"),
@@ -217,6 +251,25 @@ def test_generate_field(shared: httpx.Client, fields: dict, param: str, words: s
 def test_body_that_is_not_a_json_object(shared: httpx.Client, body: bytes) -> None:
     headers = {"content-type": "application/json"}
     assert "JSON" in error_of(shared.post("/v1/chat/completions", content=body, headers=headers))["message"]
+
+
+@pytest.mark.parametrize("depth", [129, 900, 20_000])
+@pytest.mark.parametrize(("opening", "closing"), [('{"items":', "}"), ("[", "]")])
+def test_body_that_is_nested_deeply(shared: httpx.Client, opening: str, closing: str, depth: int) -> None:
+    nested, headers = opening * depth + "1" + closing * depth, {"content-type": "application/json"}
+    for field in ("tools", "json_schema", "chat_template_kwargs", "messages"):
+        for path in ("/v1/chat/completions", "/v1/completions", "/generate", "/tokenize"):
+            error = error_of(shared.post(path, content=f'{{"{field}": {nested}}}', headers=headers))
+            assert (error["code"], "128 levels" in error["message"]) == ("invalid_json", True)
+
+
+def test_history_that_is_nested_deeply(shared: httpx.Client) -> None:
+    for depth in (129, 5000):
+        call = {"function": {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}}
+        messages = [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]
+        error = error_of(shared.post("/v1/chat/completions", json=CHAT | {"messages": messages}))
+        assert error["param"] == "messages.1.tool_calls.0.function.arguments"
+        assert "128 levels" in error["message"]
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])

@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from palladio.http.protocol import MAX_PARSED_TEXT
 from palladio.runtime.grammar_spec import Thinking
 from tests.fake_engine import EOS_ID, MODEL, FakeEngine
 
@@ -366,6 +367,9 @@ def test_separate_reasoning(http: httpx.Client) -> None:
     assert error["param"] == "reasoning_parser"
     assert "deepseek-r1" in error["message"]
     assert post(reasoning_parser="qwen3")["error"]["param"] == "text"
+    too_long = post(text="x" * (MAX_PARSED_TEXT + 1), reasoning_parser="qwen3")["error"]
+    assert (too_long["param"], str(MAX_PARSED_TEXT) in too_long["message"]) == ("text", True)
+    assert len(post(text="x" * MAX_PARSED_TEXT, reasoning_parser="qwen3")["text"]) == MAX_PARSED_TEXT
 
 
 def test_raw_events(connect: Any, engine: FakeEngine) -> None:

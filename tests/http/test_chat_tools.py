@@ -12,6 +12,7 @@ import pytest
 from palladio.http.chat_messages import template_messages
 from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
+from palladio.http.protocol import MAX_PARSED_TEXT
 from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
@@ -263,6 +264,9 @@ def test_parse_function_call(http: httpx.Client) -> None:
     answer = http.post("/parse_function_call", json=body | {"tool_call_parser": "nobody"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tool_call_parser")
     assert http.post("/parse_function_call", json=body | {"tools": []}).status_code == 400
+    answer = http.post("/parse_function_call", json=body | {"text": "x" * (MAX_PARSED_TEXT + 1)})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "text")
+    assert str(MAX_PARSED_TEXT) in answer.json()["error"]["message"]
 
 
 def test_tokenize_counts_the_tools(start: Callable[..., openai.OpenAI], engine: FakeEngine) -> None:

@@ -221,11 +221,14 @@ def test_what_the_engine_is_told(tokenizer: Tokenizer) -> None:
     assert told("qwen3", BEGUN, None) == Thinking((*start,), (*end,), begun=True)
     assert told("qwen3", CLOSED, 5) is None
     assert told("deepseek-r1", NEW, None).begun
-    final = tuple(tokenizer.encode("<|channel|>final<|message|>", False))
-    assert told("gpt-oss", HARMONY, 7) == Thinking(
-        tuple(tokenizer.encode("<|channel|>analysis<|message|>", False)), final, begun=True, budget=7
-    )
+    channel, message = tokenizer.encode("<|channel|>final", False), tokenizer.encode("<|message|>", False)
+    analysis = tuple(tokenizer.encode("<|channel|>analysis<|message|>", False))
+    for grammar in (True, False):  # the channel tells: the model could go on with `<|constrain|>json` after it
+        told_of = told("gpt-oss", HARMONY, 7, grammar=grammar)
+        expected = Thinking(analysis, (*channel, *message), begun=True, budget=7, num_telling=len(channel))
+        assert told_of == expected
     with_tools = told("gpt-oss", HARMONY, 7, tools=True)
+    assert with_tools.num_telling is None
     assert (with_tools.end_ids, with_tools.begun) == (tuple(tokenizer.encode("<|end|>", False)), True)
     assert not told("gpt-oss", HARMONY, 7, tools=True, grammar=False).begun
     answering = PromptEnd(f"{HARMONY.text}<|channel|>final<|message|>Some", "Some")

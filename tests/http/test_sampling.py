@@ -99,12 +99,22 @@ def test_every_sampling_parameter_can_be_sent() -> None:
         ("min_tokens (5) must not be over max_tokens (3)", "min_tokens", ("… over limit (3)", "min_tokens")),
         ("Send a shorter prompt.", "prompt", ("Send a shorter prompt.", "messages")),
         ("my_max_tokens, max_tokens2", None, ("my_max_tokens, max_tokens2", None)),
+        (
+            "the grammar (regex) is malformed: (the grammar max_tokens",
+            "grammar",
+            ("the guided_regex (regex) is malformed: (the grammar max_tokens", "guided_regex"),
+        ),
+        ("the grammars are off", "grammar", ("the grammars are off", "guided_regex")),
+        ("tools.0.f at #: max_tokens", "tools.0.f", ("tools.0.f at #: max_tokens", "tools.0.f")),
     ],
 )
 def test_client_names(message: str, param: str | None, expected: tuple[str, str | None]) -> None:
     with (
         pytest.raises(InvalidRequestError) as caught,
-        client_names({"max_tokens": "a.limit", "prompt": "messages"}, {"max_tokens": "limit"}),
+        client_names(
+            {"max_tokens": "a.limit", "prompt": "messages", "grammar": "guided_regex"},
+            {"max_tokens": "limit", "grammar": "guided_regex"},
+        ),
     ):
         raise InvalidRequestError(message, param=param)
     assert str(caught.value).endswith(expected[0].removeprefix("…"))

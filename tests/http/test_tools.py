@@ -15,6 +15,7 @@ from palladio.http.protocol_tools import ToolFields
 from palladio.http.tool_calls.formats import FORMATS, MISTRAL_COMPACT, ToolFormat
 from palladio.http.tool_calls.functions import Function
 from palladio.http.tools import ToolPlan
+from palladio.runtime.config import GrammarConfig
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.llguidance_backend import LlguidanceBackend
@@ -197,7 +198,7 @@ def test_tools_beside_a_response_format(tmp_path: Path, form: ToolFormat, sample
     plan = ToolPlan.of(ToolFields(tools=TOOLS), form, model.tokenizer)
     assert plan.grammar_with(None) is None
     if form.name in ("llama3", "pythonic"):
-        with pytest.raises(InvalidRequestError, match="do not go together with a grammar of kind json_schema"):
+        with pytest.raises(InvalidRequestError, match="JSON is how this model writes calls"):
             plan.grammar_with(ANSWER)
         return
     grammar = plan.grammar_with(ANSWER)
@@ -205,8 +206,93 @@ def test_tools_beside_a_response_format(tmp_path: Path, form: ToolFormat, sample
     for good in (sample.text, form.syntax.answer + '{"z": 1}'):
         assert model.allowed(grammar, good) == (good, True)
     assert model.allowed(grammar, form.syntax.answer + "Hello")[0] == form.syntax.answer
-    with pytest.raises(InvalidRequestError, match="kind regex"):
-        plan.grammar_with(Grammar("regex", "a+"))
+    with pytest.raises(InvalidRequestError, match="guided_regex does not go together"):
+        plan.grammar_with(Grammar("regex", "a+"), "guided_regex")
+
+
+NOW = {"type": "function", "function": {"name": "now"}}
+LAX = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "array", "items": {"type": "integer", "format": "int64"}, "uniqueItems": False},
+        "b": {"type": "object", "properties": {"c": {"type": "string", "format": "color"}}},
+    },
+    "required": ["a", "b"],
+}
+
+
+@pytest.mark.parametrize("form", [FORMATS["qwen25"], FORMATS["qwen3_coder"], FORMATS["pythonic"]])
+def test_what_only_annotates_is_no_error(tmp_path: Path, form: ToolFormat) -> None:
+    model = Model(tmp_path, ())
+    plan = ToolPlan.of(ToolFields(tools=[tool("f", LAX)], tool_choice="required"), form, model.tokenizer)
+    assert plan.grammar is not None
+    model.backend.compile(plan.grammar)
+    beside = ToolPlan.of(ToolFields(tools=[tool("f", LAX)]), FORMATS["qwen25"], model.tokenizer)
+    grammar = beside.grammar_with(Grammar("json_schema", json.dumps(LAX)))
+    assert grammar is not None
+    assert model.allowed(grammar, '{"a": [1], "b": {}}') == ('{"a": [1], "b": {}}', True)
+
+
+WRONG = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "foo (grammar"}}}}
+
+
+@pytest.mark.parametrize("form", [FORMATS["qwen25"], FORMATS["qwen3_coder"], FORMATS["pythonic"]])
+def test_a_wrong_schema_is_named(tmp_path: Path, form: ToolFormat) -> None:
+    model = Model(tmp_path, ())
+    tools = [tool("a", WEATHER), tool("b"), tool("c", WRONG)]
+    functions = [entry["function"] for entry in tools]
+    for body, name in (
+        (ToolFields(tools=tools, tool_choice="required"), "tools.2.function.parameters"),
+        (ToolFields(functions=functions, function_call={"name": "c"}), "functions.2.parameters"),
+    ):
+        grammar = ToolPlan.of(body, form, model.tokenizer).grammar
+        assert grammar is not None
+        with pytest.raises(InvalidRequestError) as caught:
+            model.backend.compile(grammar)
+        assert caught.value.param == name
+        assert str(caught.value).startswith(f"{name} at #/properties/x/items: ")
+
+
+def test_a_wrong_answer_schema_is_named(tmp_path: Path) -> None:
+    model = Model(tmp_path, ())
+    plan = ToolPlan.of(ToolFields(tools=TOOLS), FORMATS["qwen25"], model.tokenizer)
+    grammar = plan.grammar_with(Grammar("json_schema", json.dumps(WRONG)), "guided_json")
+    assert grammar is not None
+    with pytest.raises(InvalidRequestError, match="guided_json at #/properties/x/items: ") as caught:
+        model.backend.compile(grammar)
+    assert caught.value.param == "guided_json"
+    anything = plan.grammar_with(Grammar("json_schema", "true"))
+    assert anything is not None
+    assert model.allowed(anything, "[1]") == ("[1]", True)
+    with pytest.raises(InvalidRequestError, match="guided_json is not valid JSON"):
+        plan.grammar_with(Grammar("json_schema", "{bad"), "guided_json")
+
+
+COMPACT_JSON = {"x-guidance": {"whitespace_flexible": False, "whitespace_pattern": None}}
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "right", "wrong"),
+    [
+        ({}, GrammarConfig(), '{"n": 1}', '{ "n":  1}'),
+        ({}, GrammarConfig(constrained_json_disable_any_whitespace=True), '{"n":1}', '{"n": 1}'),
+        ({}, GrammarConfig(constrained_json_whitespace_pattern="[ ]{2}"), '{  "n":  1}', '{"n": 1}'),
+        (COMPACT_JSON, GrammarConfig(constrained_json_whitespace_pattern="[ ]{2}"), '{"n":1}', '{"n": 1}'),
+    ],
+)
+def test_white_space(tmp_path: Path, own: dict[str, Any], config: GrammarConfig, right: str, wrong: str) -> None:
+    """The schema's own options come first, then the server's."""
+    model, form = Model(tmp_path, ()), FORMATS["qwen25"]
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]} | own
+    forced = ToolPlan.of(ToolFields(tools=[tool("f", schema)], tool_choice="required"), form, model.tokenizer, config)
+    free = ToolPlan.of(ToolFields(tools=[tool("f")]), form, model.tokenizer, config)
+    for grammar, text in (
+        (forced.grammar, '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'),
+        (free.grammar_with(Grammar("json_schema", json.dumps(schema))), "%s"),
+    ):
+        assert grammar is not None
+        assert model.allowed(grammar, text % right) == (text % right, True)
+        assert model.allowed(grammar, text % wrong)[0] != text % wrong
 
 
 def test_an_answer_without_tools_keeps_its_grammar(tmp_path: Path) -> None:
@@ -303,6 +389,15 @@ FUNCTION = {"name": "f"}
             "tool_choice.allowed_tools",
             "a list of tools",
         ),
+        (
+            {
+                "tools": TOOLS,
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW] * 129}},
+            },
+            "tool_choice.allowed_tools.tools",
+            "128, got 129",
+        ),
+        ({"tools": [tool(f"f{i}") for i in range(129)]}, "tools", "128, got 129"),
         ({"tools": [{"type": "custom", "custom": {}}]}, "tools.0.type", "not supported yet"),
         ({"tools": [{"type": "retrieval"}]}, "tools.0.type", "must be"),
         ({"tools": [{"type": "function"}]}, "tools.0.function", "object with a name"),

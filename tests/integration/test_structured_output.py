@@ -154,7 +154,7 @@ def test_stop_strings(client):
             "response_format",
             "#/properties/x",
         ),
-        ({"json_schema": "{"}, "json_schema", "malformed"),
+        ({"json_schema": "{"}, "json_schema", "not valid JSON"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -163,7 +163,7 @@ def test_what_cannot_be_done_is_a_400(server, fields, param, words, stream):
         error = error_of(server.post(route, {**body, **fields, "stream": stream}), 400)
         assert error["param"] == param
         assert words in error["message"]
-        assert "grammar" not in error["message"].replace("grammar_", "")
+        assert not error["message"].startswith("the grammar")  # but as the client calls it
 
 
 def test_generate_names_its_own_fields(server):

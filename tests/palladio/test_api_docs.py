@@ -19,7 +19,8 @@ from palladio.http.config import HttpConfig
 from palladio.http.errors import TABLE, ErrorBody
 from palladio.http.field_rules import METADATA, NOT_YET
 from palladio.http.generation import MAX_SAMPLES
-from palladio.http.protocol import SamplingFields, StreamOptions, WireModel
+from palladio.http.nesting import MAX_DEPTH
+from palladio.http.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.protocol_generate import GenerateRequest
@@ -33,6 +34,7 @@ from palladio.http.routes_admin import AbortRequest
 from palladio.http.routes_generate import SAMPLING_NAMES
 from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
+from palladio.http.tool_choice import MAX_TOOLS
 from palladio.runtime import sampling_params
 from palladio.runtime.request_options import MAX_SALT_LENGTH
 from palladio.runtime.tokenizer import Tokenizer
@@ -138,7 +140,10 @@ def test_limits() -> None:
         sampling_params.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
+        MAX_TOOLS,
         HttpConfig().max_request_bytes,
+        MAX_DEPTH,
+        MAX_PARSED_TEXT,
     ]
 
 

@@ -146,6 +146,18 @@ def test_a_tag_that_has_begun_when_the_budget_ends_is_completed() -> None:
     assert allowed(constraint) == EVERYTHING
 
 
+def test_a_beginning_that_tells_is_completed() -> None:
+    """gpt-oss names the final channel and may go on in two ways; from the name on there is one here."""
+    thinking = Thinking((10,), (20, 21, 22), begun=True, num_telling=2)
+    constraint = Constraint(Words([5]), thinking, (EOS,))
+    accept(constraint, 20, 30, 20)
+    assert constraint.forced == []
+    accept(constraint, 21)
+    assert constraint.forced == [22]
+    accept(constraint, 22)
+    assert constraint.forced == [5]
+
+
 def test_no_budget_at_all() -> None:
     constraint = Constraint(None, Thinking((10,), (20,), begun=True, budget=0), (EOS,))
     assert allowed(constraint) == {20}

@@ -1,0 +1,154 @@
+"""What takes long with large requests runs in a thread, so that streams keep flowing."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from palladio.http import routes_chat, routes_reasoning, routes_tools
+from palladio.http.chat_output import ChatMessage, MessagePlan
+from palladio.http.chat_template import ChatTemplate
+from palladio.http.config import HttpConfig
+from palladio.http.reasoning.family import PromptEnd
+from palladio.http.reasoning.plan import ReasoningPlan
+from palladio.http.text_encoder import TextEncoder
+from palladio.http.tool_calls.formats import FORMATS
+from palladio.http.tool_calls.functions import Function
+from palladio.http.tool_calls.output import CallOutput, openai_id
+from palladio.http.tools import ToolPlan
+from palladio.runtime.async_engine import LONG_TEXT
+from palladio.runtime.tokenizer import Tokenizer
+from tests.fake_engine import MODEL, FakeEngine
+
+USER = [{"role": "user", "content": "hi"}]
+LONG = "x" * LONG_TEXT
+NAME = "f" * 128
+TOOL = {"type": "function", "function": {"name": NAME}}
+LARGE_TOOL = {"type": "function", "function": {"name": NAME, "description": LONG}}
+LARGE_CHOICE = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL] * 60}}
+CHAT = {"model": MODEL, "messages": USER, "max_tokens": 4}
+CHAT_PATH = "/v1/chat/completions"
+FORMAT: Any = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "name", "small", "large"),
+    [
+        ("/separate_reasoning", routes_reasoning, "_separate", {"text": "x"}, {"text": LONG + "x"}),
+        ("/parse_function_call", routes_tools, "_parse", {"text": "x"}, {"text": LONG + "x"}),
+        (CHAT_PATH, ToolPlan, "of", CHAT | {"tools": [TOOL]}, CHAT | {"tools": [TOOL], "tool_choice": LARGE_CHOICE}),
+        ("/tokenize", ToolPlan, "of", {"messages": USER, "tools": [TOOL]}, {"messages": USER, "tools": [LARGE_TOOL]}),
+        (
+            CHAT_PATH,
+            ToolPlan,
+            "grammar_with",
+            CHAT | {"response_format": FORMAT, "tools": [TOOL]},
+            CHAT | {"response_format": FORMAT, "tools": [TOOL], "tool_choice": LARGE_CHOICE},
+        ),
+    ],
+)
+def test_large_requests(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str, place: Any, name: str, small: dict, large: dict
+) -> None:
+    others = {
+        "/separate_reasoning": {"reasoning_parser": "qwen3"},
+        "/parse_function_call": {"tool_call_parser": "qwen25", "tools": [TOOL]},
+    }
+    small_thread, large_thread = (
+        thread_of(place, name, monkeypatch, lambda body=body: http.post(path, json=body | others.get(path, {})))
+        for body in (small, large)
+    )
+    assert small_thread != large_thread
+
+
+def test_long_answers(http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.reply = "Hello, " * 20
+    body = CHAT | {"max_tokens": 100}
+    one, many = (
+        thread_of(routes_chat, "_read", monkeypatch, lambda n=n: http.post(CHAT_PATH, json=body | {"n": n}))
+        for n in (1, 100)
+    )
+    assert one != many
+
+
+def test_what_a_template_renders(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = ChatTemplate(HttpConfig(chat_template="chatml"))
+    encoder = TextEncoder(FakeEngine(tokenizer), bounded=True)
+    threads: list[int] = []
+
+    def render(*_args: Any) -> str:
+        threads.append(threading.get_ident())
+        return "x"
+
+    monkeypatch.setattr(chat, "render", render)
+
+    async def leaves(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> bool:
+        await chat.encode(
+            encoder,
+            messages,
+            add_generation_prompt=None,
+            continue_final_message=None,
+            add_special_tokens=None,
+            kwargs=None,
+            tools=tools,
+        )
+        return threads.pop() != threading.get_ident()
+
+    async def main() -> None:
+        assert not await leaves(USER, [TOOL])
+        assert await leaves(USER, [LARGE_TOOL])
+        assert await leaves([*USER, {"role": "assistant", "tool_calls": [{"function": {"arguments": LONG}}]}])
+        assert await leaves([{"role": "user", "content": LONG + "x"}])
+        assert await leaves([{"role": "user", "content": [{"type": "text", "text": LONG}]}])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_the_time_of_reading_goes_with_the_length(name: str) -> None:
+    """Four times the text takes about four times as long, not sixteen."""
+    functions = {"f": Function("f", {"type": "object", "properties": {"a": {"type": "string"}}})}
+    mark = FORMATS[name].syntax.trigger or "{"
+
+    def seconds(count: int) -> float:
+        parser = MessagePlan(ReasoningPlan(), PromptEnd(""), lambda: FORMATS[name].new_parser(functions)).new_parser()
+        began = time.process_time()
+        assert ChatMessage.read(parser, f"a {mark} b {{" * count).content
+        return time.process_time() - began
+
+    seconds(100)
+    assert seconds(20_000) < 10 * seconds(5_000) + 0.2
+
+
+def test_many_pieces_are_joined_once() -> None:
+    function = Function("f", {})
+    output = CallOutput({"f": function}, parallel=True, new_id=openai_id)
+    began = time.process_time()
+    for _ in range(100_000):
+        output.content("a word ")
+    output.begin("f")
+    for _ in range(100_000):
+        output.arguments("a word ")
+    piece = output.piece()
+    assert (len(piece.content), [len(call.arguments) for call in piece.calls]) == (699_999, [0, 700_000])
+    assert time.process_time() - began < 1
+
+
+def thread_of(place: Any, name: str, monkeypatch: pytest.MonkeyPatch, send: Callable[[], httpx.Response]) -> int:
+    """The thread in which the server calls this function."""
+    threads: list[int] = []
+    original = getattr(place, name)
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.get_ident())
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, noting)
+        answer = send()
+    assert answer.status_code == 200, answer.text
+    return threads[0]
