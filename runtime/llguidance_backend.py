@@ -22,7 +22,7 @@ from palladio.runtime.repetition import forced_length
 from palladio.runtime.structural_tags import structural_tag_lark
 
 _LOST = ("InternalError", "NoExtensionBias")  # reasons to stop before the text is complete
-_LISTING = re.compile(r"\d+ \|")
+_LISTING = re.compile(r"\d+ \||\^*$|<non-verbose/>$")
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_FORCED_CHARACTERS = 1 << 15
 
@@ -202,7 +202,7 @@ def _choice(choices: object) -> str:
 def _readable(message: str) -> str:
     """The library's message in one line, without the listing of the grammar, which is not what the client wrote."""
     lines = [line.strip() for line in message.splitlines()]
-    return " ".join(line for line in lines if line.strip("^") not in ("", "<non-verbose/>") and not _LISTING.match(line))
+    return " ".join(line for line in lines if not _LISTING.match(line))
 
 
 def _first_line(text: str) -> str:
