@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import re
 import statistics
 import sys
 import time
@@ -42,6 +43,8 @@ from palladio.utils import wait_for_server
 
 VOCAB_SIZE = 4096
 MARK = b"data: {"
+TOKEN = re.compile(rb'"token_ids":\[(\d+)\]')
+FIRST_ID = 300
 
 
 class FakeTransport:
@@ -94,7 +97,7 @@ class FakeTransport:
             outputs = []
             for request_id, left in list(self._left.items()):
                 finish = FinishReason("length") if left == 1 else None
-                outputs.append(TokenOutput(request_id, [300 + number % 1000], finish=finish))
+                outputs.append(TokenOutput(request_id, [FIRST_ID + number % 1000], finish=finish))
                 self._left[request_id] = left - 1
                 if finish is not None:
                     del self._left[request_id]
@@ -122,8 +125,8 @@ def run_server(port: int, model: str, interval: float, pipe: Any) -> None:
         runner.run(run())
 
 
-async def read_stream(port: int, body: bytes, arrivals: list[int] | None) -> int:
-    """Counts the events of one stream; notes when each came, if asked to."""
+async def read_stream(port: int, body: bytes, arrivals: list[tuple[int, int]] | None) -> int:
+    """Counts the events of one stream; notes each token's id and when it came, if asked to."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
     writer.write(head % ROUTE + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -134,7 +137,8 @@ async def read_stream(port: int, body: bytes, arrivals: list[int] | None) -> int
         count += new
         tail = text[-len(MARK) + 1 :]
         if arrivals is not None:
-            arrivals += [time.monotonic_ns()] * new
+            now = time.monotonic_ns()
+            arrivals += [(int(token_id), now) for token_id in TOKEN.findall(data)]
     writer.close()
     assert count > 1, "the server refused the request"
     return count
@@ -143,10 +147,9 @@ async def read_stream(port: int, body: bytes, arrivals: list[int] | None) -> int
 ROUTE = b"/v1/chat/completions"
 
 
-async def turn(port: int, args: argparse.Namespace, arrivals: list[list[int]] | None) -> dict[str, float]:
-    body = json.dumps(
-        {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": args.tokens, "stream": True, **args.body}
-    ).encode()
+async def turn(port: int, args: argparse.Namespace, arrivals: list[list[tuple[int, int]]] | None) -> dict[str, float]:
+    fields = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": args.tokens, "stream": True}
+    body = json.dumps({**fields, "return_token_ids": arrivals is not None, **args.body}).encode()
     start = time.perf_counter()
     noted = arrivals or [None] * args.streams
     counts = await asyncio.gather(*(read_stream(port, body, noted[i]) for i in range(args.streams)))
@@ -156,10 +159,10 @@ async def turn(port: int, args: argparse.Namespace, arrivals: list[list[int]] | 
 
 async def measure(
     port: int, args: argparse.Namespace, look: Callable[[], float]
-) -> tuple[list[dict[str, float]], list[list[int]]]:
+) -> tuple[list[dict[str, float]], list[list[tuple[int, int]]]]:
     await asyncio.to_thread(wait_for_server, f"http://127.0.0.1:{port}", 60)
     if args.interval_ms:
-        arrivals: list[list[int]] = [[] for _ in range(args.streams)]
+        arrivals: list[list[tuple[int, int]]] = [[] for _ in range(args.streams)]
         return [await turn(port, args, arrivals)], arrivals
     await turn(port, args, None)
     turns = []
@@ -170,16 +173,10 @@ async def measure(
     return turns, []
 
 
-def added_latency(steps: list[int], arrivals: list[list[int]]) -> dict[str, float]:
-    """Milliseconds from a step to the event at the client; streams that begin together get a token of every step.
-
-    The first event of a stream has no token, the last one none either.
-    """
-    delays = []
-    for times in arrivals:
-        delays += [
-            1e-6 * (came - step) for step, came in zip(reversed(steps[:-1]), reversed(times[1:-1]), strict=False)
-        ]
+def added_latency(steps: list[int], arrivals: list[list[tuple[int, int]]]) -> dict[str, float]:
+    """Milliseconds from a step to its tokens at the client; a token's id tells the step, of which there are < 1000."""
+    assert len(steps) < 1000, "fewer --tokens, please"
+    delays = [1e-6 * (came - steps[token_id - FIRST_ID - 1]) for stream in arrivals for token_id, came in stream]
     return {f"p{q}": float(np.percentile(delays, q)) for q in (50, 90, 99)} | {"count": len(delays)}
 
 

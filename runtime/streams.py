@@ -42,6 +42,7 @@ class Stream:
         self.aborted = False
         self.yielded = False
         self.num_crashes = 0
+        self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None  # its reader; an Event would cost each token twice as much
 
     @property
@@ -65,7 +66,7 @@ class Stream:
             PalladioError: the stream failed; outputs that came before come first.
         """
         if not self.pending and self.error is None:
-            self._waiting = asyncio.get_running_loop().create_future()
+            self._waiting = self._loop.create_future()
             await self._waiting
         if not self.pending and self.error is not None:
             raise self.error
