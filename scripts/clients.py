@@ -13,14 +13,14 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from running_server import running_server
+
 from palladio.default_model import ensure_default_model
 from palladio.runtime.config import user_cache_dir
-from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
 
 HERE = Path(__file__).resolve().parent
 CHECKS = HERE / "client_checks"
@@ -32,7 +32,7 @@ SERVER = (
     "--max-running-requests 8 --page-size 8 --chunked-prefill-size 256 --context-length 4096 --request-timeout 60 "
     "--sampling-defaults openai --log-level warning"
 )
-START_SECONDS, CLIENT_SECONDS = 300.0, 300.0
+CLIENT_SECONDS = 300.0
 OK, FAILED = "check ok: ", "check FAILED: "  # the lines of client_checks/checks.py and checks.mjs
 
 
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
             folders[client.name] = install(client, cache / "clients")
         except (subprocess.CalledProcessError, FileNotFoundError) as error:  # no npm, say
             outcomes[client.name] = Outcome(failed=(f"install: {error}",))
-    with running_server() as url:
+    with running_server(SERVER) as url:
         for client in clients:
             if client.name in folders:
                 outcomes[client.name] = run_client(client, folders[client.name], url, model_dir)
@@ -138,18 +138,6 @@ def install(client: Client, root: Path) -> Path:
             subprocess.run([*pip, "--no-deps", *bare], check=True)
     stamp.write_text(wanted, encoding="utf-8")
     return folder
-
-
-@contextmanager
-def running_server() -> Iterator[str]:
-    """The address of a server of the embedded model."""
-    process, port = launch_server_cmd(SERVER, host="127.0.0.1")
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for_server(url, timeout=START_SECONDS, process=process)
-        yield url
-    finally:
-        terminate_process(process)
 
 
 def run_client(client: Client, folder: Path, url: str, model_dir: Path) -> Outcome:

@@ -12,12 +12,11 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
+from running_server import running_server
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(sys.prefix) / "conformance"
@@ -25,7 +24,6 @@ SERVER = (
     "python3 -m palladio serve --host 127.0.0.1 --served-model-name '*' --max-running-requests 8 --page-size 8 "
     "--chunked-prefill-size 128 --context-length 512 --request-timeout 30 --log-level warning"
 )
-START_SECONDS = 200.0
 PLUGINS = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis")
 
 
@@ -34,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the server ends as well
     selection = tomllib.loads((HERE / "conformance.toml").read_text(encoding="utf-8"))
     source = sdk_source(importlib.metadata.version("openai"))
-    with running_server() as url:
+    with running_server(SERVER) as url:
         failed = run_sdk_tests(source, url, selection, arguments)
         failed |= subprocess.run([sys.executable, HERE / "fuzz_openapi.py", url], check=False).returncode != 0
     print("conformance: FAILED" if failed else "conformance: passed")
@@ -51,18 +49,6 @@ def sdk_source(version: str) -> Path:
         with tarfile.open(CACHE / f"openai-{version}.tar.gz") as archive:
             archive.extractall(CACHE, filter="data")
     return folder
-
-
-@contextmanager
-def running_server() -> Iterator[str]:
-    """The address of a server of the embedded model."""
-    process, port = launch_server_cmd(SERVER, host="127.0.0.1")
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for_server(url, timeout=START_SECONDS, process=process)
-        yield url
-    finally:
-        terminate_process(process)
 
 
 def run_sdk_tests(source: Path, url: str, selection: dict[str, Any], arguments: Sequence[str]) -> bool:
