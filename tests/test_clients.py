@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,13 @@ ENVIRONMENT = dict.fromkeys(("PALLADIO_URL", "PALLADIO_KEY", "PALLADIO_MODEL", "
 
 
 @pytest.fixture(scope="module")
-def clients() -> ModuleType:
+def clients() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)  # as for a script that is run
+        yield load()
+
+
+def load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("clients_script", SCRIPTS / "clients.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look for it there
