@@ -55,7 +55,7 @@ def family(request, make_engine, tmp_path_factory):
     """The family's name, its checkpoint, and a function from prompts to the engine's greedy tokens."""
     path = make_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
     num_retractions = []
-    with make_engine(path, skip_tokenizer_init=True) as engine:
+    with make_engine(path, skip_tokenizer_init=True, compile="lazy") as engine:
 
         def run(prompts):
             results = engine.generate(input_ids=prompts, sampling_params=GREEDY)

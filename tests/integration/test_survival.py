@@ -19,8 +19,8 @@ from palladio.utils import _descendants
 from tests.integration.serving import COMPLETIONS, GENERATE, MAX_RUNNING, Server, build_checkpoint, error_of
 
 QUEUED = 6
-NUM_TOKENS = 2000  # of a stream: it is not over before the test has done its worst
-ROOMY = "--page-size 64 --max-total-tokens 20480"
+NUM_TOKENS = 800  # of a stream: it is not over before the test has done its worst
+ROOMY = "--page-size 64 --max-total-tokens 10240"
 TO_ARRIVE = 1.0  # seconds for requests to reach a server whose engine is stopped
 LONG = {"prompt": "Hello", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
 

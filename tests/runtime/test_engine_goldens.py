@@ -17,6 +17,7 @@ def test_greedy_tokens_are_those_of_transformers(family, tmp_path) -> None:
         page_size=8,
         max_total_tokens=480,
         max_running_requests=3,
+        compile="lazy",
         chunked_prefill_size=20,
     )
     collector = Collector(core)

@@ -55,7 +55,8 @@ def thinking_servers(environment: None, tmp_path_factory: pytest.TempPathFactory
         for name, template in TEMPLATES.items():
             file = folder / f"{name}.jinja"
             file.write_text(template, encoding="utf-8")
-            flags = f"{LIMITS} --served-model-name {MODEL} --reasoning-parser {name} --chat-template {file}"
+            flags = f"{LIMITS} --compile lazy --served-model-name {MODEL}"
+            flags += f" --reasoning-parser {name} --chat-template {file}"
             servers[name] = Server(launch_command(model, flags), folder / f"{name}.log")
         yield servers
     finally:
