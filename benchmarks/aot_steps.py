@@ -38,7 +38,7 @@ from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.engine_design import memory_needs
-from palladio.runtime.memory import DeviceMemory, plan_memory
+from palladio.runtime.memory import DeviceMemory, MemoryNeeds, plan_memory
 from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.sizing import PlatformDefaults
 from palladio.runtime.step_programs import StaticModel, StepPrograms
@@ -170,6 +170,12 @@ def check(program: Compiled, facts: Facts, target: Target) -> list[str]:
     return wrong
 
 
+def needs_of(target: Target, shape: DeviceShape, weights: Weights, sizes: Sizes) -> MemoryNeeds:
+    """What an engine has to place on each of the target's devices."""
+    rows = sum(sizes.buckets.sample)
+    return memory_needs(target.platform, shape, weights, num_mask_rows=rows, useful_tokens=sizes.useful_tokens)
+
+
 def compile_all(
     config: ModelConfig, target: Target, num_devices: int, sizes: Sizes, only: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
@@ -178,13 +184,7 @@ def compile_all(
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh))
     shape = device_shape(config, mesh, sizes)
     memory = DeviceMemory(target.memory, target.memory)
-    needs = memory_needs(
-        target.platform,
-        shape,
-        weights,
-        num_mask_rows=sum(sizes.buckets.sample),
-        useful_tokens=sizes.useful_tokens,
-    )
+    needs = needs_of(target, shape, weights, sizes)
     pages = plan_memory(memory, needs, workspace=0).num_pages
     programs = declare(config, shape, structure, weights, pages, sizes)
     state = shape.abstract(weights, pages)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report import report
 
 from palladio.default_model import ensure_default_model
 from palladio.http.config import HttpConfig
@@ -209,16 +210,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         process.kill()
     rates = [one["events_per_second"] for one in turns]
     result: dict[str, Any] = {
-        "command": " ".join(["python benchmarks/front.py", *(argv or sys.argv[1:])]),
         "events_per_second_median": statistics.median(rates),
         "turns": turns,
     }
     if args.interval_ms:
         result["added_latency_ms"] = added_latency(steps, arrivals)
-    text = json.dumps(result, indent=2)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
+    report("front.py", argv, result, args.out)
     return 0
 
 

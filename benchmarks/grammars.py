@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report import report
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
@@ -211,12 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
     result = {"masks": masks, "throughput": throughput, "schemas": schemas}[args.what](args)
-    text = json.dumps(
-        {"command": " ".join(["python benchmarks/grammars.py", *(argv or sys.argv[1:])]), **result}, indent=2
-    )
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
+    report("grammars.py", argv, result, args.out)
     return 0
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from aot_targets import TARGETS, Target  # isort: skip  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
-from aot_steps import DEFAULTS, DTYPE, MODELS, Sizes, declare, device_shape
+from aot_steps import DEFAULTS, DTYPE, MODELS, Sizes, declare, device_shape, needs_of
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
@@ -27,7 +27,7 @@ from palladio.model.functional import flatten_model
 from palladio.model.weights import abstract_model
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compile_plan import ProgramKey, largest_keys
-from palladio.runtime.engine_design import PROBE_PAGES, memory_needs
+from palladio.runtime.engine_design import PROBE_PAGES
 from palladio.runtime.memory import DeviceMemory, plan_memory
 from palladio.runtime.program_set import workspace_of
 from palladio.runtime.step_programs import StepPrograms
@@ -63,13 +63,7 @@ def compare(config: ModelConfig, target: Target, num_devices: int, sizes: Sizes,
     mesh = target.mesh(num_devices)
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh))
     shape = device_shape(config, mesh, sizes)
-    needs = memory_needs(
-        target.platform,
-        shape,
-        weights,
-        num_mask_rows=sum(sizes.buckets.sample),
-        useful_tokens=sizes.useful_tokens,
-    )
+    needs = needs_of(target, shape, weights, sizes)
     memory = DeviceMemory(target.memory, target.memory)
     largest = largest_keys(sizes.buckets, sizes.decode_steps)
     print("planning")

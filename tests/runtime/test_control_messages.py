@@ -34,7 +34,7 @@ from palladio.runtime.request_trace import (
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.transport import ThreadTransport
 from palladio.runtime.wire import from_engine_codec, to_engine_codec
-from tests.runtime.fake_core import FACTORY
+from tests.runtime.fake_core import FACTORY, started
 
 TRACE = RequestTrace(
     1.0,
@@ -77,12 +77,8 @@ def test_codec_from_engine(message: object) -> None:
 async def running(folder: Path, transport: type[ThreadTransport | ProcessTransport]) -> AsyncIterator[AsyncEngine]:
     flags = {"skip_tokenizer_init": True, "json_model_override_args": json.dumps({"step_delay": 0.005})}
     engine = AsyncEngine(EngineConfig.from_flags({"model_path": str(folder), **flags}), transport(FACTORY))
-    await engine.start()
-    await engine.wait_ready()
-    try:
+    async with started(engine):
         yield engine
-    finally:
-        await engine.shutdown()
 
 
 @pytest.mark.parametrize("transport", [ThreadTransport, ProcessTransport])

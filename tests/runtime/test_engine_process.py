@@ -37,7 +37,7 @@ from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.transport import ThreadTransport
 from palladio.runtime.wire import from_engine_codec, to_engine_codec
-from tests.runtime.fake_core import EOS, FACTORY, FakeEngineCore, make_ready, next_token
+from tests.runtime.fake_core import EOS, FACTORY, FakeEngineCore, make_ready, next_token, started
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 REPOSITORY = Path(__file__).parents[2]
@@ -52,12 +52,8 @@ def make(tmp_path, transport=None, **knobs):
 @contextlib.asynccontextmanager
 async def running(tmp_path, **knobs):
     engine = make(tmp_path, **knobs)
-    await engine.start()
-    await engine.wait_ready()
-    try:
+    async with started(engine):
         yield engine
-    finally:
-        await engine.shutdown()
 
 
 async def collect(engine, prompt, request_id="r", **params):
