@@ -1,5 +1,7 @@
 """create_app: the FastAPI application for one engine. No module state: two apps can live in one process."""
 
+from pathlib import Path
+
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -26,6 +28,7 @@ from palladio.http.routes_stored import stored_router
 from palladio.http.routes_tokenize import tokenize_router
 from palladio.http.routes_tools import tools_router
 from palladio.http.spans import Spans
+from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder
 from palladio.runtime.engine_client import EngineClient
 
@@ -35,11 +38,13 @@ def create_app(
     config: HttpConfig,
     observability: ObservabilityConfig = ObservabilityConfig(),
     observer: Observer | None = None,
+    storage: Storage | None = None,
 ) -> FastAPI:
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
     Args:
         observer: default: what `observability` says.
+        storage: default: a temporary one.
 
     Raises:
         ConfigError: --chat-template cannot be read, --log-requests-target not be written, or --enable-trace lacks its
@@ -47,7 +52,15 @@ def create_app(
     """
     if observer is None:
         observer = create_observer(engine, config, observability)
-    context = Context(engine, config, ChatTemplate(config), TextEncoder(engine, bounded=True), observability, observer)
+    context = Context(
+        engine,
+        config,
+        ChatTemplate(config),
+        TextEncoder(engine, bounded=True),
+        observability,
+        observer,
+        storage or Storage.temporary(),
+    )
     middleware = [
         Middleware(RequestBorder, root_path=config.root_path),
         Middleware(CountRequests, metrics=observer.metrics),
@@ -68,6 +81,16 @@ def create_app(
     for router in (*routers, reasoning_router, tools_router, stored_router, capabilities_router, observe_router):
         app.include_router(router(context))
     return app
+
+
+def open_storage(config: HttpConfig) -> Storage:
+    """
+    Raises:
+        ConfigError: --file-storage-path cannot be written, or another server uses it.
+    """
+    if config.file_storage_path is None:
+        return Storage.temporary()
+    return Storage(Path(config.file_storage_path).expanduser())
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

@@ -31,6 +31,8 @@ class HttpConfig:
         sampling_defaults: model takes the defaults of generation_config.json; openai takes OpenAI's (temperature 1,
             top_p 1).
         stream_interval: tokens per event of a stream; more means fewer, larger events.
+        file_storage_path: folder for uploaded files, batches and stored responses, which outlive restarts; one server
+            at a time uses it; default: one for each port in ~/.local/share/palladio; with port 0 a temporary one.
         max_request_bytes: larger request bodies are refused with a 413.
         allowed_origins: web origins that browsers may call from (CORS); "*" allows any.
         root_path: URL prefix that a reverse proxy in front strips off.
@@ -52,6 +54,7 @@ class HttpConfig:
     default_chat_template_kwargs: str = "{}"
     sampling_defaults: Literal["model", "openai"] = "model"
     stream_interval: int = 1
+    file_storage_path: str | None = None
     max_request_bytes: int = 64 * 1024 * 1024
     allowed_origins: tuple[str, ...] = ("*",)
     root_path: str = ""

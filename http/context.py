@@ -15,6 +15,7 @@ from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
 from palladio.http.reasoning.auto import ModelTraits, choose_family
 from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
@@ -30,6 +31,7 @@ class Context:
 
     Attributes:
         observer: is told of every request.
+        storage: for what outlives requests.
         running: the client's request id → the engine's ids that serve it (one per prompt).
     """
 
@@ -39,6 +41,7 @@ class Context:
     encoder: TextEncoder
     observability: ObservabilityConfig
     observer: Observer
+    storage: Storage
     started: float = dataclasses.field(default_factory=time.time)
     running: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 

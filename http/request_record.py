@@ -3,9 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Self
-
-from starlette.requests import Request
+from typing import Literal
 
 from palladio.http.front_metrics import FrontMetrics
 from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOutput, RequestTimes
@@ -33,11 +31,6 @@ class Origin:
     headers: Mapping[str, str]
     is_logged: bool = True
     is_measured: bool = True
-
-    @classmethod
-    def of(cls, request: Request, *, no_logs: bool | None, log_metrics: bool | None) -> Self:
-        headers = {name: request.headers[name] for name in ("traceparent", "tracestate") if name in request.headers}
-        return cls(request.url.path, request.state.shown_id, headers, not no_logs, log_metrics is not False)
 
 
 @dataclasses.dataclass(slots=True)

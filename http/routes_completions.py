@@ -9,14 +9,14 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.body import JsonBody, describe_body
+from palladio.http.call import Call
 from palladio.http.choices import Choice, collect
 from palladio.http.context import Context
-from palladio.http.generation import OutputStream, check_num_samples, job_ids, until_disconnect
+from palladio.http.generation import OutputStream, check_num_samples, job_ids
 from palladio.http.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_completions import CompletionRequest
-from palladio.http.request_record import Origin
-from palladio.http.sampling import check_scoring_only, client_names, request_name, request_options, sampling_params
+from palladio.http.sampling import check_scoring_only, client_names, request_name, sampling_params
 from palladio.http.sse import CompletionChunks, EventStream, StreamSettings
 from palladio.http.structured_output import structured_output
 from palladio.runtime.errors import InvalidRequestError
@@ -34,19 +34,24 @@ def completions_router(context: Context) -> APIRouter:
     async def completions(
         request: Request, body: Annotated[CompletionRequest, Depends(JsonBody(CompletionRequest))]
     ) -> Response:
-        context.require_ready()
-        return await _complete(context, request, body)
+        return await complete_text(context, Call.of(request), body)
 
     return router
 
 
-async def _complete(context: Context, request: Request, body: CompletionRequest) -> Response:
+async def complete_text(context: Context, call: Call, body: CompletionRequest) -> Response:
+    """
+    Raises:
+        PalladioError: what went wrong before the status was sent.
+        HttpError: the client went away.
+    """
+    context.require_ready()
     received = time.time()
-    origin = Origin.of(request, no_logs=body.no_logs, log_metrics=body.log_metrics)
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     model = context.model_name(body.model)
     grammar, grammar_field = structured_output(body)
-    params, options = _params(body, context, grammar), request_options(body)
-    name = request_name(body, request.state.request_id)
+    params, options = _params(body, context, grammar), call.options(body)
+    name = request_name(body, call.request_id)
     prompts = split_prompts(body.prompt, "prompt")
     check_num_samples(len(prompts), len(prompts) * params.n)
     prompt_ids = await encode_prompts(context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False)
@@ -68,11 +73,11 @@ async def _complete(context: Context, request: Request, body: CompletionRequest)
     if body.stream:
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
         with client_names(names, names):
-            await until_disconnect(request.receive, stream.start())
+            await call.wait(stream.start())
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
         return EventStream(stream, CompletionChunks(settings, new_legacy, echoes))
     with client_names(names, names):
-        choices, usage = await until_disconnect(request.receive, collect(stream))
+        choices, usage = await call.wait(collect(stream))
     answers = []
     for choice in choices:
         position = choice.index // params.n

@@ -8,14 +8,14 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.body import JsonBody, describe_body
+from palladio.http.call import Call
 from palladio.http.context import Context
 from palladio.http.field_rules import screen
-from palladio.http.generation import OutputStream, check_abort, check_num_samples, job_ids, until_disconnect
+from palladio.http.generation import OutputStream, check_abort, check_num_samples, job_ids
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_generate import GenerateRequest
-from palladio.http.request_record import Origin
 from palladio.http.sampling import client_names
-from palladio.http.sse import EventStream
+from palladio.http.sse import DoneWriter, EventStream
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.outputs import RequestOutput
@@ -40,21 +40,21 @@ def generate_router(context: Context) -> APIRouter:
         request: Request, body: Annotated[GenerateRequest, Depends(JsonBody(GenerateRequest))]
     ) -> Response:
         context.require_ready()
-        return await _generate(context, request, body)
+        return await _generate(context, Call.of(request), body)
 
     return router
 
 
-async def _generate(context: Context, request: Request, body: GenerateRequest) -> Response:
+async def _generate(context: Context, call: Call, body: GenerateRequest) -> Response:
     received = time.time()
     context.model_name(body.model)
-    origin = Origin.of(request, no_logs=body.no_logs, log_metrics=body.log_metrics)
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     if (body.text is None) == (body.input_ids is None):
         raise InvalidRequestError("give one of text and input_ids", param="text")
     given, param = (body.text, "text") if body.text is not None else (body.input_ids, "input_ids")
     assert given is not None
     prompts = split_prompts(given, param)
-    name, ids = _names(body.rid, request.state.request_id, len(prompts))
+    name, ids = _names(body.rid, call.request_id, len(prompts))
     sampling = _sampling(body)
     entries = sampling if isinstance(sampling, list) else [sampling]
     fields = {ours: ours if any(ours in entry for entry in entries) else name for ours, name in _ALIASES.items()}
@@ -68,10 +68,10 @@ async def _generate(context: Context, request: Request, body: GenerateRequest) -
         results = _Results(jobs, context.engine.tokenizer)
         is_list = prompts is given or stream.num_choices > 1
         if body.stream:
-            await until_disconnect(request.receive, stream.start())
+            await call.wait(stream.start())
             interval = context.config.stream_interval
             return EventStream(stream, _CumulativeEvents(results, interval, is_list=is_list))
-        await until_disconnect(request.receive, _collect(stream, results))
+        await call.wait(_collect(stream, results))
     answers = [sample.to_dict() for sample in results.samples]
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
 
@@ -98,7 +98,7 @@ async def _collect(stream: OutputStream, results: _Results) -> None:
             results.add(output)
 
 
-class _CumulativeEvents:
+class _CumulativeEvents(DoneWriter):
     """Each event holds all of its sample's text so far, as SGLang sends it; `index` says which sample of several."""
 
     def __init__(self, results: _Results, interval: int, *, is_list: bool) -> None:
@@ -117,9 +117,6 @@ class _CumulativeEvents:
         self._waiting[index] = 0
         answer = result.to_dict() | ({"index": index} if self._is_list else {})
         return b"data: " + orjson.dumps(answer) + b"\n\n"
-
-    def close(self) -> bytes:
-        return b""
 
 
 def _sampling(body: GenerateRequest) -> dict[str, Any] | list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Protocol
 import uvicorn
 import uvloop
 
-from palladio.http.app import create_app, create_observer
+from palladio.http.app import create_app, create_observer, open_storage
 from palladio.http.config import HttpConfig
 from palladio.http.log_config import logging_config
 from palladio.http.observability_config import ObservabilityConfig
@@ -66,7 +66,8 @@ async def serve_async(
 ) -> None:
     """`serve`, inside a running loop."""
     observer = create_observer(engine, config, observability)
-    app = create_app(engine, config, observability, observer)
+    storage = open_storage(config)
+    app = create_app(engine, config, observability, observer, storage)
     settings = uvicorn.Config(
         app,
         host=config.host,
@@ -89,6 +90,7 @@ async def serve_async(
             server.should_exit = True
             server.force_exit = stop.count > 1
             await serving
+            storage.close()
             observer.close()
 
 

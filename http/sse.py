@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from palladio.http.choices import Usage, finish_fields
-from palladio.http.errors import HttpError, error_body, internal_error
+from palladio.http.errors import ErrorBody, HttpError, error_body, internal_error
 from palladio.http.generation import OutputStream, check_abort, until_disconnect
 from palladio.http.logprobs import LegacyLogprobs, chat_logprobs
 from palladio.http.protocol import SamplingFields, StreamOptions
@@ -35,15 +35,26 @@ class EventWriter(Protocol):
         ...
 
     def close(self) -> bytes:
-        """The events after the last output, before [DONE]."""
+        """The events after the last output."""
+        ...
+
+    def fail(self, error: ErrorBody) -> bytes:
+        """The events in their place, when something went wrong after the status had gone out."""
         ...
 
 
-class EventStream(Response):
-    """A response of server-sent events from a started stream; a client that goes away aborts the request.
+class DoneWriter:
+    """An EventWriter's end, as OpenAI's older routes have it."""
 
-    Errors after the status has gone out are sent as an event, then [DONE].
-    """
+    def close(self) -> bytes:
+        return DONE
+
+    def fail(self, error: ErrorBody) -> bytes:
+        return error.event() + DONE
+
+
+class EventStream(Response):
+    """A response of server-sent events from a started stream; a client that goes away aborts the request."""
 
     def __init__(self, stream: OutputStream, writer: EventWriter) -> None:
         super().__init__(None, headers=HEADERS, media_type="text/event-stream")
@@ -67,13 +78,13 @@ class EventStream(Response):
             last = self._writer.close()
         except (PalladioError, HttpError) as exc:
             self._stream.settle(exc)
-            last = error_body(exc).event()
+            last = self._writer.fail(error_body(exc))
         except Exception as exc:  # the status has gone out: this is the request's border
             self._stream.settle(exc)
             error_id = uuid.uuid4().hex
             logger.exception("error %s in a stream", error_id)
-            last = internal_error(error_id).event()
-        await send({"type": "http.response.body", "body": last + DONE, "more_body": False})
+            last = self._writer.fail(internal_error(error_id))
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_outputs(self, send: Send) -> None:
         write, observe, first = self._writer.write, self._stream.observe, self._stream.first
@@ -141,7 +152,7 @@ class Pending:
     sent: bool = False  # the first token is not held back
 
 
-class ChunkWriter:
+class ChunkWriter(DoneWriter):
     """Common part of chat and completion chunks. Subclasses say what stands in a choice."""
 
     def __init__(self, settings: StreamSettings) -> None:
@@ -185,8 +196,8 @@ class ChunkWriter:
 
     def close(self) -> bytes:
         if not self._settings.include_usage:
-            return b""
-        return self._with_usage(b"", self._timings() if self._settings.timings else b"")
+            return DONE
+        return self._with_usage(b"", self._timings() if self._settings.timings else b"") + DONE
 
     def _chunk(self, choice: bytes, extra: bytes = b"") -> bytes:
         """Args: extra: fields beside the choices, each after a comma."""

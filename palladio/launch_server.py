@@ -11,7 +11,7 @@ from typing import Final
 from palladio.default_model import DEFAULT_MODEL_NAME, ensure_default_model
 from palladio.http.server import serve
 from palladio.runtime.async_engine import AsyncEngine
-from palladio.runtime.config import user_cache_dir
+from palladio.runtime.config import user_cache_dir, user_data_dir
 from palladio.runtime.errors import ConfigError, PalladioError
 from palladio.runtime.logs import configure_logging
 from palladio.runtime.process_transport import ProcessTransport
@@ -36,8 +36,8 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
 
     Args:
         argv: flags.
-        environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where made and compiled files are kept;
-            XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes.
+        environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where made and compiled files are kept, PALLADIO_DATA_DIR
+            and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes.
         default_model: without --model-path, serve the embedded model instead of failing.
 
     Returns:
@@ -101,7 +101,24 @@ def _settle(args: ServerArgs, environment: Mapping[str, str]) -> ServerArgs:
         execution = dataclasses.replace(execution, random_seed=secrets.randbelow(2**30))
     if execution.compilation_cache_dir is None:
         execution = dataclasses.replace(execution, compilation_cache_dir=str(execution.cache_path(environment)))
-    return dataclasses.replace(args, execution=execution)
+    http = args.http
+    if http.file_storage_path is None and http.port != 0:
+        http = dataclasses.replace(http, file_storage_path=_storage_path(environment, http.port))
+    return dataclasses.replace(args, execution=execution, http=http)
+
+
+def _storage_path(environment: Mapping[str, str], port: int) -> str | None:
+    """A folder for each port: servers on one host don't share it, and a restarted one finds its own."""
+    data = user_data_dir(environment)
+    if data is not None:
+        folder = data / "storage" / str(port)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            logger.warning("files and batches will not outlive this server: %s; set --file-storage-path", error)
+        else:
+            return str(folder)
+    return None
 
 
 if __name__ == "__main__":

@@ -328,6 +328,20 @@ def user_cache_dir(environment: Mapping[str, str]) -> Path:
         ) from error
 
 
+def user_data_dir(environment: Mapping[str, str]) -> Path | None:
+    """Where Palladio keeps what users have entrusted to it; None: this user has no home directory.
+
+    Args:
+        environment: PALLADIO_DATA_DIR is the directory; XDG_DATA_HOME holds it, instead of ~/.local/share.
+    """
+    if own := environment.get("PALLADIO_DATA_DIR"):
+        return Path(own).expanduser()
+    try:
+        return Path(environment.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "palladio"
+    except RuntimeError:
+        return None
+
+
 def _positive(flag: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise ConfigError(f"{flag} must be at least 1, got {value}")

@@ -19,6 +19,8 @@ class RequestOptions:
         priority: with --schedule-policy priority, higher ones are admitted first (unless
             --schedule-low-priority-values-first turns that round).
         timeout: seconds from its arrival after which it ends with an error; None: --request-timeout.
+        background: it only takes what other requests leave: it is admitted when none of them waits, gives its slot and
+            its pages up to them, and takes part in their steps as far as that hardly makes them longer.
 
     Raises:
         InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
@@ -27,6 +29,7 @@ class RequestOptions:
     cache_salt: str | None = None
     priority: int = 0
     timeout: float | None = None
+    background: bool = False
 
     def __post_init__(self) -> None:
         check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)

@@ -13,6 +13,7 @@ from palladio.http.context import Context
 from palladio.http.errors import error_body
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
+from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.runtime.async_engine import LONG_TEXT, Room
 from palladio.runtime.engine_client import not_ready
@@ -45,7 +46,15 @@ class SmallPoolEngine(FakeEngine):
 def context_of(engine: FakeEngine) -> Context:
     config = HttpConfig()
     told = ObservabilityConfig()
-    return Context(engine, config, ChatTemplate(config), TextEncoder(engine, bounded=True), told, Observer(told))
+    return Context(
+        engine,
+        config,
+        ChatTemplate(config),
+        TextEncoder(engine, bounded=True),
+        told,
+        Observer(told),
+        Storage.temporary(),
+    )
 
 
 def test_fingerprint_is_computed_once(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

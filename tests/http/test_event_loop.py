@@ -11,6 +11,7 @@ import pytest
 
 from palladio.http import routes_chat, routes_reasoning, routes_tools
 from palladio.http.chat_output import ChatMessage, MessagePlan
+from palladio.http.chat_run import ChatRun
 from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
 from palladio.http.reasoning.family import PromptEnd
@@ -65,12 +66,14 @@ def test_large_requests(
     assert small_thread != large_thread
 
 
-def test_long_answers(http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (routes_chat, "_choice")])
+def test_long_answers(
+    http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+) -> None:
     engine.reply = "Hello, " * 20
     body = CHAT | {"max_tokens": 100}
     one, many = (
-        thread_of(routes_chat, "_read", monkeypatch, lambda n=n: http.post(CHAT_PATH, json=body | {"n": n}))
-        for n in (1, 100)
+        thread_of(place, name, monkeypatch, lambda n=n: http.post(CHAT_PATH, json=body | {"n": n})) for n in (1, 100)
     )
     assert one != many
 

@@ -8,6 +8,7 @@ import pytest
 
 from palladio.http import (
     chat_job,
+    chat_run,
     routes_chat,
     routes_completions,
     routes_generate,
@@ -47,7 +48,7 @@ ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),
-        (routes_chat, chat_job, plan, tools, tool_choice, sampling, structured_output, sse),
+        (routes_chat, chat_run, chat_job, plan, tools, tool_choice, sampling, structured_output, sse),
     ),
     (
         CompletionRequest,

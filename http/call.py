@@ -1,0 +1,61 @@
+"""Call: one request to a route, whoever makes it: a client over HTTP, or the server itself for a line of a batch."""
+
+import dataclasses
+from collections.abc import Coroutine, Mapping
+from typing import Any, Self, TypeVar
+
+from starlette.requests import Request
+from starlette.types import Receive
+
+from palladio.http.generation import until_disconnect
+from palladio.http.protocol import SamplingFields
+from palladio.http.request_record import Origin
+from palladio.http.sampling import request_options
+from palladio.runtime.request_options import RequestOptions
+
+T = TypeVar("T")
+
+_TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """Attributes:
+    request_id: the request's name, unless its body gives one.
+    route: the path that was asked for.
+    shown_id: the X-Request-Id that goes back.
+    headers: those that carry a distributed trace.
+    receive: messages of the client, whose body has been read; None: there is nobody who could go away.
+    is_background: it only takes what other requests leave, see RequestOptions.
+    """
+
+    request_id: str
+    route: str
+    shown_id: str
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    receive: Receive | None = None
+    is_background: bool = False
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
+        return cls(request.state.request_id, request.url.path, request.state.shown_id, headers, request.receive)
+
+    def origin(self, *, no_logs: bool | None = None, log_metrics: bool | None = None) -> Origin:
+        """For the observer. Args: as the body gives them."""
+        return Origin(self.route, self.shown_id, self.headers, not no_logs, log_metrics is not False)
+
+    def options(self, body: SamplingFields) -> RequestOptions:
+        """
+        Raises:
+            InvalidRequestError: a value is out of range.
+        """
+        return dataclasses.replace(request_options(body), background=self.is_background)
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`, and cancels it if the client goes away first.
+
+        Raises:
+            HttpError: the client went away; nobody will read this.
+        """
+        return await (work if self.receive is None else until_disconnect(self.receive, work))

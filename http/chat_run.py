@@ -1,0 +1,103 @@
+"""ChatRun: one chat request on the engine. Every route that holds a conversation translates to and from it."""
+
+import contextlib
+import dataclasses
+import time
+from typing import Self
+
+from palladio.http.call import Call
+from palladio.http.chat_job import ChatJob
+from palladio.http.chat_output import ChatMessage
+from palladio.http.choices import Choice, Usage, collect
+from palladio.http.context import Context
+from palladio.http.generation import OutputStream
+from palladio.http.protocol_chat import ChatRequest
+from palladio.http.sampling import client_names, request_name
+from palladio.http.text_encoder import run_encoding
+from palladio.runtime.sglang_format import Job
+from palladio.runtime.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """Attributes:
+    choices: the samples, and messages what is made of their texts, by index.
+    """
+
+    choices: list[Choice]
+    messages: list[ChatMessage]
+    usage: Usage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatRun:
+    """Attributes:
+    name: the request's id.
+    received: when it came, in seconds since the epoch.
+    """
+
+    context: Context
+    call: Call
+    chat: ChatJob
+    stream: OutputStream
+    name: str
+    received: float
+
+    @classmethod
+    async def prepare(cls, context: Context, call: Call, body: ChatRequest) -> Self:
+        """Everything up to the engine.
+
+        Raises:
+            EngineNotReadyError, EngineDeadError: no engine runs.
+            ModelNotFoundError: it is not the model that is served.
+            InvalidRequestError: a field is wrong, or has no effect with this model.
+        """
+        context.require_ready()
+        received = time.time()
+        origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+        context.model_name(body.model)
+        name, options = request_name(body, call.request_id), call.options(body)
+        chat = await ChatJob.prepare(context, body)
+        job = Job(name, chat.prompt.token_ids, chat.params, options=options)
+        with _client_names(chat):
+            stream = OutputStream(context, [job], name=name, received=received, origin=origin)
+        return cls(context, call, chat, stream, name, received)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.context.tokenizer
+
+    async def start(self) -> OutputStream:
+        """Its outputs as they come, the first of which is there.
+
+        Raises:
+            PalladioError: what went wrong before the first output.
+            HttpError: the client went away.
+        """
+        with _client_names(self.chat):
+            return await self.call.wait(self.stream.start())
+
+    async def collect(self) -> ChatAnswer:
+        """Waits for all of it.
+
+        Raises:
+            PalladioError: what went wrong.
+            HttpError: the client went away.
+        """
+        with _client_names(self.chat):
+            choices, usage = await self.call.wait(collect(self.stream))
+        size = sum(len(choice.text) for choice in choices)
+        return await run_encoding(lambda: self._read(choices, usage), size)
+
+    def _read(self, choices: list[Choice], usage: Usage) -> ChatAnswer:
+        messages = [ChatMessage.read(self.chat.plan.new_parser(), choice.text) for choice in choices]
+        for choice in choices:
+            counter = self.chat.plan.new_counter(self.tokenizer, self.chat.params)
+            if counter is not None:
+                counter.add(choice.token_ids)
+                usage.reasoning[choice.index] = counter.count
+        return ChatAnswer(choices, messages, usage)
+
+
+def _client_names(chat: ChatJob) -> contextlib.AbstractContextManager[None]:
+    return client_names(chat.client_names | {"prompt": "messages"}, chat.client_names)

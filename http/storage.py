@@ -1,0 +1,68 @@
+"""Storage: what this server keeps on disk (--file-storage-path): one database, and files beside it."""
+
+import contextlib
+import fcntl
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import IO, Self
+
+from palladio.http.database import Database
+from palladio.runtime.errors import ConfigError
+
+
+class Storage:
+    """A folder that belongs to one server at a time.
+
+    Attributes:
+        folder: where it is.
+        files: its part for the contents of files.
+        database: for everything else; every store keeps its own tables in it.
+
+    Raises:
+        ConfigError: the folder cannot be written, or another server uses it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = folder / "files"
+        self._stack = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:
+            try:
+                self.files.mkdir(parents=True, exist_ok=True)
+                stack.callback(_lock(folder).close)
+                self.database = Database(folder / "palladio.db", SCHEMA)
+            except (OSError, sqlite3.Error) as error:
+                raise ConfigError(
+                    f"--file-storage-path {folder}: {error}; give a folder that this server can write to"
+                ) from error
+            stack.callback(self.database.close)
+            self._stack = stack.pop_all()
+
+    @classmethod
+    def temporary(cls) -> Self:
+        """One that is gone when it is closed."""
+        folder = tempfile.TemporaryDirectory(prefix="palladio-")
+        storage = cls(Path(folder.name))
+        storage._stack.callback(folder.cleanup)
+        return storage
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _lock(folder: Path) -> IO[str]:
+    """Holds the folder until the file is closed, or the process ends in whatever way."""
+    file = (folder / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(
+            f"--file-storage-path {folder} is in use by another server; give each server a folder of its own"
+        ) from None
+    return file
+
+
+# Made if they are missing. A new column of a later version: a new table, or ALTER TABLE here, behind user_version.
+SCHEMA = ""
