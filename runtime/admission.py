@@ -16,6 +16,10 @@ class Admission:
         self.ratio = NewTokenRatio(conservativeness)
         self._cache = cache
 
+    def fits(self, request: Request, prefix: Prefix, reserved: int) -> bool:
+        """Whether there is cache for a waiting request. Args: as for needed_tokens."""
+        return self.needed_tokens(request, prefix, reserved) <= self._cache.num_available_tokens
+
     def needed_tokens(self, request: Request, prefix: Prefix, reserved: int) -> int:
         """Tokens of cache that have to be available for a waiting request to be admitted.
 

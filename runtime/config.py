@@ -102,6 +102,8 @@ class SchedulerConfig:
         disable_mixed_chunk: prefill and decode take turns instead.
         num_continuous_decode_steps: decode steps that one program runs before the host looks at their tokens; more
             hide the host's work, and waste what is computed after a request's end.
+        background_slowdown: how much longer, as a share, requests may take because lines of batches run beside them; 0:
+            batches only run while there is nothing else, and in the padding of others' steps.
         request_timeout: seconds after which a request that brings no `timeout` ends with an error; default: none.
         disable_overlap_schedule: read each step's tokens before the next one is dispatched (slower; same tokens).
     """
@@ -117,6 +119,7 @@ class SchedulerConfig:
     enable_mixed_chunk: bool = False
     disable_mixed_chunk: bool = False
     num_continuous_decode_steps: int = 1
+    background_slowdown: float = 0.15
     request_timeout: float | None = None
     disable_overlap_schedule: bool = False
 
@@ -254,6 +257,8 @@ class EngineConfig:
             )
         if execution.deterministic and scheduler.num_continuous_decode_steps > 1:
             raise ConfigError("--deterministic runs one shape of step: leave --num-continuous-decode-steps out")
+        if not 0.0 <= scheduler.background_slowdown < float("inf"):
+            raise ConfigError(f"--background-slowdown must be ≥ 0, got {scheduler.background_slowdown}")
         if not 0.0 <= scheduler.schedule_conservativeness < float("inf"):
             raise ConfigError(f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}")
         if execution.random_seed is not None and not 0 <= execution.random_seed <= _MAX_SEED:

@@ -37,6 +37,7 @@ from palladio.runtime.request import Request, RequestStatus
 from palladio.runtime.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.startup import build_engine_parts
+from palladio.runtime.step_clock import StepClock
 from palladio.runtime.step_logger import StepLogger
 from palladio.runtime.step_tracer import StepTracer
 from palladio.runtime.token_masks import Int32Array, build_masks
@@ -80,6 +81,7 @@ class EngineCore:
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
         self._idle = DeviceIdle()
+        self._clock = StepClock()
         self._tracer = StepTracer(scheduler)
         self._profiler = Profiler(self.activity)
         self._self_check = CacheSelfCheck(
@@ -108,7 +110,7 @@ class EngineCore:
             OverloadedError: the queue is full.
         """
         new = Request.from_message(request)
-        if not request.resent:
+        if not request.resent and not new.options.background:
             self._scheduler.check_queue(self._grammars.num_requests)
         if self._grammars.is_ready(new):
             self._scheduler.add(new, is_accepted=True)
@@ -226,6 +228,7 @@ class EngineCore:
             outputs += self._process(keep=0)
             return outputs + self._recover(batch, error)
         self._idle.dispatched(step, started)
+        self._clock.dispatched()
         self._in_flight.append(step)
         self._self_check.note(batch)
         num_tokens = batch.num_tokens
@@ -265,6 +268,7 @@ class EngineCore:
                 return outputs + self._recover(step.batch, error)
             if waits:
                 self._idle.waited(step)
+            self._scheduler.turns.note(step.batch, self._clock.read(), self._scheduler.buckets)
             self._idle.look()
             self._tracer.read(step.batch, step.num_steps)
             for number, tokens in enumerate(read):
@@ -284,6 +288,7 @@ class EngineCore:
         message = f"The device ran out of memory in this request's step; {advice}"
         logger.error("%s. %d requests fail, the others start over. XLA says: %s", message, len(batch.rows), error)
         self._in_flight.clear()
+        self._clock.forget()
         self._num_recoveries += 1
         self._tracer.forget()
         self._idle.rest()

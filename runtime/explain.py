@@ -1,7 +1,6 @@
 """What a request that has not ended is doing, and what it waits for."""
 
 import dataclasses
-import itertools
 from collections.abc import Iterable
 from typing import Self
 
@@ -20,7 +19,7 @@ def explain_requests(scheduler: Scheduler, request_ids: Iterable[str]) -> list[L
 
 def num_retracted_waiting(scheduler: Scheduler) -> int:
     """Requests that lost their pages and have not got them back; they stand at the head of the queue."""
-    return sum(1 for _ in itertools.takewhile(lambda request: request.num_retractions, scheduler.waiting))
+    return scheduler.waiting.num_retracted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +63,7 @@ def _explain(scheduler: Scheduler, request: Request, queue: _Queue | None) -> Li
 
 def _queue_state(scheduler: Scheduler, request: Request, queue: _Queue) -> QueueState:
     size, max_running = scheduler.cache.page_size, scheduler.limits.max_running
+    needed = scheduler.admission.needed_tokens(request, scheduler.cache.find_prefix(request), queue.reserved)
     return QueueState(
         scheduler.clock.reason,
         position=queue.positions[request.request_id],
@@ -71,6 +71,6 @@ def _queue_state(scheduler: Scheduler, request: Request, queue: _Queue) -> Queue
         running=len(scheduler.running),
         max_running=max_running,
         open_running=min(max_running, scheduler.buckets.max_requests),
-        pages_needed=-(-scheduler.needed_tokens(request, queue.reserved) // size),
+        pages_needed=-(-needed // size),
         pages_available=scheduler.cache.num_available_pages,
     )

@@ -21,8 +21,8 @@ class Retraction:
 class Retractor:
     """Takes pages and slots from running requests, the one that is to lose them first.
 
-    The least urgent go first; of those, who loses least: the fewest computed tokens have to be computed again, and
-    among equals the youngest goes.
+    Background requests go first, then the least urgent; of those, who loses least: the fewest computed tokens have to
+    be computed again, and among equals the youngest goes.
 
     Args:
         running: the scheduler's list, which the requests are taken from.
@@ -61,11 +61,11 @@ class Retractor:
         return retracted
 
     def preempt(self, request: Request, fits: Callable[[], bool]) -> None:
-        """Retracts less urgent requests, by more than the threshold, until the waiting one fits."""
-        assert self._threshold is not None
+        """Retracts until the waiting one fits: background requests, unless it is one itself, and those that are less
+        urgent by more than the threshold."""
         while self._running and not fits():
             victim = max(self._running, key=self._order)
-            if self._urgency(request) - self._urgency(victim) <= self._threshold:
+            if not self._gives_way(victim, request):
                 return
             self._retract(victim)
 
@@ -74,9 +74,15 @@ class Retractor:
         for request in sorted(self._running, key=self._order, reverse=True):
             self._retract(request)
 
-    def _order(self, request: Request) -> tuple[int, int, float]:
+    def _gives_way(self, victim: Request, request: Request) -> bool:
+        if victim.options.background != request.options.background:
+            return victim.options.background
+        return self._threshold is not None and self._urgency(request) - self._urgency(victim) > self._threshold
+
+    def _order(self, request: Request) -> tuple[bool, int, int, float]:
         """Who is retracted last sorts first."""
-        return -self._urgency(request), -self._cache.num_lost_tokens(request), request.received
+        lost = self._cache.num_lost_tokens(request)
+        return request.options.background, -self._urgency(request), -lost, request.received
 
     def _urgency(self, request: Request) -> int:
         """How much a request is to be preferred; 0 unless priorities are on."""

@@ -9,6 +9,7 @@ import time
 from typing import Literal
 
 from palladio.runtime.admission import Admission
+from palladio.runtime.background import Turn, Turns
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.cache_manager import CacheManager, Prefix
 from palladio.runtime.deadlines import Deadlines, timeout_reason
@@ -21,7 +22,7 @@ from palladio.runtime.retraction import Retraction, Retractor
 from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.wait_clock import WaitClock
-from palladio.runtime.waiting_queue import WaitingQueue
+from palladio.runtime.waiting_lines import WaitingLines
 
 
 class Scheduler:
@@ -36,9 +37,10 @@ class Scheduler:
         compile_seconds: that steps have waited for programs to be compiled, since the start; set by the engine.
         clock: why requests wait.
         admission: how much cache requests are expected to take.
+        turns: whose step is next, where there are background requests.
     """
 
-    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingQueue) -> None:
+    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingLines) -> None:
         self.limits = limits
         self.buckets = buckets
         self.cache = cache
@@ -48,6 +50,7 @@ class Scheduler:
         self.decode_steps = DecodeSteps()
         self.compile_seconds = 0.0
         self.clock = WaitClock()
+        self.turns = Turns(limits.background_slowdown, self.running)
         self._requests: dict[str, Request] = {}
         self._free_slots = list(range(limits.max_running, 0, -1))
         self.admission = Admission(cache, limits.conservativeness)
@@ -74,10 +77,11 @@ class Scheduler:
         Raises:
             OverloadedError: the queue is full.
         """
-        if not is_accepted:
+        if not is_accepted and not request.options.background:
             self.check_queue()
         assert request.request_id not in self._requests, f"request id {request.request_id} is in use"
         self._requests[request.request_id] = request
+        self.turns.join(request)
         request.trace.queued = time.time()
         request.compile_mark = self.compile_seconds
         request.wait_mark = self.clock.join("step" if not len(self.waiting) else None)
@@ -87,7 +91,7 @@ class Scheduler:
     def check_queue(self, num_elsewhere: int = 0) -> None:
         """Raises OverloadedError if the queue is full. Args: num_elsewhere: requests that will be queued."""
         limit = self.limits.max_queued
-        if limit is not None and len(self.waiting) + num_elsewhere >= limit:
+        if limit is not None and self.waiting.num_foreground + num_elsewhere >= limit:
             raise OverloadedError(
                 f"The queue is full ({limit} requests wait, --max-queued-requests {limit}); try again later"
             )
@@ -123,24 +127,31 @@ class Scheduler:
         if len(self.waiting):
             self.clock.advance()
         self.cache.drop_duplicates()
-        if self.limits.preemption_threshold is not None:
+        if self.limits.preemption_threshold is not None or (self.turns.is_shared and self.waiting.num_foreground):
             self._preempt()
+        turn = self.turns.next(self.waiting.num_foreground)
+        batch = self._plan(turn)
+        if batch is None and self.turns.is_shared:  # what may run cannot, or has nothing left to do
+            batch = self._plan("background" if turn == "foreground" else "foreground")
+        return batch
+
+    def _plan(self, turn: Turn) -> ScheduledBatch | None:
         mixes = self.limits.mixes and 2 * len(self.running) <= self._max_step_tokens
         decoding: list[Request] | None = None
         may_admit = True
         # Unless a step holds both kinds of work they take turns, so that a long prompt does not stop running streams.
         if mixes or self._prefilled_last:
             num_retractions = len(self.retractions)
-            decoding = self._take_decoding()
+            decoding = self._take_decoding(turn)
             may_admit = len(self.retractions) == num_retractions
             if decoding and not mixes:
                 return self._decode(decoding)
-        prefill = self._take_prefill(len(decoding or ()), may_admit)
+        prefill = self._take_prefill(turn, len(decoding or ()), may_admit)
         if prefill:
             self._prefilled_last = True
             prefill.sort(key=lambda row: not row.samples)
             return self._batch("prefill", [self._decode_row(r, 1) for r in decoding or ()] + prefill)
-        return self._decode(self._take_decoding() if decoding is None else decoding)
+        return self._decode(self._take_decoding(turn) if decoding is None else decoding)
 
     def process(self, batch: ScheduledBatch, tokens: StepTokens, step: int = 0) -> list[TokenOutput]:
         """Takes a step's tokens into its requests, ends those that are done, and returns what is new.
@@ -167,14 +178,6 @@ class Scheduler:
         """A request that has not ended."""
         return self._requests.get(request_id)
 
-    def needed_tokens(self, request: Request, reserved: int) -> int:
-        """Tokens of cache that have to be available for a waiting request to be admitted now.
-
-        Args:
-            reserved: tokens that the running requests are expected to take still.
-        """
-        return self.admission.needed_tokens(request, self.cache.find_prefix(request), reserved)
-
     def check_integrity(self) -> None:
         """Checks ownership of pages and slots.
 
@@ -197,43 +200,41 @@ class Scheduler:
     def _has_free_slot(self) -> bool:
         return len(self.running) < min(self.limits.max_running, self.buckets.max_requests)
 
-    def _take_prefill(self, num_decoding: int, may_admit: bool) -> list[ScheduledRow]:
+    def _take_prefill(self, turn: Turn, num_decoding: int, may_admit: bool) -> list[ScheduledRow]:
         """Chunks of prompts: of running requests, then of those that wait, if there is room for them."""
         rows: list[ScheduledRow] = []
         budget = self._max_step_tokens - num_decoding
-        for running in self.running:  # at most one is split over steps, but a retraction may leave it anywhere
+        if turn == "background" and self.limits.splits_prompts:
+            budget = min(budget, self.turns.share.max_prefill_tokens(self.buckets))
+        for running in self.turns.members(turn):  # at most one is split, but a retraction may leave it anywhere
             if budget > 0 and running.is_prefilling:
                 budget -= self._add_chunk(rows, running, budget)
         if len(self.waiting):
             max_rows = self.buckets.max_prefill_requests - num_decoding
-            self.clock.reason = self._admit_waiting(rows, budget, max_rows) if may_admit else "memory"
+            self.clock.reason = self._admit_waiting(turn, rows, budget, max_rows) if may_admit else "memory"
         return rows
 
-    def _admit_waiting(self, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
+    def _admit_waiting(self, turn: Turn, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
         """Adds the first chunks of those that wait; returns for what the rest of them, if any, go on waiting."""
+        slots: WaitReason = "slots" if self.buckets.max_requests >= self.limits.max_running else "compile"
         if not self._has_free_slot:
-            return self._slot_reason
-        reserved = self.admission.reserved_tokens(self.running)
+            return slots
+        reserved = self.admission.reserved_tokens(self.turns.members("foreground" if turn == "foreground" else "all"))
         self.waiting.refresh()
         while budget > 0 and self._has_free_slot and len(rows) < max_rows:
             request = self.waiting.peek()
-            if request is None:
+            if request is None or (turn == "foreground" and request.options.background):
                 return "step"
             if request.num_pending or (not self.limits.splits_prompts and len(request.token_ids) > budget):
                 return "step"  # pending: retracted a moment ago, and its last token has not been read yet
             prefix = self.cache.find_prefix(request)
-            needed = self.admission.needed_tokens(request, prefix, reserved)
-            if self.running and needed > self.cache.num_available_tokens:
+            if self.running and not self.admission.fits(request, prefix, reserved):
                 return "memory"  # alone it fits: the front refuses requests that do not fit an empty pool
             self.waiting.take()
             self._admit(request, prefix)
             budget -= self._add_chunk(rows, request, budget)
             reserved += self.admission.expected_tokens(request)
-        return "step" if self._has_free_slot else self._slot_reason
-
-    @property
-    def _slot_reason(self) -> WaitReason:
-        return "slots" if self.buckets.max_requests >= self.limits.max_running else "compile"
+        return "step" if self._has_free_slot else slots
 
     def _admit(self, request: Request, prefix: Prefix) -> None:
         request.status = RequestStatus.RUNNING
@@ -264,12 +265,12 @@ class Scheduler:
 
     # Decode
 
-    def _take_decoding(self) -> list[Request]:
+    def _take_decoding(self, turn: Turn) -> list[Request]:
         """Requests that can decode, each with room for one more token."""
         size = self.cache.page_size
         ready: list[Request] = []
         growing: list[Request] = []
-        for request in self.running:  # as plain as can be: this runs for each request at each step
+        for request in self.turns.decoders(turn, self.buckets):  # plain: this runs for each request at each step
             length = request.num_computed
             if length < request.prefill_end or not request.wants_token:
                 continue
@@ -327,15 +328,16 @@ class Scheduler:
         self.retractions.append(Retraction(num_retracted, old_value, ratio.value))
 
     def _preempt(self) -> None:
-        """Makes room for the next waiting request if it is more urgent than running ones by more than the threshold."""
+        """Makes room for the next waiting request, if there are running ones that give way to it."""
         self.waiting.refresh()
         request = self.waiting.peek()
         if request is not None:
             self._retractor.preempt(request, lambda: self._has_room(request))
 
     def _has_room(self, request: Request) -> bool:
-        reserved = self.admission.reserved_tokens(self.running)
-        return self._has_free_slot and self.needed_tokens(request, reserved) <= self.cache.num_available_tokens
+        others = self.turns.members("all" if request.options.background else "foreground")
+        reserved = self.admission.reserved_tokens(others)
+        return self._has_free_slot and self.admission.fits(request, self.cache.find_prefix(request), reserved)
 
     def _suspend(self, request: Request) -> None:
         """Puts a running request back into the queue, without its pages."""
@@ -362,6 +364,7 @@ class Scheduler:
             self.waiting.remove(request)
         request.status = RequestStatus.FINISHED
         del self._requests[request.request_id]
+        self.turns.leave(request)
 
     def _leave(self, request: Request) -> None:
         if not request.num_pending:  # else its last step is still to be read, and to be counted

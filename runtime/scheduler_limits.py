@@ -16,6 +16,7 @@ class SchedulerLimits:
         None: never.
     low_values_first: low priority values are the urgent ones.
     conservativeness: see --schedule-conservativeness.
+    background_slowdown: see --background-slowdown.
     """
 
     max_running: int
@@ -27,3 +28,4 @@ class SchedulerLimits:
     preemption_threshold: int | None = None
     low_values_first: bool = False
     conservativeness: float = 1.0
+    background_slowdown: float = 0.15

@@ -27,6 +27,7 @@ from palladio.runtime.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.sizing import EngineLimits
+from palladio.runtime.waiting_lines import WaitingLines
 from palladio.runtime.waiting_queue import WaitingQueue
 from palladio.runtime.warm_up import WarmUp
 
@@ -101,7 +102,7 @@ def build_scheduler(
         eviction_policy=config.cache.radix_eviction_policy,
     )
     by_priority = options.schedule_policy == "priority"
-    waiting = WaitingQueue(
+    foreground = WaitingQueue(
         options.schedule_policy,
         cache.tree,
         page_size,
@@ -118,7 +119,9 @@ def build_scheduler(
         preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
         low_values_first=options.schedule_low_priority_values_first,
         conservativeness=options.schedule_conservativeness,
+        background_slowdown=options.background_slowdown,
     )
+    waiting = WaitingLines(foreground, WaitingQueue("fcfs", cache.tree, page_size))
     return Scheduler(scheduler_limits, buckets, cache, waiting)
 
 

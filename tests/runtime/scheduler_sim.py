@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import deque
+from collections.abc import Callable
 
 from palladio.runtime.batch_builder import num_scored
 from palladio.runtime.buckets import Buckets
@@ -14,6 +15,7 @@ from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.scheduler_limits import SchedulerLimits
+from palladio.runtime.waiting_lines import WaitingLines
 from palladio.runtime.waiting_queue import WaitingQueue
 
 EOS = 7
@@ -96,6 +98,8 @@ class Simulation:
     eviction_policy: str = "lru"
     policy: str = "fcfs"
     one_shape: bool = False
+    background_slowdown: float = 0.15
+    seconds_of: Callable[[ScheduledBatch], float] | None = None  # what each step is said to take
 
     def __post_init__(self) -> None:
         self.cache = CacheManager(
@@ -116,8 +120,12 @@ class Simulation:
             mixes=self.mixes,
             num_decode_steps=self.num_decode_steps,
             preemption_threshold=10 if self.policy == "priority" else None,
+            background_slowdown=self.background_slowdown,
         )
-        waiting = WaitingQueue(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
+        waiting = WaitingLines(
+            WaitingQueue(self.policy, self.cache.tree, self.page_size),  # type: ignore[arg-type]
+            WaitingQueue("fcfs", self.cache.tree, self.page_size),
+        )
         self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting)
         self.tables: dict[int, dict[int, int]] = {}
         self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}
@@ -167,6 +175,8 @@ class Simulation:
     def _process(self, keep: int) -> None:
         while len(self.in_flight) > keep:
             done, tokens = self.in_flight.popleft()
+            if self.seconds_of is not None:
+                self.scheduler.turns.note(done, self.seconds_of(done), self.buckets)
             scores = [self._scores(row) for row in done.rows]
             for number, sampled in enumerate(tokens):
                 step_tokens = StepTokens(sampled, [True] * len(sampled), prompt_logprobs=None if number else scores)

@@ -366,7 +366,7 @@ modes = st.fixed_dictionaries(
 def test_any_interleaving_answers_every_request(steps, mode) -> None:
     if mode["one_shape"]:
         mode |= {"num_decode_steps": 1}
-    sim = Simulation(max_running=3, max_step_tokens=8, **mode)
+    sim = Simulation(max_running=3, max_step_tokens=8, seconds_of=lambda batch: 0.001 * batch.num_tokens, **mode)
     capacity = (sim.num_pages - 1) * sim.page_size
     added: dict[str, tuple[list[int], int]] = {}
     aborted: set[str] = set()
@@ -377,7 +377,11 @@ def test_any_interleaving_answers_every_request(steps, mode) -> None:
             name = f"r{len(added)}"
             shared = list(range(10, 10 + length - length // 4))  # of every prompt: so that most share something
             added[name] = (shared + [(length * 7 + i) % 90 for i in range(length // 4)], max_tokens)
-            options = RequestOptions(priority=11 * (second % 3), cache_salt=None if second % 5 else "salt")
+            options = RequestOptions(
+                priority=11 * (second % 3),
+                cache_salt=None if second % 5 else "salt",
+                background=(first + 3 * second) % 3 == 0,
+            )
             if (first + second) % 4 == 0:
                 constrained.add(name)
             sim.add(

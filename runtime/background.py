@@ -1,0 +1,149 @@
+"""What background requests (the lines of batches) may take of an engine that others use at the same time.
+
+They run freely while they are alone. As soon as another request is there they only
+
+- fill its decode steps up: with the rows that the step's bucket has anyway, and with more as far as larger buckets have
+  been seen to take hardly longer;
+- take turns of their own, from a credit that grows with the time that the others' steps take.
+
+Either makes the others slower by at most half of --background-slowdown. How long steps take is measured all the time:
+on an accelerator a decode step of 64 rows may take as long as one of 8, on a CPU it does not.
+"""
+
+import itertools
+from collections import deque
+from typing import Literal
+
+from palladio.runtime.buckets import Buckets, PrefillBucket
+from palladio.runtime.request import Request
+from palladio.runtime.scheduled_batch import ScheduledBatch
+
+Turn = Literal["all", "foreground", "background"]
+
+MAX_PREFILL_SECONDS = 0.05  # of a step with only background requests: whoever comes meanwhile waits for its end
+_WEIGHT = 0.2  # of the latest step in the mean of its bucket
+_NUM_RECENT = 16  # turns whose longest is expected of the next
+
+
+class BackgroundShare:
+    """Attributes:
+    slowdown: how much longer others may take, as a share of their time.
+    """
+
+    def __init__(self, slowdown: float) -> None:
+        self.slowdown = slowdown
+        self._seconds: dict[int | PrefillBucket, float] = {}  # by bucket: of decode steps its rows
+        self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
+        self._credit = 0.0
+
+    def may_take_turn(self) -> bool:
+        """Whether a step of background requests alone is paid for."""
+        return self._credit > 0 and self._credit >= max(self._recent, default=0.0)
+
+    def rest(self) -> None:
+        """The others are gone: what they have paid is gone with them."""
+        self._credit = 0.0
+
+    def num_fitting(self, num_rows: int, buckets: Buckets) -> int:
+        """How many rows, these included, a decode step may have for (nearly) the price of these."""
+        if num_rows == 0:
+            return 0
+        if not buckets.decode:  # one shape for all steps
+            return buckets.max_prefill_requests
+        own = buckets.pick_decode(num_rows)
+        seconds = self._seconds.get(own)
+        if seconds is None:
+            return own
+        limit = seconds * (1 + self.slowdown / 2)
+        return next(size for size in reversed(buckets.decode) if size <= own or self._is_known(size, limit))
+
+    def max_prefill_tokens(self, buckets: Buckets) -> int:
+        """Of a step of background requests alone; a bucket that has not been used yet may be tried."""
+        sizes = reversed(buckets.prefill)
+        fitting = (bucket for bucket in sizes if self._seconds.get(bucket, 0.0) <= MAX_PREFILL_SECONDS)
+        return next(fitting, buckets.prefill[0]).num_tokens
+
+    def note(self, batch: ScheduledBatch, seconds: float, buckets: Buckets, *, is_shared: bool) -> None:
+        """Args: seconds: that the step took. is_shared: whether there are requests of both kinds."""
+        bucket: int | PrefillBucket
+        if batch.kind == "decode" and buckets.decode:
+            bucket = buckets.pick_decode(len(batch.rows))
+        else:
+            bucket = buckets.pick_prefill(batch.num_tokens, len(batch.rows))
+        old = self._seconds.get(bucket, seconds)
+        self._seconds[bucket] = old + _WEIGHT * (seconds - old)
+        if not all(row.request.options.background for row in batch.rows):
+            self._credit += seconds * self.slowdown / 2
+            return
+        self._recent.append(seconds)
+        if is_shared:
+            self._credit -= seconds
+
+    def _is_known(self, size: int, limit: float) -> bool:
+        seconds = self._seconds.get(size)
+        return seconds is not None and seconds <= limit
+
+
+class Turns:
+    """Whose step the next one is, and who takes part in it.
+
+    Args:
+        running: the scheduler's list.
+
+    Attributes:
+        share: what background requests may take.
+    """
+
+    def __init__(self, slowdown: float, running: list[Request]) -> None:
+        self.share = BackgroundShare(slowdown)
+        self._running = running
+        self._num_background = 0
+        self._num_foreground = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are background requests and others."""
+        return self._num_background > 0 and self._num_foreground > 0
+
+    def join(self, request: Request) -> None:
+        """A request has come."""
+        self._count(request, 1)
+
+    def leave(self, request: Request) -> None:
+        """It has ended."""
+        self._count(request, -1)
+
+    def next(self, num_waiting: int) -> Turn:
+        """Args: num_waiting: foreground requests that wait."""
+        if not self._num_background:
+            return "all"
+        if not self._num_foreground:
+            self.share.rest()
+            return "background"
+        return "background" if self.share.may_take_turn() and not num_waiting else "foreground"
+
+    def members(self, turn: Turn) -> list[Request]:
+        """The running requests whose step it is."""
+        if turn == "all" or not self.is_shared:
+            return self._running
+        return [request for request in self._running if request.options.background == (turn == "background")]
+
+    def decoders(self, turn: Turn, buckets: Buckets) -> list[Request]:
+        """Those that may decode in it: background requests beside others as far as that hardly costs."""
+        members = self.members(turn)
+        if turn != "foreground" or not self.is_shared:
+            return members
+        num_rows = sum(not request.is_prefilling and request.wants_token for request in members)
+        num_free = self.share.num_fitting(num_rows, buckets) - num_rows
+        ready = (r for r in self.members("background") if not r.is_prefilling and r.wants_token)
+        return members + list(itertools.islice(ready, num_free))
+
+    def note(self, batch: ScheduledBatch, seconds: float, buckets: Buckets) -> None:
+        """A step has been read. Args: seconds: that it took."""
+        self.share.note(batch, seconds, buckets, is_shared=self.is_shared)
+
+    def _count(self, request: Request, change: int) -> None:
+        if request.options.background:
+            self._num_background += change
+        else:
+            self._num_foreground += change

@@ -1,0 +1,26 @@
+"""StepClock: how long steps take."""
+
+import time
+from collections import deque
+
+
+class StepClock:
+    """How long each step takes, as the requests feel it: from the end of the one before, as the host has read it, or
+    from its own dispatch if that was later."""
+
+    def __init__(self) -> None:
+        self._dispatched: deque[float] = deque()
+        self._last_read = 0.0
+
+    def dispatched(self) -> None:
+        self._dispatched.append(time.perf_counter())
+
+    def read(self) -> float:
+        """Seconds of the step that was dispatched longest ago."""
+        begun = max(self._dispatched.popleft(), self._last_read)
+        self._last_read = time.perf_counter()
+        return self._last_read - begun
+
+    def forget(self) -> None:
+        """The dispatched steps will not be read."""
+        self._dispatched.clear()

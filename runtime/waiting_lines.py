@@ -1,0 +1,63 @@
+"""WaitingLines: the requests that wait; background requests stand in a line of their own, behind all others."""
+
+import itertools
+from collections.abc import Iterator
+
+from palladio.runtime.request import Request
+from palladio.runtime.waiting_queue import WaitingQueue
+
+
+class WaitingLines:
+    """A WaitingQueue, as the scheduler sees it.
+
+    Args:
+        foreground: in the order that --schedule-policy says.
+        background: whose requests have their turn when nobody waits in the other one.
+    """
+
+    def __init__(self, foreground: WaitingQueue, background: WaitingQueue) -> None:
+        self._foreground = foreground
+        self._background = background
+
+    def __len__(self) -> int:
+        return len(self._foreground) + len(self._background)
+
+    def __iter__(self) -> Iterator[Request]:
+        return itertools.chain(self._foreground, self._background)
+
+    @property
+    def num_foreground(self) -> int:
+        return len(self._foreground)
+
+    @property
+    def num_retracted(self) -> int:
+        """Requests that lost their pages and have not got them back; they stand at the head of their line."""
+        lines = (self._foreground, self._background)
+        return sum(sum(1 for _ in itertools.takewhile(lambda r: r.num_retractions > 0, line)) for line in lines)
+
+    def add(self, request: Request) -> None:
+        """See WaitingQueue.add."""
+        self._line(request).add(request)
+
+    def put_back(self, request: Request) -> None:
+        """See WaitingQueue.put_back."""
+        self._line(request).put_back(request)
+
+    def remove(self, request: Request) -> None:
+        """See WaitingQueue.remove."""
+        self._line(request).remove(request)
+
+    def refresh(self) -> None:
+        """See WaitingQueue.refresh."""
+        self._foreground.refresh()
+
+    def peek(self) -> Request | None:
+        """Who is next; the same until the lines change or are refreshed."""
+        return (self._foreground if len(self._foreground) else self._background).peek()
+
+    def take(self) -> Request:
+        """Takes the next request out of its line; somebody waits."""
+        return (self._foreground if len(self._foreground) else self._background).take()
+
+    def _line(self, request: Request) -> WaitingQueue:
+        return self._background if request.options.background else self._foreground
