@@ -86,20 +86,22 @@ def running_server(
         TimeoutError: it was not ready after START_SECONDS.
     """
     port = free_port()
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"HF_HUB_OFFLINE": "1"} | dict(environment or {}),
-            start_new_session=True,
-        )
-    try:
-        wait_until_healthy(f"http://127.0.0.1:{port}", process, START_SECONDS)
-        yield RunningServer(f"http://127.0.0.1:{port}", process, log)
-    finally:
-        terminate_process(process)
+    with tempfile.TemporaryDirectory() as data:
+        ours = {"HF_HUB_OFFLINE": "1", "PALLADIO_DATA_DIR": data}
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(port)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=os.environ | ours | dict(environment or {}),
+                start_new_session=True,
+            )
+        try:
+            wait_until_healthy(f"http://127.0.0.1:{port}", process, START_SECONDS)
+            yield RunningServer(f"http://127.0.0.1:{port}", process, log)
+        finally:
+            terminate_process(process)
 
 
 def add_server_arguments(parser: argparse.ArgumentParser, default_flags: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """A server of the embedded model for a script, for as long as it needs one."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,10 +12,11 @@ START_SECONDS = 300.0
 @contextmanager
 def running_server(command: str) -> Iterator[str]:
     """The address of a server. Args: command: that starts it; the port is added."""
-    process, port = launch_server_cmd(command, host="127.0.0.1")
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for_server(url, timeout=START_SECONDS, process=process)
-        yield url
-    finally:
-        terminate_process(process)
+    with tempfile.TemporaryDirectory() as folder:
+        process, port = launch_server_cmd(f"{command} --file-storage-path {folder}", host="127.0.0.1")
+        url = f"http://127.0.0.1:{port}"
+        try:
+            wait_for_server(url, timeout=START_SECONDS, process=process)
+            yield url
+        finally:
+            terminate_process(process)

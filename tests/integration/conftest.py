@@ -19,10 +19,11 @@ def cache_dir(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def environment(cache_dir: Path) -> Iterator[None]:
+def environment(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What the servers inherit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALLADIO_CACHE_DIR", str(cache_dir))
+        patch.setenv("PALLADIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         patch.setenv("JAX_PLATFORMS", "cpu")
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield

@@ -54,6 +54,7 @@ def launched(monkeypatch, tmp_path):
     monkeypatch.setattr(launch_server, "serve", serve)
     monkeypatch.setattr(launch_server, "configure_logging", lambda level, log_format: None)
     monkeypatch.setenv("PALLADIO_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PALLADIO_DATA_DIR", str(tmp_path / "data"))
     return seen
 
 
@@ -148,9 +149,33 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_exit_code_2(launched, tm
     ],
 )
 def test_the_engine_may_use_the_whole_gpu_unless_the_user_says_less(launched, environment, expected):
-    assert launch_server.launch(["--model-path", "m"], {"PALLADIO_CACHE_DIR": "/x"} | environment) == 0
+    argv = ["--model-path", "m", "--port", "0"]
+    assert launch_server.launch(argv, {"PALLADIO_CACHE_DIR": "/x"} | environment) == 0
     assert launched.environment == expected
     assert launched.config.execution.compilation_cache_dir == "/x/xla"
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--port", "31000"], "data/storage/31000"),
+        (["--port", "31000", "--file-storage-path", "mine"], "mine"),
+        (["--port", "0"], None),
+    ],
+)
+def test_where_files_and_batches_are_kept(launched, tmp_path, argv, expected):
+    """Servers on one host do not share a folder, and one that is started again on its port finds its own."""
+    assert launch_server.main(["--model-path", "m", *argv]) == 0
+    wanted = str(tmp_path / expected) if expected and expected.startswith("data") else expected
+    assert launched.http.file_storage_path == wanted
+
+
+def test_a_server_that_can_keep_nothing_serves_all_the_same(launched, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PALLADIO_DATA_DIR", str(tmp_path / "file"))
+    assert launch_server.main(["--model-path", "m"]) == 0
+    assert launched.http.file_storage_path is None
+    assert "set --file-storage-path" in caplog.text
 
 
 def test_jax_reads_the_gpus_share_from_there(monkeypatch):
