@@ -7,23 +7,32 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from palladio import __version__
-from palladio.http.auth import BearerAuth
+from palladio.http.api_keys import ApiKeys
+from palladio.http.auth import KeyAuth
+from palladio.http.batch_store import BatchStore
+from palladio.http.batch_worker import BatchWorker
 from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
 from palladio.http.context import Context
 from palladio.http.errors import install_error_handlers
+from palladio.http.file_store import FileStore
 from palladio.http.http_metrics import CountRequests
-from palladio.http.middleware import BodyLimit, RequestBorder
+from palladio.http.middleware import Admission, BodyLimit, RequestBorder
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
 from palladio.http.routes_admin import admin_router
+from palladio.http.routes_batches import batches_router
 from palladio.http.routes_capabilities import capabilities_router
 from palladio.http.routes_chat import chat_router
 from palladio.http.routes_completions import completions_router
+from palladio.http.routes_embeddings import embeddings_router
+from palladio.http.routes_files import files_router
 from palladio.http.routes_generate import generate_router
+from palladio.http.routes_messages import messages_router
 from palladio.http.routes_models import models_router
 from palladio.http.routes_observe import observe_router
 from palladio.http.routes_reasoning import reasoning_router
+from palladio.http.routes_responses import responses_router
 from palladio.http.routes_stored import stored_router
 from palladio.http.routes_tokenize import tokenize_router
 from palladio.http.routes_tools import tools_router
@@ -47,8 +56,8 @@ def create_app(
         storage: default: a temporary one.
 
     Raises:
-        ConfigError: --chat-template cannot be read, --log-requests-target not be written, or --enable-trace lacks its
-            packages.
+        ConfigError: --chat-template or --api-key-file cannot be read, --log-requests-target not be written, or
+            --enable-trace lacks its packages.
     """
     if observer is None:
         observer = create_observer(engine, config, observability)
@@ -67,20 +76,36 @@ def create_app(
         Middleware(
             CORSMiddleware,
             allow_origins=config.allowed_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["X-Request-Id"],
+            allow_methods=config.allowed_methods,
+            allow_headers=config.allowed_headers,
+            allow_credentials=config.allow_credentials,
+            expose_headers=["X-Request-Id", "Retry-After"],
         ),
+        Middleware(Admission),
     ]
-    if config.api_keys:
-        middleware.append(Middleware(BearerAuth, keys=config.api_keys))
-    middleware.append(Middleware(BodyLimit, max_bytes=config.max_request_bytes))
+    keys, admin_keys = ApiKeys(config.api_keys, config.api_key_file), ApiKeys(config.admin_api_keys)
+    if keys or admin_keys:
+        middleware.append(Middleware(KeyAuth, keys=keys, admin_keys=admin_keys))
+    limits = {"max_bytes": config.max_request_bytes, "max_file_bytes": config.max_file_bytes}
+    middleware.append(Middleware(BodyLimit, **limits, read_timeout=config.request_read_timeout))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app)
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
-    for router in (*routers, reasoning_router, tools_router, stored_router, capabilities_router, observe_router):
+    others = (embeddings_router, reasoning_router, tools_router, stored_router, capabilities_router, observe_router)
+    items = (responses_router, messages_router)
+    for router in (*routers, *others, *items):
         app.include_router(router(context))
+    _add_batches(app, context)
     return app
+
+
+def _add_batches(app: FastAPI, context: Context) -> None:
+    """Files and batches. Whoever serves the app starts and stops `app.state.batch_worker`, a BatchWorker."""
+    database = context.storage.database
+    files, batches = FileStore(database, context.storage.files), BatchStore(database)
+    worker = app.state.batch_worker = BatchWorker(context, files, batches)
+    app.include_router(files_router(context, files))
+    app.include_router(batches_router(batches, worker))
 
 
 def open_storage(config: HttpConfig) -> Storage:

@@ -1,40 +1,52 @@
-"""Bearer keys, as pure ASGI middleware (a BaseHTTPMiddleware would halve the streams' speed)."""
-
-import hmac
-from collections.abc import Iterable
+"""API keys, as pure ASGI middleware (a BaseHTTPMiddleware would halve the streams' speed)."""
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from palladio.http.errors import ErrorBody
+from palladio.http.api_keys import ApiKeys
+from palladio.http.errors import ErrorBody, route_path
 
 OPEN_PATHS = frozenset(("/health", "/health_generate", "/ready", "/version", "/metrics"))  # probes carry no keys
+CONTROL_PATHS = frozenset(("/flush_cache", "/abort_request", "/start_profile", "/stop_profile"))
 
 
-class BearerAuth:
-    """Answers 401 unless the request brings one of the keys. Probes and OPTIONS pass."""
+class KeyAuth:
+    """Answers 401 unless the request brings a key, as a bearer or as x-api-key. Probes and OPTIONS pass.
 
-    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
+    Args:
+        keys: of all routes; none: only control routes need one.
+        admin_keys: of the control routes, which then take no others; good for all routes. None: they are like others.
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, admin_keys: ApiKeys) -> None:
         self._app = app
-        self._keys = [key.encode() for key in keys]
+        self._keys = keys
+        self._admin_keys = admin_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._allowed(scope):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        path = route_path(scope)
+        is_control = path in CONTROL_PATHS and bool(self._admin_keys)
+        needs_key = (bool(self._keys) or is_control) and path not in OPEN_PATHS and scope["method"] != "OPTIONS"
+        if not needs_key or self._accepts(Headers(scope=scope), is_control=is_control):
+            await self._app(scope, receive, send)
+            return
+        kind = "admin key (--admin-api-key)" if is_control else "API key"
         body = ErrorBody(
             401,
-            "wrong or missing API key: send it as 'Authorization: Bearer KEY'",
+            f"wrong or missing {kind}: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-        await body.response()(scope, receive, send)
+        await body.response(path)(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
-        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
-        if scope["method"] == "OPTIONS" or path in OPEN_PATHS:
-            return True
-        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        given = key.strip().encode("latin-1")  # as the header's bytes came in
-        matches = [hmac.compare_digest(given, known) for known in self._keys]  # all of them: constant time
-        return scheme.lower() == "bearer" and any(matches)
+    def _accepts(self, headers: Headers, *, is_control: bool) -> bool:
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = [bearer] if scheme.lower() == "bearer" else []
+        given += [headers["x-api-key"]] if "x-api-key" in headers else []
+        known = (self._admin_keys,) if is_control else (self._keys, self._admin_keys)
+        raw = [key.strip().encode("latin-1") for key in given]  # as the header's bytes came in
+        matches = [keys.accept(key) for keys in known for key in raw]  # all of them: constant time
+        return any(matches)

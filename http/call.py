@@ -9,6 +9,7 @@ from starlette.types import Receive
 
 from palladio.http.generation import until_disconnect
 from palladio.http.protocol import SamplingFields
+from palladio.http.protocol_embeddings import EmbeddingRequest
 from palladio.http.request_record import Origin
 from palladio.http.sampling import request_options
 from palladio.runtime.request_options import RequestOptions
@@ -27,6 +28,7 @@ class Call:
     headers: those that carry a distributed trace.
     receive: messages of the client, whose body has been read; None: there is nobody who could go away.
     is_background: it only takes what other requests leave, see RequestOptions.
+    timeout: seconds that it has where its body does not say; None: as the server's flags have it.
     """
 
     request_id: str
@@ -35,6 +37,7 @@ class Call:
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     receive: Receive | None = None
     is_background: bool = False
+    timeout: float | None = None
 
     @classmethod
     def of(cls, request: Request) -> Self:
@@ -45,12 +48,18 @@ class Call:
         """For the observer. Args: as the body gives them."""
         return Origin(self.route, self.shown_id, self.headers, not no_logs, log_metrics is not False)
 
-    def options(self, body: SamplingFields) -> RequestOptions:
+    def options(self, body: SamplingFields | EmbeddingRequest) -> RequestOptions:
         """
         Raises:
             InvalidRequestError: a value is out of range.
         """
-        return dataclasses.replace(request_options(body), background=self.is_background)
+        options = request_options(body)
+        timeout = self.timeout if options.timeout is None else options.timeout
+        return dataclasses.replace(options, background=self.is_background, timeout=timeout)
+
+    def detached(self) -> Self:
+        """The same for work that goes on when the client goes away."""
+        return dataclasses.replace(self, receive=None)
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Awaits `work`, and cancels it if the client goes away first.

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Self
 
 from palladio.http.call import Call
@@ -10,10 +11,11 @@ from palladio.http.chat_job import ChatJob
 from palladio.http.chat_output import ChatMessage
 from palladio.http.choices import Choice, Usage, collect
 from palladio.http.context import Context
-from palladio.http.generation import OutputStream
+from palladio.http.generation import OutputStream, check_abort
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.sampling import client_names, request_name
 from palladio.http.text_encoder import run_encoding
+from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sglang_format import Job
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -50,9 +52,9 @@ class ChatRun:
         Raises:
             EngineNotReadyError, EngineDeadError: no engine runs.
             ModelNotFoundError: it is not the model that is served.
-            InvalidRequestError: a field is wrong, or has no effect with this model.
+            InvalidRequestError: a field is wrong, or has no effect with this model; or it makes embeddings.
         """
-        context.require_ready()
+        context.require_generation()
         received = time.time()
         origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
         context.model_name(body.model)
@@ -88,6 +90,25 @@ class ChatRun:
             choices, usage = await self.call.wait(collect(self.stream))
         size = sum(len(choice.text) for choice in choices)
         return await run_encoding(lambda: self._read(choices, usage), size)
+
+    async def feed(self, write: Callable[[RequestOutput], object]) -> None:
+        """Waits for all of it, and hands each output on as it comes.
+
+        Raises:
+            PalladioError: what went wrong.
+            HttpError: the client went away.
+        """
+        with _client_names(self.chat):
+            await self.call.wait(self._feed(write))
+
+    async def _feed(self, write: Callable[[RequestOutput], object]) -> None:
+        async with await self.stream.start():
+            if self.stream.first is not None:
+                write(self.stream.first)
+            async for output in self.stream.rest:
+                self.stream.observe(output)
+                check_abort(output)
+                write(output)
 
     def _read(self, choices: list[Choice], usage: Usage) -> ChatAnswer:
         messages = [ChatMessage.read(self.chat.plan.new_parser(), choice.text) for choice in choices]

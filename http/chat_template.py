@@ -1,9 +1,12 @@
 """Messages → prompt: which chat template, and rendering it."""
 
+import asyncio
+import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,19 @@ from palladio.http.config import HttpConfig
 from palladio.http.template_calls import takes_arguments_as_text
 from palladio.http.template_format import TemplateFacts
 from palladio.http.text_encoder import TextEncoder, run_encoding
-from palladio.runtime.errors import ConfigError, InvalidRequestError
+from palladio.runtime.async_engine import LONG_TEXT
+from palladio.runtime.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 _BUILT_IN = Path(__file__).parent / "templates"
-_OURS = ("messages", "template", "tools", "add_generation_prompt", "continue_final_message")
+MAX_SECONDS = 10.0  # for one conversation, however long
+QUICK_SECONDS = 0.02  # on the event loop
+MESSAGE_SIZE = 32  # characters that a message counts for, beside its own
+NUM_THREADS = 2  # for the others; those of everything else stay free
+
+_OURS = ("messages", "template", "seconds", "tools", "add_generation_prompt", "continue_final_message")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class ChatTemplate:
         self._default_kwargs = config.template_kwargs
         self._facts: dict[str, TemplateFacts] = {}
         self._take_text: dict[str, bool] = {}
+        self._threads = concurrent.futures.ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="chat-template")
 
     async def encode(
         self,
@@ -71,17 +81,28 @@ class ChatTemplate:
 
         Raises:
             InvalidRequestError: the messages are malformed, there is no template, or it refuses them.
+            RenderLimitError: it takes too long for them.
         """
 
-        def run() -> ChatPrompt:
-            text = self.render(
-                encoder.tokenizer, messages, add_generation_prompt, continue_final_message, kwargs, tools
-            )
+        def render(seconds: float) -> str:
+            settings = (add_generation_prompt, continue_final_message, kwargs, tools)
+            return self.render(encoder.tokenizer, messages, *settings, seconds=seconds)
+
+        text = await self._run(render, _size(messages, tools))
+
+        def finish() -> ChatPrompt:
             token_ids = encoder.encode(text, add_special_tokens=bool(add_special_tokens))
             continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
             return ChatPrompt(text, token_ids, content_text(messages[-1]) if continues else None)
 
-        return await run_encoding(run, _size(messages, tools))
+        return await run_encoding(finish, len(text))
+
+    async def _run(self, render: Callable[[float], str], size: int) -> str:
+        """What is short is rendered at once, but for what takes its time; that goes to threads of its own."""
+        if size <= LONG_TEXT:
+            with contextlib.suppress(RenderLimitError):
+                return render(QUICK_SECONDS)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, render, MAX_SECONDS)
 
     def render(
         self,
@@ -91,8 +112,14 @@ class ChatTemplate:
         continue_final_message: bool | None = None,
         kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        seconds: float = MAX_SECONDS,
     ) -> str:
-        """The prompt as text. See `encode`."""
+        """The prompt as text. See `encode`.
+
+        Args:
+            seconds: that rendering may take.
+        """
         template = self._template(tokenizer, tools=tools is not None)
         facts = self._read(template)
         continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
@@ -115,6 +142,7 @@ class ChatTemplate:
             tools=None if tools is None else [dict(tool) for tool in tools],
             add_generation_prompt=False if continues else add_generation_prompt is not False,
             continue_final_message=continues,
+            seconds=seconds,
             **merged,
         )
 
@@ -162,7 +190,8 @@ def _size(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, An
     """About how many characters there are to render."""
     values = [value for message in messages for value in message.values()]
     others = [value for value in values if not isinstance(value, str)]
-    return sum(len(value) for value in values if isinstance(value, str)) + len(orjson.dumps((others, tools)))
+    texts = sum(len(value) for value in values if isinstance(value, str))
+    return texts + MESSAGE_SIZE * len(messages) + len(orjson.dumps((others, tools)))
 
 
 def load_template(name: str) -> str | dict[str, str]:

@@ -8,6 +8,7 @@ from palladio.http.reasoning.registry import check_name
 from palladio.http.tool_calls.registry import check_format
 from palladio.runtime.errors import ConfigError
 
+SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
@@ -18,7 +19,11 @@ class HttpConfig:
     Attributes:
         host: address to listen on.
         port: port to listen on; 0 takes a free one and prints it.
-        api_key: clients must send this as `Authorization: Bearer KEY`; several keys: separated by commas.
+        api_key: clients must send this as `Authorization: Bearer KEY` or `x-api-key: KEY`; several keys: as several
+            values, or separated by commas. Other users of the host see what a command line holds: see api_key_file.
+        api_key_file: more keys, one a line (# begins a comment); read again when it changes.
+        admin_api_key: the routes that control the server (/flush_cache, /abort_request, /start_profile, /stop_profile)
+            need this key; it opens all other routes too.
         served_model_name: model names that requests may give, the first one is shown; default: the model path;
             "*" accepts any name.
         chat_template: a .jinja or .json file, or the name of a built-in template; default: the tokenizer's own.
@@ -33,8 +38,23 @@ class HttpConfig:
         stream_interval: tokens per event of a stream; more means fewer, larger events.
         file_storage_path: folder for uploaded files, batches and stored responses, which outlive restarts; one server
             at a time uses it; default: one for each port in ~/.local/share/palladio; with port 0 a temporary one.
-        max_request_bytes: larger request bodies are refused with a 413.
+        max_stored_responses: answers of /v1/responses that are kept; the oldest make room for new ones.
+        max_request_bytes: larger request bodies are refused with a 413; of a batch, longer lines are errors.
+        max_file_bytes: larger uploads are refused with a 413, as soon as so much of them has arrived.
+        max_batch_lines: a batch whose file has more lines fails.
+        request_read_timeout: seconds that a request's head may take to arrive, and that its body may stand still; more
+            is a 408, as is a body slower than 16 KiB a second in the long run.
+        max_connections: connections that are served at the same time; requests on more of them get a 503, but for
+            probes; default: no limit.
         allowed_origins: web origins that browsers may call from (CORS); "*" allows any.
+        allowed_methods: HTTP methods that they may use; "*" allows any.
+        allowed_headers: request headers that they may send; "*" allows any.
+        allow_credentials: they may send cookies; not with the origin "*".
+        ssl_certfile: PEM file of the server's certificate and those between it and the root: serves HTTPS.
+        ssl_keyfile: PEM file of its private key; default: it is in ssl_certfile.
+        ssl_keyfile_password: what the private key is encrypted with.
+        ssl_ca_certs: PEM file of certificate authorities: clients must bring a certificate that one of them has signed.
+        enable_ssl_refresh: read these files again when they change, for new connections.
         root_path: URL prefix that a reverse proxy in front strips off.
         drain_timeout: seconds that running requests get to finish after SIGTERM.
         log_level: of the server's log.
@@ -46,7 +66,9 @@ class HttpConfig:
 
     host: str = "127.0.0.1"
     port: int = 30000
-    api_key: str | None = None
+    api_key: str | tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
+    api_key_file: str | None = None
+    admin_api_key: str | tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
     served_model_name: tuple[str, ...] | None = None
     chat_template: str | None = None
     reasoning_parser: str = "auto"
@@ -55,8 +77,21 @@ class HttpConfig:
     sampling_defaults: Literal["model", "openai"] = "model"
     stream_interval: int = 1
     file_storage_path: str | None = None
+    max_stored_responses: int = 10_000
     max_request_bytes: int = 64 * 1024 * 1024
+    max_file_bytes: int = 512 * 1024 * 1024
+    max_batch_lines: int = 50_000
+    request_read_timeout: float = 60.0
+    max_connections: int | None = None
     allowed_origins: tuple[str, ...] = ("*",)
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_keyfile_password: str | None = dataclasses.field(default=None, repr=False)
+    ssl_ca_certs: str | None = None
+    enable_ssl_refresh: bool = False
     root_path: str = ""
     drain_timeout: float = 60.0
     log_level: str = "info"
@@ -67,14 +102,20 @@ class HttpConfig:
             raise ConfigError(f"--port must be in 0 … 65535, got {self.port}")
         if self.stream_interval < 1:
             raise ConfigError(f"--stream-interval must be at least 1, got {self.stream_interval}")
-        if self.max_request_bytes < 1:
-            raise ConfigError(f"--max-request-bytes must be at least 1, got {self.max_request_bytes}")
+        if self.max_stored_responses < 1:
+            raise ConfigError(f"--max-stored-responses must be at least 1, got {self.max_stored_responses}")
+        for flag, limit in (
+            ("--max-request-bytes", self.max_request_bytes),
+            ("--max-file-bytes", self.max_file_bytes),
+            ("--max-batch-lines", self.max_batch_lines),
+        ):
+            if limit < 1:
+                raise ConfigError(f"{flag} must be at least 1, got {limit}")
         if self.drain_timeout < 0:
             raise ConfigError(f"--drain-timeout must be ≥ 0, got {self.drain_timeout}")
         if self.served_model_name is not None and not all(self.served_model_name or ("",)):
             raise ConfigError("--served-model-name must not be empty")
-        if self.api_key is not None and not self.api_keys:
-            raise ConfigError("--api-key must not be empty; leave it out to serve without a key")
+        self._check_security()
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):
             if level is not None and level.lower() not in _LOG_LEVELS:
                 raise ConfigError(f"{flag} must be one of {', '.join(_LOG_LEVELS)}, got {level!r}")
@@ -82,9 +123,40 @@ class HttpConfig:
         check_format(self.tool_call_parser)
         _ = self.template_kwargs
 
+    def _check_security(self) -> None:
+        if self.api_key is not None and not self.api_keys:
+            raise ConfigError("--api-key must not be empty; leave it out to serve without a key")
+        if self.admin_api_key is not None and not self.admin_api_keys:
+            raise ConfigError("--admin-api-key must not be empty; leave it out to have control routes like the others")
+        if not 0 < self.request_read_timeout < float("inf"):
+            raise ConfigError(f"--request-read-timeout must be > 0 and finite, got {self.request_read_timeout}")
+        if self.max_connections is not None and self.max_connections < 1:
+            raise ConfigError(f"--max-connections must be at least 1, got {self.max_connections}")
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ConfigError(
+                "--allow-credentials needs --allowed-origins with the origins by name: browsers refuse it for *"
+            )
+        if self.ssl_certfile is None:
+            for flag, is_given in (
+                ("--ssl-keyfile", self.ssl_keyfile is not None),
+                ("--ssl-keyfile-password", self.ssl_keyfile_password is not None),
+                ("--ssl-ca-certs", self.ssl_ca_certs is not None),
+                ("--enable-ssl-refresh", self.enable_ssl_refresh),
+            ):
+                if is_given:
+                    raise ConfigError(f"{flag} needs --ssl-certfile")
+
     @property
     def api_keys(self) -> tuple[str, ...]:
-        return tuple(key.strip() for key in (self.api_key or "").split(",") if key.strip())
+        return _split_keys(self.api_key)
+
+    @property
+    def admin_api_keys(self) -> tuple[str, ...]:
+        return _split_keys(self.admin_api_key)
+
+    def public(self) -> dict[str, Any]:
+        """Flag name → value, with secrets as "***"."""
+        return {name: "***" if name in SECRETS and value is not None else value for name, value in vars(self).items()}
 
     @property
     def template_kwargs(self) -> dict[str, Any]:
@@ -96,3 +168,8 @@ class HttpConfig:
         if not isinstance(value, dict):
             raise ConfigError("--default-chat-template-kwargs must be a JSON object")
         return value
+
+
+def _split_keys(given: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    values = (given,) if isinstance(given, str) else given or ()
+    return tuple(key.strip() for value in values for key in value.split(",") if key.strip())

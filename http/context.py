@@ -22,6 +22,7 @@ from palladio.http.tool_calls.formats import ToolFormat
 from palladio.runtime.async_engine import Room
 from palladio.runtime.engine_client import EngineClient, not_ready
 from palladio.runtime.errors import InvalidRequestError, ModelNotFoundError
+from palladio.runtime.messages import EmbeddingSpec
 from palladio.runtime.tokenizer import Tokenizer
 
 
@@ -53,6 +54,31 @@ class Context:
         """
         if self.engine.state != "ready":
             raise not_ready(self.engine)
+
+    def require_generation(self) -> None:
+        """
+        Raises:
+            EngineNotReadyError, EngineDeadError: no engine runs.
+            InvalidRequestError: it makes embeddings.
+        """
+        self.require_ready()
+        if self.engine.info.embedding is not None:
+            raise InvalidRequestError(
+                "this server makes embeddings (--is-embedding) and generates no text: use /v1/embeddings, or start it "
+                "without --is-embedding"
+            )
+
+    def require_embedding(self) -> EmbeddingSpec:
+        """The embeddings that the engine makes.
+
+        Raises:
+            EngineNotReadyError, EngineDeadError: no engine runs.
+            InvalidRequestError: it generates text.
+        """
+        self.require_ready()
+        if self.engine.info.embedding is None:
+            raise InvalidRequestError("this server generates text: start it with --is-embedding to get embeddings")
+        return self.engine.info.embedding
 
     @property
     def tokenizer(self) -> Tokenizer:

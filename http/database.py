@@ -30,7 +30,7 @@ class Database:
         Raises:
             sqlite3.Error: such as a full disk.
         """
-        return await asyncio.wrap_future(self._thread.submit(self._transact, work))
+        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._transact, work)))
 
     def close(self) -> None:
         """Waits for what is under way."""

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from palladio.runtime.errors import (
     DeadlineError,
@@ -38,6 +39,15 @@ TABLE: tuple[tuple[type[PalladioError], int, str | None], ...] = (
 )
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "service_unavailable"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +64,14 @@ class ErrorBody:
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
-        return Response(orjson.dumps(self.payload()), self.status, self.headers, media_type="application/json")
+    def response(self, path: str = "") -> Response:
+        """Args: path: of the route that was asked for, if it may be one of Anthropic's, whose errors look different."""
+        payload = self.payload() if not path.startswith("/v1/messages") else self.anthropic_payload()
+        return Response(orjson.dumps(payload), self.status, self.headers, media_type="application/json")
+
+    def anthropic_payload(self) -> dict[str, Any]:
+        kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     def event(self) -> bytes:
         """The same as an event of a stream whose status has already gone out."""
@@ -88,22 +104,29 @@ def internal_error(error_id: str) -> ErrorBody:
     )
 
 
+def route_path(scope: Scope) -> str:
+    """The path without the prefix that a reverse proxy has left on, as the router takes it."""
+    path: str = scope["path"]
+    prefix: str = scope.get("root_path", "")
+    return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Every error of a route, and of routing itself, gets the same body."""
 
-    async def known(_request: Request, exc: Exception) -> Response:
+    async def known(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, PalladioError | HttpError)
-        return error_body(exc).response()
+        return error_body(exc).response(route_path(request.scope))
 
     async def routing(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
-        return _routing_error(request, exc).response()
+        return _routing_error(request, exc).response(route_path(request.scope))
 
-    async def query(_request: Request, exc: Exception) -> Response:
+    async def query(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, RequestValidationError)
         first = exc.errors()[0]
         name = str(first["loc"][-1])
-        return ErrorBody(400, f"{name}: {first['msg']}", name).response()
+        return ErrorBody(400, f"{name}: {first['msg']}", name).response(route_path(request.scope))
 
     app.add_exception_handler(PalladioError, known)
     app.add_exception_handler(HttpError, known)

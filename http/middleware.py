@@ -1,16 +1,22 @@
-"""Pure ASGI middleware: the request id and the last border for defects, and the size limit of bodies."""
+"""Pure ASGI middleware: the request id and the last border for defects, and the limits of what requests may bring."""
 
+import asyncio
 import logging
 import re
+import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from palladio.http.errors import ErrorBody, HttpError, internal_error
+from palladio.http.auth import OPEN_PATHS
+from palladio.http.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
+from palladio.http.errors import ErrorBody, HttpError, internal_error, route_path
+from palladio.http.upload import FORM_BYTES, file_too_large
 
 logger = logging.getLogger(__name__)
 
+MIN_RATE = 16 * 1024  # bytes of a body that pay for one more second of waiting for it
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,256}")
 
 
@@ -21,6 +27,7 @@ class RequestBorder:
     - `X-Request-Id` goes back as it came, or newly made; `request.state.request_id` is always a new one, because
       proxies send the same id with several requests, and an engine request needs its own.
     - `request.state.send` goes round all layers within: for the bodies of streams, when the head has gone through them.
+    - No browser is to take an answer for something else than its content type says (nosniff).
     - An exception that nothing else caught becomes a 500 with an id, under which the log has the traceback.
     """
 
@@ -46,7 +53,9 @@ class RequestBorder:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message)["X-Request-Id"] = shown
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = shown
+                headers["X-Content-Type-Options"] = "nosniff"
             await send(message)
 
         try:
@@ -54,34 +63,82 @@ class RequestBorder:
         except Exception:
             logger.exception("error %s in %s %s", shown, scope["method"], scope["path"])
             if not started:
-                await internal_error(shown).response()(scope, receive, send_with_id)
+                await internal_error(shown).response(route_path(scope))(scope, receive, send_with_id)
+
+
+class Admission:
+    """Refuses requests whose head is too large, and those of connections over --max-connections, but for probes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = _refusal(scope) if scope["type"] == "http" else None
+        if error is None:
+            await self._app(scope, receive, send)
+        else:
+            await error.response(route_path(scope))(scope, receive, send)
+
+
+def _refusal(scope: Scope) -> ErrorBody | None:
+    sizes = [len(name) + len(value) for name, value in scope["headers"]]
+    if sum(sizes) + len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_HEAD:
+        return head_too_large()
+    if scope.get("state", {}).get(OVER_LIMIT) and route_path(scope) not in OPEN_PATHS:
+        message = "too many connections are open; --max-connections sets the limit"
+        return ErrorBody(503, message, code="overloaded", headers={"Retry-After": "1", "Connection": "close"})
+    return None
 
 
 class BodyLimit:
-    """Refuses request bodies over the limit: at once by Content-Length, else while they arrive."""
+    """Refuses request bodies that are too large, at once by Content-Length, else while they arrive, or too slow.
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    Args:
+        max_file_bytes: of an uploaded file; its route has this limit in place of `max_bytes`.
+        read_timeout: seconds that a body may stand still. It may be waited for so long in all, and a second more for
+            every MIN_RATE bytes that have come.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, max_file_bytes: int, read_timeout: float) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._max_file_bytes = max_file_bytes
+        self._read_timeout = read_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        message = f"the request body is over {self._max_bytes} bytes; --max-request-bytes sets the limit"
-        too_large = ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"})
+        max_bytes, too_large = self._limit(scope)
         declared = Headers(scope=scope).get("content-length", "")
-        if declared.isdecimal() and int(declared) > self._max_bytes:
-            await too_large.response()(scope, receive, send)
+        if declared.isdecimal() and int(declared) > max_bytes:
+            await too_large.response(route_path(scope))(scope, receive, send)
             return
-        received = 0
+        received, waited, is_whole = 0, 0.0, False
 
         async def limited() -> Message:
-            nonlocal received
-            part = await receive()
+            nonlocal received, waited, is_whole
+            if is_whole:
+                return await receive()  # for the client's going away
+            begun = time.monotonic()
+            try:
+                async with asyncio.timeout(min(0.0, received / MIN_RATE - waited) + self._read_timeout):
+                    part = await receive()
+            except TimeoutError:
+                message = f"the request's body stood still or came too slowly; {received} bytes have arrived"
+                raise HttpError(read_timeout_error(message)) from None
+            waited += time.monotonic() - begun
             received += len(part.get("body", b""))
-            if received > self._max_bytes:
+            if received > max_bytes:
                 raise HttpError(too_large)
+            is_whole = not part.get("more_body", False)
             return part
 
         await self._app(scope, limited, send)
+
+    def _limit(self, scope: Scope) -> tuple[int, ErrorBody]:
+        """Most bytes of the body, and the answer to more."""
+        if (scope["method"], route_path(scope)) == ("POST", "/v1/files"):
+            return self._max_file_bytes + FORM_BYTES, file_too_large(self._max_file_bytes)
+        message = f"the request body is over {self._max_bytes} bytes; --max-request-bytes sets the limit"
+        return self._max_bytes, ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"})

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from palladio.http.generation import check_num_prompts
+from palladio.http.generation import check_num_prompts, job_ids
 from palladio.http.protocol_completions import Prompt, is_token_ids
+from palladio.http.protocol_generate import TokenIds
 from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.runtime.errors import InvalidRequestError
 
@@ -19,6 +20,33 @@ def split_prompts(prompt: Prompt, param: str) -> list[str] | list[list[int]]:
     if not all(many) or not many:
         raise InvalidRequestError(f"{param} must not be empty", param=param)
     return many  # type: ignore[return-value]  # the wire model has checked the forms
+
+
+def given_prompts(text: str | list[str] | None, input_ids: TokenIds | None) -> tuple[Prompt, str]:
+    """What SGLang's native routes are given, and under which name.
+
+    Raises:
+        InvalidRequestError: none of the two, or both.
+    """
+    if text is not None and input_ids is None:
+        return text, "text"
+    if input_ids is not None and text is None:
+        return input_ids, "input_ids"
+    raise InvalidRequestError("give one of text and input_ids", param="text")
+
+
+def prompt_names(rid: str | list[str] | None, generated: str, count: int) -> tuple[str, list[str]]:
+    """The request's name, and the engine's ids.
+
+    Raises:
+        InvalidRequestError: `rid` is a list, and not of one id for each prompt.
+    """
+    if isinstance(rid, list):
+        if len(rid) != count or len(set(rid)) != count:
+            raise InvalidRequestError(f"rid must be {count} different ids, one for each prompt", param="rid")
+        return generated, rid
+    name = rid or generated
+    return name, job_ids(name, count)
 
 
 async def encode_prompts(

@@ -32,8 +32,11 @@ def _check_prompt(value: object) -> object:
     raise ValueError("must be a string, a list of strings, a list of token ids or a list of lists of token ids")
 
 
+PromptField = Annotated[Prompt, PlainValidator(_check_prompt), WithJsonSchema({"anyOf": [*_FORMS]})]
+
+
 class CompletionRequest(SamplingFields):
-    prompt: Annotated[Prompt, PlainValidator(_check_prompt), WithJsonSchema({"anyOf": [*_FORMS]})]
+    prompt: PromptField
     echo: bool | None = None
     logprobs: int | None = None
     return_tokens_as_token_ids: bool | None = None

@@ -15,6 +15,7 @@ from palladio.http.context import Context
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.generation import OutputStream
 from palladio.http.protocol import RequestId, WireModel
+from palladio.runtime.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import Job
@@ -63,10 +64,12 @@ def _add_probes(router: APIRouter, context: Context) -> None:
 
     @router.get("/health_generate", response_model=None)
     async def health_generate(request: Request) -> Response:
-        """Generates one token; 503 if that fails or takes longer than 20 seconds."""
+        """Generates one token, or makes an embedding of one; 503 if that fails or takes longer than 20 seconds."""
         context.require_ready()
         name = f"health-{request.state.request_id}"
         params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+        if engine.info.embedding is not None:
+            params = EMBEDDING_PARAMS
         stream = OutputStream(context, [Job(name, [0], params)], name=name, received=time.time())
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT):
@@ -91,7 +94,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
             "model_path": source.model_path,
             "served_model_name": context.model_names[0],
             "tokenizer_path": source.tokenizer_path or source.model_path,
-            "is_generation": True,
+            "is_generation": info.embedding is None,
             "preferred_sampling_params": dict(context.sampling_defaults) or None,
             "load_format": source.load_format,
             "model_type": info.model_type,
@@ -105,14 +108,12 @@ def _add_information(router: APIRouter, context: Context) -> None:
     @router.get("/server_info")
     @router.get("/get_server_info")
     async def server_info() -> dict[str, Any]:
-        """All settings (the API key left out), the engine's limits and a snapshot of its load."""
-        http = dataclasses.asdict(context.config)
-        http["api_key"] = None if context.config.api_key is None else "(set)"
+        """All settings (secrets as ***), the engine's limits and a snapshot of its load."""
         limits = dataclasses.asdict(engine.info)
         stats = describe_stats(await engine.stats(check_integrity=True))
         return (
             engine.config.flags()
-            | http
+            | context.config.public()
             | vars(context.observability)
             | limits
             | {

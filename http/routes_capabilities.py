@@ -1,5 +1,6 @@
 """GET /v1/capabilities: what the running model and this server can do, out of the tables that requests meet."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,12 @@ from palladio.runtime.sampling_params import (
     MAX_STOP_TOKEN_IDS,
 )
 
+# Routes of models that generate text, and of those that make embeddings: the other kind answers them with a 400.
+_GENERATING = frozenset(
+    f"POST {path}" for path in ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/responses", "/v1/messages")
+)
+_EMBEDDING = frozenset(("POST /v1/embeddings", "POST /encode"))
+
 
 def capabilities_router(context: Context) -> APIRouter:
     router = APIRouter()
@@ -32,6 +39,7 @@ def capabilities_router(context: Context) -> APIRouter:
 def _model(context: Context) -> dict[str, Any]:
     info, tokenizer = context.engine.info, context.engine.tokenizer
     has_template, reasoning = _has_template(context), _reasoning(context)
+    embedding = info.embedding
     return {
         "object": "capabilities",
         "model": context.model_names[0],
@@ -40,7 +48,8 @@ def _model(context: Context) -> dict[str, Any]:
         "dtype": info.dtype,
         "device": info.device,
         "max_model_len": context.max_model_len,
-        "modalities": {"input": ["text"], "output": ["text"]},
+        "modalities": {"input": ["text"], "output": ["text" if embedding is None else "embedding"]},
+        "embedding": None if embedding is None else dataclasses.asdict(embedding),
         "tokenizer": tokenizer is not None,
         "chat_template": has_template,
         "reasoning_parser": None if reasoning is None else reasoning.name,
@@ -60,7 +69,9 @@ def _reasoning(context: Context) -> ReasoningFamily | None:
 
 def _has_grammars(context: Context) -> bool:
     """Grammars are of the tokenizer's texts."""
-    return context.engine.config.grammar.grammar_backend != "none" and context.engine.tokenizer is not None
+    engine = context.engine
+    is_on = engine.config.grammar.grammar_backend != "none" and engine.info.embedding is None
+    return is_on and engine.tokenizer is not None
 
 
 def _limits(context: Context) -> dict[str, int]:
@@ -77,6 +88,7 @@ def _limits(context: Context) -> dict[str, int]:
 
 def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Args: schema: the app's OpenAPI schema, whose bodies are the wire models."""
+    closed = _EMBEDDING if context.engine.info.embedding is None else _GENERATING
     has_grammars, has_reasoning = _has_grammars(context), _reasoning(context) is not None
     found = []
     for path, methods in schema["paths"].items():
@@ -86,5 +98,6 @@ def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]
             if "application/json" in content:
                 known = content["application/json"]["schema"]["properties"]
                 entry["fields"] = verdicts(known, has_grammars=has_grammars, has_reasoning=has_reasoning)
-            found.append(entry)
+            if entry["route"] not in closed:
+                found.append(entry)
     return found

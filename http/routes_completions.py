@@ -45,7 +45,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         PalladioError: what went wrong before the status was sent.
         HttpError: the client went away.
     """
-    context.require_ready()
+    context.require_generation()
     received = time.time()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     model = context.model_name(body.model)

@@ -11,12 +11,11 @@ from palladio.http.body import JsonBody, describe_body
 from palladio.http.call import Call
 from palladio.http.context import Context
 from palladio.http.field_rules import screen
-from palladio.http.generation import OutputStream, check_abort, check_num_samples, job_ids
-from palladio.http.prompts import encode_prompts, split_prompts
+from palladio.http.generation import OutputStream, check_abort, check_num_samples
+from palladio.http.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
 from palladio.http.protocol_generate import GenerateRequest
 from palladio.http.sampling import client_names
 from palladio.http.sse import DoneWriter, EventStream
-from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sampling_params import SamplingParams
@@ -39,7 +38,7 @@ def generate_router(context: Context) -> APIRouter:
     async def generate(
         request: Request, body: Annotated[GenerateRequest, Depends(JsonBody(GenerateRequest))]
     ) -> Response:
-        context.require_ready()
+        context.require_generation()
         return await _generate(context, Call.of(request), body)
 
     return router
@@ -49,12 +48,9 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     received = time.time()
     context.model_name(body.model)
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    if (body.text is None) == (body.input_ids is None):
-        raise InvalidRequestError("give one of text and input_ids", param="text")
-    given, param = (body.text, "text") if body.text is not None else (body.input_ids, "input_ids")
-    assert given is not None
+    given, param = given_prompts(body.text, body.input_ids)
     prompts = split_prompts(given, param)
-    name, ids = _names(body.rid, call.request_id, len(prompts))
+    name, ids = prompt_names(body.rid, call.request_id, len(prompts))
     sampling = _sampling(body)
     entries = sampling if isinstance(sampling, list) else [sampling]
     fields = {ours: ours if any(ours in entry for entry in entries) else name for ours, name in _ALIASES.items()}
@@ -159,13 +155,3 @@ def _expand(
     )
     check_num_samples(len(jobs), sum(job.params.n for job in jobs))
     return jobs
-
-
-def _names(rid: str | list[str] | None, generated: str, count: int) -> tuple[str, list[str]]:
-    """The request's name, and the engine's ids."""
-    if isinstance(rid, list):
-        if len(rid) != count or len(set(rid)) != count:
-            raise InvalidRequestError(f"rid must be {count} different ids, one for each prompt", param="rid")
-        return generated, rid
-    name = rid or generated
-    return name, job_ids(name, count)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from palladio.http.protocol import SamplingFields
+from palladio.http.protocol_embeddings import EmbeddingRequest
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.request_options import RequestOptions
@@ -41,7 +42,7 @@ def sampling_params(
     return SamplingParams.from_dict(values, defaults=defaults)
 
 
-def request_options(body: SamplingFields) -> RequestOptions:
+def request_options(body: SamplingFields | EmbeddingRequest) -> RequestOptions:
     """
     Raises:
         InvalidRequestError: a value is out of range.
@@ -75,7 +76,7 @@ def client_names(params: Mapping[str, str], fields: Mapping[str, str]) -> Iterat
         raise
 
 
-def request_name(body: SamplingFields, generated: str) -> str:
+def request_name(body: SamplingFields | EmbeddingRequest, generated: str) -> str:
     """The request's id: the client's own (`rid` is SGLang's name, `request_id` vLLM's), or the generated one."""
     if body.rid is not None and body.request_id is not None and body.rid != body.request_id:
         raise InvalidRequestError("rid and request_id name the same parameter; give one", param="rid")

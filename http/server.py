@@ -2,22 +2,29 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Protocol
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from palladio.http.app import create_app, create_observer, open_storage
+from palladio.http.batch_worker import BatchWorker
 from palladio.http.config import HttpConfig
+from palladio.http.connection import Connection, ConnectionLimits
 from palladio.http.log_config import logging_config
 from palladio.http.observability_config import ObservabilityConfig
+from palladio.http.tls import make_tls_context
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.logs import LogFormat
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +72,38 @@ async def serve_async(
     engine: ServableEngine, config: HttpConfig, observability: ObservabilityConfig = ObservabilityConfig()
 ) -> None:
     """`serve`, inside a running loop."""
+    tls = make_tls_context(config)
     observer = create_observer(engine, config, observability)
     storage = open_storage(config)
     app = create_app(engine, config, observability, observer, storage)
+    worker: BatchWorker = app.state.batch_worker
+    server = _Server(make_settings(app, config, observability.log_format, tls))
+    stop = _Stop(asyncio.get_running_loop())
+    with contextlib.closing(_listen(config)) as listener, stop.on_signals():
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            await worker.start()
+            await _run_engine(engine, config, stop, worker)
+        finally:
+            server.should_exit = True
+            server.force_exit = stop.count > 1
+            await serving
+            storage.close()
+            observer.close()
+
+
+def make_settings(
+    app: FastAPI, config: HttpConfig, log_format: LogFormat, tls: ssl.SSLContext | None
+) -> uvicorn.Config:
+    """uvicorn's configuration. Args: tls: serve HTTPS with it."""
+    limits = ConnectionLimits(config.request_read_timeout, config.max_connections)
     settings = uvicorn.Config(
         app,
+        http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # it only calls it
+        ws="none",
         host=config.host,
         port=config.port,
-        log_config=logging_config(config, observability.log_format),
+        log_config=logging_config(config, log_format),
         log_level=None,
         access_log=True,
         server_header=False,
@@ -80,18 +111,9 @@ async def serve_async(
         timeout_graceful_shutdown=FLUSH_TIMEOUT,
         lifespan="off",
     )
-    server = _Server(settings)
-    stop = _Stop(asyncio.get_running_loop())
-    with contextlib.closing(_listen(config)) as listener, stop.on_signals():
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            await _run_engine(engine, config, stop)
-        finally:
-            server.should_exit = True
-            server.force_exit = stop.count > 1
-            await serving
-            storage.close()
-            observer.close()
+    settings.load()
+    settings.ssl = tls
+    return settings
 
 
 def _listen(config: HttpConfig) -> socket.socket:
@@ -106,12 +128,14 @@ def _listen(config: HttpConfig) -> socket.socket:
         ) from error
     host = f"[{config.host}]" if family == socket.AF_INET6 else config.host
     uvicorn_logger = logging.getLogger("uvicorn.error")
-    uvicorn_logger.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", host, listener.getsockname()[1])
+    scheme = "http" if config.ssl_certfile is None else "https"
+    port = listener.getsockname()[1]
+    uvicorn_logger.info("Uvicorn running on %s://%s:%d (Press CTRL+C to quit)", scheme, host, port)
     return listener
 
 
-async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop") -> None:
-    """Starts the engine, waits for the signal to stop, drains."""
+async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop", worker: BatchWorker) -> None:
+    """Starts the engine, waits for the signal to stop, drains; lines of batches are left to the next server."""
     await engine.start()
     ready = asyncio.create_task(engine.wait_ready())
     first = asyncio.create_task(stop.wait(1))
@@ -128,6 +152,7 @@ async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop")
     finally:
         ready.cancel()
         first.cancel()
+        await worker.stop()
         await _drain(engine, drain_timeout, stop)
 
 

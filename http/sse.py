@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, Self
 
 import orjson
@@ -53,14 +53,22 @@ class DoneWriter:
         return error.event() + DONE
 
 
+async def _nothing() -> None:
+    pass
+
+
 class EventStream(Response):
     """A response of server-sent events from a started stream; a client that goes away aborts the request."""
 
-    def __init__(self, stream: OutputStream, writer: EventWriter) -> None:
+    def __init__(
+        self, stream: OutputStream, writer: EventWriter, before_end: Callable[[], Awaitable[None]] = _nothing
+    ) -> None:
+        """Args: before_end: what must be done before the last events say that all went well."""
         super().__init__(None, headers=HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]
         self._stream = stream
         self._writer = writer
+        self._before_end = before_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._stream:
@@ -75,6 +83,7 @@ class EventStream(Response):
         try:
             await self._send_outputs(send)
             self._stream.settle()
+            await self._before_end()
             last = self._writer.close()
         except (PalladioError, HttpError) as exc:
             self._stream.settle(exc)

@@ -7,7 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import IO, Self
 
+from palladio.http.batch_store import SCHEMA as BATCHES
 from palladio.http.database import Database
+from palladio.http.file_store import SCHEMA as FILES
+from palladio.http.response_store import SCHEMA as RESPONSES
 from palladio.runtime.errors import ConfigError
 
 
@@ -65,4 +68,4 @@ def _lock(folder: Path) -> IO[str]:
 
 
 # Made if they are missing. A new column of a later version: a new table, or ALTER TABLE here, behind user_version.
-SCHEMA = ""
+SCHEMA = FILES + BATCHES + RESPONSES

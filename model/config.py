@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from palladio.model.config_keys import Keys
 from palladio.model.errors import ConfigError
 from palladio.model.family import Family
-from palladio.model.registry import find_family
+from palladio.model.registry import BASE_MODELS, find_family
 from palladio.model.rope_config import RopeConfig
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -51,6 +51,7 @@ class ModelConfig:
         bos_token_id: None: the model has none.
         dtype: of the weights as published.
         quantization: how the weights are stored; None: plainly.
+        has_head: it makes logits, so it can generate; else only hidden states.
     """
 
     architecture: str
@@ -75,6 +76,7 @@ class ModelConfig:
     bos_token_id: int | None
     dtype: DType
     quantization: QuantizationConfig | None
+    has_head: bool = True
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -133,6 +135,7 @@ class ModelConfig:
             bos_token_id=keys.optional_count("bos_token_id", least=0, default=family.bos_token_id),
             dtype=_dtype(config),
             quantization=_quantization(config),
+            has_head=architecture not in BASE_MODELS,
         )
 
 
@@ -187,6 +190,7 @@ def _refuse_unsupported(keys: Keys) -> None:
     keys.require("pretraining_tp", 1, default=1)
     keys.require("is_encoder_decoder", False, default=False)
     keys.require("add_cross_attention", False, default=False)
+    keys.require("is_causal", True, default=True)
 
 
 def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int | None, ...]:

@@ -45,9 +45,8 @@ class CausalLM(Module):
             DecoderLayer(context, config, layer, attention_backend) for layer in range(config.num_layers)
         )
         self.norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
-        self.lm_head = (
-            None if config.tie_word_embeddings else TokenTable(context, config.vocab_size, config.hidden_size)
-        )
+        has_table = config.has_head and not config.tie_word_embeddings
+        self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None
 
     def __call__(self, batch: ForwardBatch, kv_cache: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """One forward step.
@@ -69,7 +68,7 @@ class CausalLM(Module):
 
     @property
     def head(self) -> TokenTable:
-        """The table that logits come from."""
+        """The table that logits come from; meaningless if the model has no head."""
         return self.lm_head or self.embedding
 
     def logits(self, hidden: jax.Array, num_valid_tokens: int | None = None) -> jax.Array:

@@ -16,6 +16,10 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: checkpoints that are made to embed
+    {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES}
+)
+
 
 def find_family(architecture: str) -> Family:
     """The family of an architecture as config.json names it.
@@ -23,9 +27,10 @@ def find_family(architecture: str) -> Family:
     Raises:
         ConfigError: not supported; the message lists those that are.
     """
-    if architecture not in ARCHITECTURES:
+    name = BASE_MODELS.get(architecture, architecture)
+    if name not in ARCHITECTURES:
         raise ConfigError(
             f"architectures: {architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
         )
-    families: Mapping[str, Family] = importlib.import_module(ARCHITECTURES[architecture]).FAMILIES
-    return families[architecture]
+    families: Mapping[str, Family] = importlib.import_module(ARCHITECTURES[name]).FAMILIES
+    return families[name]

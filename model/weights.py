@@ -175,14 +175,15 @@ def _plan(path: Path, config: ModelConfig, params: Params, checkpoint: Checkpoin
     Raises:
         CheckpointError: tensors are missing, unexpected or have another shape.
     """
-    family, left = find_family(config.architecture), dict(checkpoint.tensors)
+    family, left = find_family(config.architecture), _by_name(checkpoint)
+    has_table = config.has_head and not config.tie_word_embeddings
     conditions: dict[Condition, bool] = {
         "always": True,
         "qkv_bias": config.qkv_bias,
         "output_bias": config.output_bias,
         "mlp_bias": config.mlp_bias,
         "qk_norm": config.qk_norm,
-        "untied": not config.tie_word_embeddings,
+        "untied": has_table,
     }
     plan: dict[str, list[Source]] = {name: [] for name in params}
     missing: list[str] = []
@@ -199,7 +200,7 @@ def _plan(path: Path, config: ModelConfig, params: Params, checkpoint: Checkpoin
             if tensor.shape != part.file_shape:
                 raise CheckpointError(f"{tensor} has shape {tensor.shape}; config.json asks for {part.file_shape}")
             plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
-    ignored = re.compile("|".join(family.ignored + (r"lm_head\.weight",) * config.tie_word_embeddings))
+    ignored = re.compile("|".join(family.ignored + (r"lm_head\.weight",) * (not has_table)))
     unexpected = [str(tensor) for name, tensor in left.items() if not ignored.fullmatch(name)]
     if missing:
         raise CheckpointError(f"{path} has no tensor {_some(missing)}; config.json asks for it")
@@ -225,6 +226,14 @@ def _find_scale(
     if scale.shape not in expected:
         raise CheckpointError(f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} asks for {expected[0]}")
     return scale
+
+
+def _by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
+    """The tensors, named as in a checkpoint of the model with its head: one without leaves the prefix out."""
+    tensors = checkpoint.tensors
+    if "embed_tokens.weight" not in tensors:
+        return dict(tensors)
+    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in tensors.items()}
 
 
 def _some(names: list[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tyro
 
-from palladio.http.config import HttpConfig
+from palladio.http.config import SECRETS, HttpConfig
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.runtime.config import (
     CacheConfig,
@@ -25,7 +25,6 @@ from palladio.runtime.config import (
 from palladio.runtime.errors import ConfigError
 from palladio.sglang_flags import SglangFlag, load_sglang_flags
 
-_SECRETS = frozenset({"api_key"})
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 
 
@@ -67,7 +66,7 @@ class ServerArgs:
             shown["tokenizer_path"] = shown["model_path"]
         names = shown["served_model_name"] or (shown["model_path"],)
         shown["served_model_name"] = names[0] if len(names) == 1 else names
-        shown |= {name: "***" for name in _SECRETS if shown[name] is not None}
+        shown |= {name: "***" for name in SECRETS if shown[name] is not None}
         return f"ServerArgs({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 

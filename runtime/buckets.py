@@ -20,7 +20,8 @@ class Buckets:
     """Padded sizes, ascending.
 
     Attributes:
-        decode: requests of a decode step; empty: decode steps run as prefill steps of one token a request.
+        decode: requests of a decode step; empty: decode steps, if there are any, run as prefill steps of one token a
+            request.
         prefill: (tokens, requests) of a prefill step.
         sample: rows that a step samples.
     """

@@ -14,7 +14,7 @@ FIRST_TOKENS = 256  # of a prefill step until then
 class ProgramKey(NamedTuple):
     """Names a compiled program: what it does, the sizes of its bucket, and the sampler's tier."""
 
-    name: Literal["forward", "sample", "decode", "score", "reset", "tables", "compare"]
+    name: Literal["forward", "sample", "decode", "score", "reset", "tables", "compare", "pool"]
     num_requests: int = 0
     num_tokens: int = 0
     tier: SampleTier | None = None
@@ -62,7 +62,7 @@ def largest_keys(buckets: Buckets, num_steps: int) -> list[ProgramKey]:
 
 def background_order(keys: Sequence[ProgramKey], first: Sequence[ProgramKey]) -> list[ProgramKey]:
     """The rest: what lets more run at once, then what lets smaller steps pad less, then the cheaper tiers."""
-    num_requests = max(key.num_requests for key in first if key.name == "sample")
+    num_requests = max((key.num_requests for key in first if key.name == "sample"), default=0)
     num_tokens = max(key.num_tokens for key in first)
 
     def rank(key: ProgramKey) -> tuple[int, int]:

@@ -34,6 +34,8 @@ class ModelSource:
         revision: branch, tag or commit of a hub id.
         download_dir: where hub downloads go.
         json_model_override_args: a JSON object merged over config.json.
+        is_embedding: make embeddings of prompts instead of generating text; how is read from modules.json and
+            1_Pooling/config.json: without them, the last token's normalized hidden state.
     """
 
     model_path: str
@@ -46,6 +48,7 @@ class ModelSource:
     revision: str | None = None
     download_dir: str | None = None
     json_model_override_args: str = "{}"
+    is_embedding: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)

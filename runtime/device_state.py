@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import ShardingRules
+from palladio.runtime.pooling import Pooling
 from palladio.runtime.sampler import MASK_BITS
 from palladio.runtime.sampler_state import SamplerState
 
@@ -24,13 +25,15 @@ class DeviceState(NamedTuple):
         weights: of the model, as `flatten_model` orders them.
         kv_cache: one array a layer.
         tables: i32[slots, P], pages of each slot's request.
-        sampler: one row a slot.
+        sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
+        pooled: f32[slots, pooled_size], what was pooled of each slot's request so far.
     """
 
     weights: Weights
     kv_cache: tuple[jax.Array, ...]
     tables: jax.Array
     sampler: SamplerState
+    pooled: jax.Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,8 @@ class DeviceShape:
         dtype: of hidden states.
         cache: of the KV cache.
         mesh: the devices.
+        pooling: how embeddings are made; None: the engine generates text.
+        pooled_size: numbers that are kept of each slot's embedding from step to step.
     """
 
     num_slots: int
@@ -58,6 +63,8 @@ class DeviceShape:
     dtype: DTypeLike
     cache: KVCacheSpec
     mesh: Mesh
+    pooling: Pooling | None = None
+    pooled_size: int = 0
 
     @property
     def page_size(self) -> int:
@@ -70,21 +77,25 @@ class DeviceShape:
 
     def allocate(self, weights: Weights, num_pages: int) -> DeviceState:
         """The state of an engine in which nothing has run."""
-        make = jax.jit(self._tables_and_sampler, out_shardings=ShardingRules().sharding(self.mesh, ()))
+        make = jax.jit(self._slot_state, out_shardings=ShardingRules().sharding(self.mesh, ()))
         return DeviceState(weights, self.cache.allocate(num_pages, self.mesh), *make())
 
     def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
         """The same without memory: a ShapeDtypeStruct for each array."""
         whole = ShardingRules().sharding(self.mesh, ())
-        tables, sampler = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), jax.eval_shape(self._tables_and_sampler)
+        tables, sampler, pooled = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), jax.eval_shape(self._slot_state)
         )
         cache: Any = self.cache.abstract(num_pages, self.mesh)
-        return DeviceState(weights, cache, tables, sampler)
+        return DeviceState(weights, cache, tables, sampler, pooled)
 
-    def _tables_and_sampler(self) -> tuple[jax.Array, SamplerState]:
+    def _slot_state(self) -> tuple[jax.Array, SamplerState, jax.Array]:
         tables = jnp.zeros((self.num_slots, self.pages_per_request), jnp.int32)
-        return tables, SamplerState.allocate(self.num_slots, self.vocab_size)
+        if self.pooling is None:
+            sampler = SamplerState.allocate(self.num_slots, self.vocab_size)
+        else:
+            sampler = SamplerState.of_last_token(jnp.zeros(self.num_slots, jnp.int32))
+        return tables, sampler, jnp.zeros((self.num_slots, self.pooled_size))
 
 
 def bytes_per_device(tree: Any) -> int:

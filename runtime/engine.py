@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import sys
@@ -15,8 +16,19 @@ from tqdm import tqdm
 
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.config import EngineConfig
+from palladio.runtime.embeddings import check_dimensions, embedded, read_vectors
 from palladio.runtime.errors import EngineDeadError, InvalidRequestError
-from palladio.runtime.sglang_format import GenerateJob, JobResult, Sampling, expand_jobs, generate_job
+from palladio.runtime.outputs import RequestOutput
+from palladio.runtime.sglang_format import (
+    GenerateJob,
+    Job,
+    JobResult,
+    Sampling,
+    encode_results,
+    expand_encode_jobs,
+    expand_jobs,
+    generate_job,
+)
 from palladio.runtime.stats_report import describe_stats
 from palladio.runtime.tokenizer import Tokenizer
 from palladio.runtime.transport import ThreadTransport
@@ -178,13 +190,58 @@ class Engine:
             return self._iterate_async(self._stream(jobs, is_list))
         return await asyncio.wrap_future(self._submit(self._collect(jobs, is_list, show_progress=False)))
 
-    def encode(self, prompt: str | Sequence[str]) -> Result | list[Result]:
-        """SGLang's name for embeddings, which a generative model does not give.
+    def encode(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        dimensions: int | None = None,
+        rid: str | Sequence[str] | None = None,
+        extra_key: str | Sequence[str | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
+        priority: int | Sequence[int | None] | None = None,
+        timeout: float | Sequence[float | None] | None = None,
+        show_progress: bool | None = None,
+    ) -> Result | list[Result]:
+        """Makes embeddings, with an engine of `is_embedding=True`, and returns SGLang's results.
+
+        Args:
+            prompt: a text, or a list of them; or give `input_ids`. The others are as for `generate`.
+            dimensions: how many of an embedding's first numbers to keep, if the model was trained for that
+                (Matryoshka); default: all.
+
+        Returns:
+            A dict with "embedding", a list of floats, and "meta_info"; a list of them, in order, for a list of prompts.
 
         Raises:
-            InvalidRequestError: always.
+            InvalidRequestError: a parameter or a prompt is wrong, or this engine generates text.
+            DeadlineError: a prompt was not done when its timeout passed; the others end with it.
+            RequestAbortedError: someone aborted a prompt; likewise.
+            EngineDeadError: the engine failed or was shut down.
         """
-        raise InvalidRequestError("Engine.encode makes embeddings, and this model generates text: use generate")
+        options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
+        jobs, is_list = expand_encode_jobs(prompt=prompt, input_ids=input_ids, rid=rid, options=options)
+        if show_progress is None:
+            show_progress = len(jobs) > 1 and sys.stderr.isatty()
+        return self._run(self._encode(jobs, is_list, dimensions, show_progress))
+
+    async def async_encode(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        dimensions: int | None = None,
+        rid: str | Sequence[str] | None = None,
+        extra_key: str | Sequence[str | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
+        priority: int | Sequence[int | None] | None = None,
+        timeout: float | Sequence[float | None] | None = None,
+    ) -> Result | list[Result]:
+        """As `encode`, to be awaited in an event loop."""
+        options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
+        jobs, is_list = expand_encode_jobs(prompt=prompt, input_ids=input_ids, rid=rid, options=options)
+        work = self._encode(jobs, is_list, dimensions, show_progress=False)
+        return await asyncio.wrap_future(self._submit(work))
 
     def flush_cache(self) -> None:
         """Drops the prefix cache.
@@ -232,13 +289,37 @@ class Engine:
         return [sample.to_dict() for sample in result.samples]
 
     async def _collect(self, jobs: list[GenerateJob], is_list: bool, show_progress: bool) -> Result | list[Result]:
-        with tqdm(total=len(jobs), disable=not show_progress, unit="prompt") as progress:
-            tasks = [asyncio.create_task(self._collect_job(job)) for job in jobs]
+        groups = await self._gather([self._collect_job(job) for job in jobs], show_progress)
+        results = [result for group in groups for result in group]
+        return results if is_list else results[0]
+
+    async def _encode(
+        self, jobs: list[Job], is_list: bool, dimensions: int | None, show_progress: bool
+    ) -> Result | list[Result]:
+        spec = self._engine.info.embedding
+        if spec is None:
+            raise InvalidRequestError("Engine.encode makes embeddings: start the engine with is_embedding=True")
+        check_dimensions(dimensions, spec)
+        ends = await self._gather([self._embed_job(job) for job in jobs], show_progress)
+        vectors = read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
+        results = encode_results(ends, vectors.tolist())
+        return results if is_list else results[0]
+
+    async def _embed_job(self, job: Job) -> RequestOutput:
+        """The prompt's only output, which has an embedding."""
+        async with contextlib.aclosing(
+            self._engine.generate(job.prompt, job.params, request_id=job.request_id, options=job.options)
+        ) as outputs:
+            return embedded(await anext(outputs))
+
+    async def _gather(self, works: Sequence[Coroutine[Any, Any, T]], show_progress: bool) -> list[T]:
+        """The results of all of them; if one fails, the others end with it."""
+        with tqdm(total=len(works), disable=not show_progress, unit="prompt") as progress:
+            tasks = [asyncio.create_task(work) for work in works]
             for task in tasks:
                 task.add_done_callback(lambda _: progress.update())
             await _all_or_none(tasks)
-        results = [result for task in tasks for result in task.result()]
-        return results if is_list else results[0]
+        return [task.result() for task in tasks]
 
     async def _stream(self, jobs: list[GenerateJob], is_list: bool) -> AsyncGenerator[Result, None]:
         queue: asyncio.Queue[Result | None] = asyncio.Queue()

@@ -25,6 +25,7 @@ from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.memory import MemoryNeeds, MemoryPlan, device_memory, plan_memory
 from palladio.runtime.out_of_memory import compile_advice, explaining_compiles
+from palladio.runtime.pooling import Pooling
 from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.program_store import ProgramStore
 from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
@@ -68,7 +69,7 @@ class EngineDesign:
         use_persistent_cache(execution.cache_path())
         monitor = CompileMonitor()
         path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
-        model = ModelConfig.from_hf(*read_model_dir(path, _overrides(config.source.json_model_override_args)))
+        model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
         dtypes = Dtypes.of(config, device.platform)
         shape = _shape(config, path, model, limits, dtypes)
@@ -88,7 +89,7 @@ class EngineDesign:
             device.platform,
             shape,
             weights,
-            num_mask_rows=sum(buckets.sample),
+            num_mask_rows=sum(buckets.sample) if shape.pooling is None else 0,
             useful_tokens=limits.useful_pool_tokens,
             wanted_tokens=config.cache.max_total_tokens,
             fraction=config.cache.mem_fraction_static,
@@ -136,8 +137,18 @@ def choose_device(name: str) -> jax.Device:
     return device
 
 
+def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
+    model = ModelConfig.from_hf(*read_model_dir(path, _overrides(config.source.json_model_override_args)))
+    if config.source.is_embedding:
+        return dataclasses.replace(model, has_head=False)
+    if not model.has_head:
+        raise ConfigError(f"architectures: {model.architecture!r} generates no text: start it with --is-embedding")
+    return model
+
+
 def _shape(config: EngineConfig, path: Path, model: ModelConfig, limits: EngineLimits, dtypes: Dtypes) -> DeviceShape:
     spec = KVCacheSpec.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
+    pooling = Pooling.of(path) if config.source.is_embedding else None
     return DeviceShape(
         num_slots=limits.max_running + 1,
         pages_per_request=-(-limits.context_length // spec.page_size),
@@ -148,6 +159,8 @@ def _shape(config: EngineConfig, path: Path, model: ModelConfig, limits: EngineL
         dtype=dtypes.model,
         cache=spec,
         mesh=make_mesh(config.execution.tp_size),
+        pooling=pooling,
+        pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
     )
 
 
@@ -170,7 +183,7 @@ def memory_needs(
     return MemoryNeeds(
         platform=platform,
         weights=bytes_per_device(weights),
-        state=bytes_per_device((state.tables, state.sampler)) + 4 * shape.mask_width * num_mask_rows,
+        state=bytes_per_device((state.tables, state.sampler, state.pooled)) + 4 * shape.mask_width * num_mask_rows,
         bytes_per_page=bytes_per_device(state.kv_cache),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,

@@ -40,6 +40,10 @@ class ContextLengthError(InvalidRequestError):
         super().__init__(message, param=param, code="context_length_exceeded")
 
 
+class RenderLimitError(InvalidRequestError):
+    """The chat template takes too long for the messages, or makes too much text of them."""
+
+
 class ModelNotFoundError(InvalidRequestError):
     def __init__(self, message: str) -> None:
         super().__init__(message, param="model", code="model_not_found")

@@ -117,6 +117,8 @@ def load_backend(
     from palladio.runtime.llguidance_backend import LlguidanceBackend  # noqa: PLC0415 (an engine runs without it)
 
     source = config.source
+    if source.is_embedding:
+        raise InvalidRequestError("an engine that makes embeddings writes no text (--is-embedding)", param="grammar")
     if config.grammar.grammar_backend == "none":
         raise InvalidRequestError("grammars are off (--grammar-backend none)", param="grammar")
     if source.skip_tokenizer_init:

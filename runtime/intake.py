@@ -9,7 +9,7 @@ from palladio.runtime.scheduled_batch import StepTokens
 
 NOT_FINITE = FinishReason(
     "abort",
-    message="The model's logits for this request are not finite (NaN or infinity); try --dtype float32",
+    message="What the model computes for this request is not finite (NaN or infinity); try --dtype float32",
     status=500,
 )
 
@@ -39,6 +39,8 @@ def take_token(request: Request, tokens: StepTokens, i: int, make_room: MakeRoom
     if not tokens.is_finite[i]:
         output.finish = NOT_FINITE
     else:
+        if tokens.embeddings is not None:
+            output.embedding = tokens.embeddings[i]
         output.finish = request.finish_reason()
         if request.constraint is not None and output.finish is None and request.max_tokens > 0:
             output.finish = _constrain(request, output.token_ids, make_room)

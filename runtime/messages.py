@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from palladio.runtime.outputs import RequestTimes, TokenOutput
+from palladio.runtime.pooling import PoolingMethod
 from palladio.runtime.profile_options import ProfileOptions
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.request_trace import QueueState, RequestTrace
@@ -273,6 +274,21 @@ class LoadProgress:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class EmbeddingSpec:
+    """The embeddings that an engine makes.
+
+    Attributes:
+        size: numbers of one.
+        pooling: of which hidden states, see Pooling.
+        normalized: their length is 1.
+    """
+
+    size: int
+    pooling: PoolingMethod
+    normalized: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class EngineReady:
     """The engine accepts requests; the limits it settled on.
 
@@ -285,6 +301,7 @@ class EngineReady:
         device: platform and kind, as jax names them.
         dtype: of the weights.
         num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
+        embedding: what it makes of a prompt; None: it generates text.
     """
 
     context_length: int
@@ -303,6 +320,7 @@ class EngineReady:
     cache_hits: int
     random_seed: int
     startup_seconds: float = 0.0
+    embedding: EmbeddingSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class InFlightStep:
         num_padding: tokens of the bucket that no request uses.
         num_steps: how often it sampled.
         last_array: what it computes last.
+        embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
     """
 
     batch: ScheduledBatch
@@ -37,6 +38,7 @@ class InFlightStep:
     num_padding: int
     num_steps: int
     last_array: jax.Array
+    embeddings: jax.Array | None = None
 
     @property
     def is_done(self) -> bool:
@@ -88,8 +90,9 @@ class ModelRunner:
         self._num_built = -1  # never looked at
         self._is_lazy = is_lazy
         self._head = programs.head.select(state.weights)
+        sampled = programs.buckets.sample if shape.pooling is None else ()
         self._all_allowed = {
-            size: jax.device_put(np.full((size, programs.mask_width), -1, np.int32)) for size in programs.buckets.sample
+            size: jax.device_put(np.full((size, programs.mask_width), -1, np.int32)) for size in sampled
         }
 
     def buckets(self) -> Buckets:
@@ -102,7 +105,7 @@ class ModelRunner:
 
     def forward(self, batch: ScheduledBatch) -> ForwardedStep:
         """Dispatches the first half of a step, all but sampling; returns before the device has run it."""
-        if batch.kind == "prefill":
+        if batch.kind == "prefill" and self._shape.pooling is None:
             for row in batch.rows[batch.num_decodes :]:
                 self._settle(row.request)
         host = self._builder.build(batch)
@@ -111,10 +114,10 @@ class ModelRunner:
         tier = self._tier(batch)
         if host.layout.num_steps > 1:
             return ForwardedStep(batch, host, tier, (), None)
-        weights, kv_cache, tables, sampler = self._state
+        weights, kv_cache, tables, sampler, _ = self._state
         forward = self.programs.forward(host.layout)
         kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
-        self._state = DeviceState(weights, kv_cache, tables, sampler)
+        self._state = self._state._replace(kv_cache=kv_cache, tables=tables)
         return ForwardedStep(batch, host, tier, last_hidden, hidden)
 
     def sample(self, forwarded: ForwardedStep, masks: Int32Array | None) -> InFlightStep:
@@ -123,9 +126,13 @@ class ModelRunner:
         Args:
             masks: i32[forwarded.num_sampled, mask_width], the tokens that each row may sample; None: all of them.
         """
-        decodes_more = forwarded.host.layout.num_steps > 1
-        step = self._decode(forwarded) if decodes_more else self._sample(forwarded, masks)
-        for array in jax.tree.leaves((step.output, step.scores)):
+        if self._shape.pooling is not None:
+            step = self._pool(forwarded)
+        elif forwarded.host.layout.num_steps > 1:
+            step = self._decode(forwarded)
+        else:
+            step = self._sample(forwarded, masks)
+        for array in jax.tree.leaves((step.output, step.scores, step.embeddings)):
             array.copy_to_host_async()
         return step
 
@@ -136,6 +143,8 @@ class ModelRunner:
             JaxRuntimeError: the step failed; its requests have no further tokens.
         """
         step.last_array.block_until_ready()  # of a step without tokens too: its error is not the next step's
+        if step.embeddings is not None:
+            return [_read_embeddings(step.batch, step.embeddings)]
         if step.num_steps == 1:
             return [_read_tokens(step.batch, step.output, step.scores)]
         stacked = jax.tree.map(np.asarray, step.output)
@@ -164,6 +173,15 @@ class ModelRunner:
             array.delete()  # first: there is no room for both
         self._state = self._shape.allocate(self._state.weights, num_pages)
 
+    def _pool(self, forwarded: ForwardedStep) -> InFlightStep:
+        batch, host = forwarded.batch, forwarded.host
+        pool = self.programs.pool(host.layout)
+        pooled, vectors = pool(self._state.pooled, forwarded.hidden, host.forward)
+        self._state = self._state._replace(pooled=pooled)
+        return InFlightStep(
+            batch, None, None, host.num_padding, 1, vectors, vectors if batch.num_sampled_rows else None
+        )
+
     def _sample(self, forwarded: ForwardedStep, masks: Int32Array | None) -> InFlightStep:
         batch, host, tier, last_hidden = forwarded.batch, forwarded.host, forwarded.tier, forwarded.last_hidden
         output: SampleOutput | None = None
@@ -190,7 +208,7 @@ class ModelRunner:
         return InFlightStep(batch, output, scores, host.num_padding, 1, last_array)
 
     def _decode(self, forwarded: ForwardedStep) -> InFlightStep:
-        weights, kv_cache, tables, sampler = self._state
+        weights, kv_cache, tables, sampler, _ = self._state
         batch, host, tier = forwarded.batch, forwarded.host, forwarded.tier
         if not self._is_lazy:
             tier = self.programs.decode_tier(host.layout, tier)
@@ -199,7 +217,7 @@ class ModelRunner:
         output: SampleOutput
         kv_cache, tables, state, output = decode(weights, kv_cache, tables, state, host.forward, host.sampling)
         sampler = state if tier == "full" else dataclasses.replace(sampler, last_token=state)
-        self._state = DeviceState(weights, kv_cache, tables, sampler)
+        self._state = self._state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler)
         return InFlightStep(batch, output, None, host.num_padding, host.layout.num_steps, output.token_ids)
 
     def _tier(self, batch: ScheduledBatch) -> SampleTier:
@@ -258,6 +276,12 @@ def _read_tokens(
     if any(row.request.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
         logprobs = _read_logprobs(batch, output, token_ids)
     return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
+
+
+def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> StepTokens:
+    found = np.asarray(vectors)[: batch.num_sampled_rows]
+    is_finite: list[bool] = np.isfinite(found).all(axis=1).tolist()
+    return StepTokens([], is_finite, embeddings=[vector.tobytes() for vector in found.astype("<f4", copy=False)])
 
 
 def _read_logprobs(batch: ScheduledBatch, output: SampleOutput, token_ids: list[int]) -> list[TokenLogprob | None]:

@@ -95,6 +95,7 @@ class SampleProcessor:
             times=times if finish is None else self._final_times(),
             trace=trace if finish is None else self._trace,
             detokenize_seconds=self._detokenize_seconds,
+            embedding=output.embedding,
         )
 
     def _process_plain(self, output: TokenOutput) -> RequestOutput:

@@ -63,6 +63,7 @@ class TokenOutput:
         cached_tokens: prompt tokens that came from the prefix cache.
         num_retractions: how often the request lost its pages and was computed again.
         times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last.
+        embedding: of the prompt, from an engine that makes embeddings: float32, little-endian.
     """
 
     request_id: str
@@ -74,6 +75,7 @@ class TokenOutput:
     num_retractions: int = 0
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
+    embedding: bytes | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,6 +99,7 @@ class RequestOutput:
         times: set on the last output of this index, and as far as they are known then on the first.
         trace: likewise, if the engine told; as of the first token if the front ended it (stop string, abort).
         detokenize_seconds: that the front has taken to make text of the tokens so far.
+        embedding: see TokenOutput.
     """
 
     request_id: str
@@ -113,6 +116,7 @@ class RequestOutput:
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
     detokenize_seconds: float = 0.0
+    embedding: bytes | None = None
 
 
 class RefusedOutputError(Exception):

@@ -33,7 +33,7 @@ _REFUSALS = (
     jax.errors.JaxRuntimeError,
 )
 PROGRAM_MODULES = (
-    *("batch_builder", "sampler", "sampler_state", "sampling_params", "scoring"),
+    *("batch_builder", "pooler", "sampler", "sampler_state", "sampling_params", "scoring"),
     *("step_functions", "step_programs"),
 )
 

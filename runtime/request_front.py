@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from palladio.runtime.config import SchedulerConfig
+from palladio.runtime.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.messages import AddRequest, EngineReady
 from palladio.runtime.request_options import RequestOptions
@@ -115,8 +116,14 @@ class RequestFront:
         Raises:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
             InvalidRequestError: an id out of the vocabulary, too many stop ids, stop strings without a tokenizer, a
-                priority that the scheduling policy does not look at.
+                priority that the scheduling policy does not look at; or the engine makes embeddings, and text is asked
+                for.
         """
+        if self._info.embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
+            raise InvalidRequestError(
+                "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
+                "without"
+            )
         options = options.settle(self._scheduler)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")

@@ -66,9 +66,11 @@ class StepTokens:
         is_finite: the same; False where the logits were NaN or infinite, so that the token means nothing.
         logprobs: the same, where any row asked for them.
         prompt_logprobs: for each row: of the prompt tokens that this step's rows predict; None where not asked for.
+        embeddings: in place of tokens: float32, little-endian, of each row that samples.
     """
 
     token_ids: Sequence[int]
     is_finite: Sequence[bool]
     logprobs: list[TokenLogprob | None] | None = None
     prompt_logprobs: list[list[TokenLogprob] | None] | None = None
+    embeddings: list[bytes] | None = None

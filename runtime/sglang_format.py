@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
+from palladio.runtime.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.messages import EngineReady
@@ -124,9 +125,7 @@ def expand_jobs(
     prompts, is_list = _prompts(prompt, input_ids)
     count = len(prompts)
     samplings = _spread("sampling_params", {} if sampling_params is None else sampling_params, count)
-    rids = [uuid.uuid4().hex for _ in prompts] if rid is None else _spread("rid", rid, count)
-    if len(set(rids)) != count:
-        raise InvalidRequestError("rid must be different for each prompt", param="rid")
+    rids = _rids(rid, count)
     logprob_rows, option_rows = _rows(logprobs, count), _rows(options, count)
     jobs: list[GenerateJob] = []
     first_index = 0
@@ -138,6 +137,43 @@ def expand_jobs(
         jobs.append(GenerateJob(rids[i], prompts[i], params, first_index, default_length, job_options, shown))
         first_index += params.n
     return jobs, is_list or first_index > count
+
+
+def expand_encode_jobs(
+    *,
+    prompt: str | Sequence[str] | None,
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+    rid: str | Sequence[str] | None,
+    options: Mapping[str, Any],
+) -> tuple[list[Job], bool]:
+    """As expand_jobs, of prompts to make embeddings of."""
+    prompts, is_list = _prompts(prompt, input_ids)
+    rids, rows = _rids(rid, len(prompts)), _rows(options, len(prompts))
+    jobs = [
+        Job(name, text, EMBEDDING_PARAMS, index, options=RequestOptions.of(**row))
+        for index, (name, text, row) in enumerate(zip(rids, prompts, rows, strict=True))
+    ]
+    return jobs, is_list
+
+
+def encode_results(outputs: Sequence[RequestOutput], vectors: Sequence[Any]) -> list[dict[str, Any]]:
+    """[{"embedding", "meta_info"}] of these prompts; `vectors` are the embeddings."""
+    return [
+        {"embedding": vector, "meta_info": _meta_info(output)} for output, vector in zip(outputs, vectors, strict=True)
+    ]
+
+
+def _meta_info(last: RequestOutput) -> dict[str, Any]:
+    """What every result tells of its request."""
+    meta = {
+        "id": last.request_id,
+        "finish_reason": None if last.finish is None else finish_reason(last.finish, last.completion_tokens),
+        "prompt_tokens": last.prompt_tokens,
+        "completion_tokens": last.completion_tokens,
+        "cached_tokens": last.cached_tokens,
+        "num_retractions": last.num_retractions,
+    }
+    return meta | time_info(last) if last.finish is not None and last.times is not None else meta
 
 
 async def generate_job(engine: EngineClient, job: GenerateJob) -> AsyncGenerator[RequestOutput, None]:
@@ -186,16 +222,7 @@ class SampleResult:
         last = self._last
         assert last is not None
         self._texts = ["".join(self._texts)]
-        meta: dict[str, Any] = {
-            "id": last.request_id,
-            "finish_reason": None if last.finish is None else finish_reason(last.finish, last.completion_tokens),
-            "prompt_tokens": last.prompt_tokens,
-            "completion_tokens": last.completion_tokens,
-            "cached_tokens": last.cached_tokens,
-            "num_retractions": last.num_retractions,
-        }
-        if last.finish is not None and last.times is not None:
-            meta |= time_info(last)
+        meta = _meta_info(last)
         if self._options.return_logprob:
             meta |= self._logprob_info()
         return {"text": self._texts[0], "output_ids": list(self._token_ids), "meta_info": meta}
@@ -301,6 +328,13 @@ def _prompts(prompt: str | Sequence[str] | None, input_ids: Any) -> tuple[list[s
         raise InvalidRequestError(
             "input_ids must be a list of token ids, or a list of those", param="input_ids"
         ) from None
+
+
+def _rids(rid: str | Sequence[str] | None, count: int) -> list[str]:
+    rids = [uuid.uuid4().hex for _ in range(count)] if rid is None else _spread("rid", rid, count)
+    if len(set(rids)) != count:
+        raise InvalidRequestError("rid must be different for each prompt", param="rid")
+    return rids
 
 
 def _spread(name: str, value: Any, count: int) -> list[Any]:

@@ -118,6 +118,9 @@ class EngineLimits:
         """The shapes of steps."""
         if config.execution.deterministic:
             return Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
-        return Buckets.create(
+        buckets = Buckets.create(
             max_running=self.max_running, max_step_tokens=self.max_step_tokens, growth=defaults.bucket_growth
         )
+        if not config.source.is_embedding:
+            return buckets
+        return dataclasses.replace(buckets, decode=(), sample=buckets.sample[-1:])

@@ -21,7 +21,7 @@ from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend
 from palladio.runtime.memory import DeviceMemory, MemoryPlan
-from palladio.runtime.messages import EngineReady, LoadProgress, MemoryReport
+from palladio.runtime.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.model_runner import ModelRunner
 from palladio.runtime.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.scheduler import Scheduler
@@ -81,24 +81,36 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
         memory.workspace / 2**30,
     )
     _check_workspace(design.plan, memory)
-    scheduler = build_scheduler(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed)
+    ready = _ready(design, warm_up.seconds)
+    scheduler = build_scheduler(
+        config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding
+    )
     _log_limits(design)
     warm_up.go_on()
     eos_ids = list(design.model.eos_token_ids)
     load = functools.partial(load_backend, config, design.path, design.shape.vocab_size, eos_ids, json_format)
     grammars = GrammarCompiler(load)
-    return EngineParts(_ready(design, warm_up.seconds), scheduler, runner, design.monitor, memory, grammars)
+    return EngineParts(ready, scheduler, runner, design.monitor, memory, grammars)
 
 
 def build_scheduler(
-    config: EngineConfig, limits: EngineLimits, buckets: Buckets, num_pages: int, seed: int
+    config: EngineConfig,
+    limits: EngineLimits,
+    buckets: Buckets,
+    num_pages: int,
+    seed: int,
+    embedding: EmbeddingSpec | None = None,
 ) -> Scheduler:
-    """The host's half of an engine: scheduler, queue and cache manager."""
+    """The host's half of an engine: scheduler, queue and cache manager.
+
+    Args:
+        embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
+    """
     options, page_size = config.scheduler, config.cache.page_size
     cache = CacheManager(
         num_pages,
         page_size,
-        shares_prefixes=not config.cache.disable_radix_cache,
+        shares_prefixes=not config.cache.disable_radix_cache and (embedding is None or embedding.pooling == "last"),
         eviction_policy=config.cache.radix_eviction_policy,
     )
     by_priority = options.schedule_policy == "priority"
@@ -177,7 +189,7 @@ def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:
 
 
 def _ready(design: EngineDesign, seconds: float) -> EngineReady:
-    reports = design.programs.built.reports
+    reports, pooling = design.programs.built.reports, design.shape.pooling
     return EngineReady(
         context_length=design.limits.context_length,
         max_total_tokens=design.plan.num_tokens,
@@ -194,6 +206,9 @@ def _ready(design: EngineDesign, seconds: float) -> EngineReady:
         compile_seconds=seconds,
         cache_hits=sum(report.result == "hit" for report in reports),
         random_seed=design.seed,
+        embedding=None
+        if pooling is None
+        else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
     )
 
 

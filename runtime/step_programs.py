@@ -12,6 +12,13 @@ from palladio.runtime.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLa
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compile_plan import TIERS, ProgramKey, cheapest_tier, first_keys, largest_keys, open_buckets
 from palladio.runtime.device_state import DeviceShape, DeviceState, Weights
+from palladio.runtime.embedding_plan import (
+    first_embedding_keys,
+    largest_embedding_keys,
+    open_embedding_buckets,
+)
+from palladio.runtime.pooler import pool_step
+from palladio.runtime.pooling import Pooling
 from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.sampler import MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
@@ -70,34 +77,34 @@ class StepPrograms:
         self._shape = shape
         self._page_size = shape.page_size
         self.mask_width = shape.mask_width
-        for layout in self.layouts.decode.values():
-            if layout.num_steps == 1:
+        if shape.pooling is None:
+            self._add_generation()
+        else:
+            for layout in self.layouts.prefill.values():
                 self._add_forward(layout)
-            else:
-                for tier in DECODE_TIERS:
-                    self._add_decode(layout, tier)
-        for layout in self.layouts.prefill.values():
-            self._add_forward(layout)
-            self._add_score(layout.num_tokens)
-        for num_rows in buckets.sample:
-            for tier in TIERS:
-                self._add_sample(num_rows, tier)
-        self._add_reset()
+                self._add_pool(layout, shape.pooling)
         self._add_tables()
         if shape.checks_cache:
             self._add_compare()
 
     def first_keys(self, *, splits_prompts: bool) -> list[ProgramKey]:
         """The fewest programs that an engine can start with."""
-        keys = first_keys(self.buckets, self._shape.num_decode_steps, splits_prompts=splits_prompts)
+        if self._shape.pooling is None:
+            keys = first_keys(self.buckets, self._shape.num_decode_steps, splits_prompts=splits_prompts)
+        else:
+            keys = first_embedding_keys(self.buckets, splits_prompts=splits_prompts)
         return [*keys, ProgramKey("compare")] if self._shape.checks_cache else keys
 
     def largest_keys(self) -> list[ProgramKey]:
         """Those that need most memory."""
+        if self._shape.pooling is not None:
+            return largest_embedding_keys(self.buckets)
         return largest_keys(self.buckets, self._shape.num_decode_steps)
 
     def open_buckets(self) -> Buckets:
         """The buckets whose programs are built."""
+        if self._shape.pooling is not None:
+            return open_embedding_buckets(self.buckets, self.built.__contains__)
         return open_buckets(self.buckets, self._shape.num_decode_steps, self.built.__contains__)
 
     def forward(self, layout: ForwardLayout) -> Callable[..., Any]:
@@ -148,9 +155,28 @@ class StepPrograms:
         """(head, hidden [T, D], targets [T]) → (logprobs, top ids, top logprobs)"""
         return self.built[ProgramKey("score", num_tokens=num_tokens)]
 
+    def pool(self, layout: ForwardLayout) -> Callable[..., Any]:
+        """(pooled, hidden [T, D], packed) → (pooled, embeddings f32[B, D]), see pool_step"""
+        return self.built[ProgramKey("pool", layout.num_requests, layout.num_tokens)]
+
     def reset(self) -> Callable[..., Any]:
         """(sampler, slot, SlotTokens, SlotRules) → sampler"""
         return self.built[ProgramKey("reset")]
+
+    def _add_generation(self) -> None:
+        for layout in self.layouts.decode.values():
+            if layout.num_steps == 1:
+                self._add_forward(layout)
+            else:
+                for tier in DECODE_TIERS:
+                    self._add_decode(layout, tier)
+        for layout in self.layouts.prefill.values():
+            self._add_forward(layout)
+            self._add_score(layout.num_tokens)
+        for num_rows in self.buckets.sample:
+            for tier in TIERS:
+                self._add_sample(num_rows, tier)
+        self._add_reset()
 
     def _add_forward(self, layout: ForwardLayout) -> None:
         structure, page_size = self._model.structure, self._page_size
@@ -249,6 +275,18 @@ class StepPrograms:
             head.select(self._state.weights),
             self._hidden(num_tokens),
             _ints(num_tokens),
+        )
+
+    def _add_pool(self, layout: ForwardLayout, pooling: Pooling) -> None:
+        def pool(pooled: jax.Array, hidden: jax.Array, packed: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return pool_step(pooled, hidden, packed, layout=layout, pooling=pooling)
+
+        self.built.add(
+            ProgramKey("pool", layout.num_requests, layout.num_tokens),
+            jax.jit(pool, donate_argnums=(0,)),
+            self._state.pooled,
+            self._hidden(layout.num_tokens),
+            _ints(layout.size),
         )
 
     def _add_reset(self) -> None:

@@ -8,17 +8,23 @@ from typing import Any, Literal, Self
 
 from jinja2 import TemplateError
 
+from palladio.runtime.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
-from palladio.runtime.errors import ConfigError, InvalidRequestError
+from palladio.runtime.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.template_sandbox import RenderLimitExceededError
 
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
 _SPACE_MARK = "▁"
-_RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of apply_chat_template that are not the template's business
+_RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_template: not the template's business
     (
         *("conversation", "documents", "chat_template", "tokenize", "sanitize_control_tokens", "padding"),
         *("truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
         "tokenizer_kwargs",
     )
+)
+_TEMPLATE_FAULTS = (  # what a template's code raises with values that do not fit it
+    *(TemplateError, TypeError, ValueError, LookupError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError),
 )
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -215,9 +221,10 @@ class Tokenizer:
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        seconds: float = MAX_SECONDS,
         **kwargs: Any,
     ) -> str:
-        """Renders a conversation with the chat template, in a sandbox.
+        """Renders a conversation with the chat template, in a sandbox that bounds time and memory.
 
         Args:
             messages: OpenAI messages.
@@ -225,9 +232,11 @@ class Tokenizer:
             tools: OpenAI tool definitions.
             add_generation_prompt: end with the start of an assistant message.
             continue_final_message: leave the last message open, so that the model goes on with it.
+            seconds: that rendering may take.
             kwargs: variables for the template (`chat_template_kwargs`).
 
         Raises:
+            RenderLimitError: it takes longer, or makes far too much text.
             InvalidRequestError: no template, or the template refuses the messages.
         """
         reserved = _RESERVED_TEMPLATE_KWARGS & kwargs.keys()
@@ -235,26 +244,32 @@ class Tokenizer:
             raise InvalidRequestError(
                 f"chat_template_kwargs must not hold {', '.join(sorted(reserved))}", param="chat_template_kwargs"
             )
+        if not messages:
+            raise InvalidRequestError("a chat needs at least one message", param="messages")
         if template is None and not self.chat_template:
             raise InvalidRequestError(
                 "this model has no chat template: start the server with --chat-template, or use /v1/completions",
                 param="messages",
             )
         try:
-            text: str = self._hf.apply_chat_template(
+            return render_template(
+                self._hf.get_chat_template(template, tools),
                 messages,
                 tools=tools,
-                chat_template=template,
-                tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                **kwargs,
+                seconds=seconds,
+                **(self._hf.special_tokens_map | kwargs),
             )
-        except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        except RenderLimitExceededError as error:
+            raise RenderLimitError(
+                f"the chat template cannot be used for these messages: {error}; send fewer or shorter ones",
+                param="messages",
+            ) from None
+        except _TEMPLATE_FAULTS as error:
             raise InvalidRequestError(
                 f"the chat template does not accept these messages: {error}", param="messages"
             ) from error
-        return text
 
     def _compute_bytes(self, token_id: int) -> bytes:
         if token_id in self._added:

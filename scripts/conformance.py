@@ -35,6 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     with running_server(SERVER) as url:
         failed = run_sdk_tests(source, url, selection, arguments)
         failed |= subprocess.run([sys.executable, HERE / "fuzz_openapi.py", url], check=False).returncode != 0
+    with running_server(f"{SERVER} --is-embedding") as url:
+        failed |= run_sdk_tests(source, url, selection["embeddings"], arguments)
     print("conformance: FAILED" if failed else "conformance: passed")
     return int(failed)
 
@@ -58,10 +60,11 @@ def run_sdk_tests(source: Path, url: str, selection: dict[str, Any], arguments: 
     left_out: set[str] = set()
     failed = False
     for group in selection["deselected"]:
-        found = matching(tests, f"{root}/{group['file']}", group["tests"])
+        found = matching(tests, f"{root}/{group['file']}", group["tests"], group.get("clients", r"\w+"))
         left_out.update(found)
         print(f"deselected: {len(found)} of {group['file']}: {group['reason']}")
-    altered = [(group, matching(tests, f"{root}/{group['file']}", group["tests"])) for group in selection["without"]]
+    groups = selection.get("without", ())
+    altered = [(group, matching(tests, f"{root}/{group['file']}", group["tests"])) for group in groups]
     left_out.update(*(found for _, found in altered))
     print(f"running {len(tests) - len(left_out)} of the {len(tests)} tests of {source.name}", flush=True)
     failed |= run_pytest(source, url, [test for test in tests if test not in left_out], arguments)
@@ -74,9 +77,13 @@ def run_sdk_tests(source: Path, url: str, selection: dict[str, Any], arguments: 
     return failed
 
 
-def matching(tests: Sequence[str], file: str, pattern: str) -> list[str]:
-    """The tests of a file whose name matches; that none does is an error, so that the list only shrinks."""
-    name = re.compile(rf"{re.escape(file)}::\w+::test_{pattern}\[\w+\]")
+def matching(tests: Sequence[str], file: str, pattern: str, clients: str = r"\w+") -> list[str]:
+    """The tests of a file whose name matches; that none does is an error, so that the list only shrinks.
+
+    Args:
+        clients: the SDK's clients that it runs with: loose, strict, aiohttp.
+    """
+    name = re.compile(rf"{re.escape(file)}::\w+::test_{pattern}\[(?:{clients})\]")
     found = [test for test in tests if name.fullmatch(test)]
     if not found:
         raise SystemExit(f"error: conformance.toml: no test of {file} matches {pattern!r}")

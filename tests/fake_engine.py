@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from palladio.runtime.config import EngineConfig, ModelSource
 from palladio.runtime.detokenizer import StopStringMatcher
 from palladio.runtime.engine_client import EngineState
@@ -21,6 +23,7 @@ from palladio.runtime.errors import (
 from palladio.runtime.messages import (
     BucketSteps,
     CacheStats,
+    EmbeddingSpec,
     EngineReady,
     EngineStats,
     HistogramData,
@@ -55,6 +58,12 @@ class Call:
     aborted: bool = False
 
 
+def fake_embedding(prompt_ids: Sequence[int], size: int) -> np.ndarray:
+    """f32[size] of length 1, another one for each prompt."""
+    vector = np.random.default_rng(list(prompt_ids)).standard_normal(size).astype(np.float32)
+    return vector / np.linalg.norm(vector)
+
+
 class FakeEngine:
     """Says `reply` (a text, or a function of prompt ids and sample index), then ends with EOS.
 
@@ -65,6 +74,7 @@ class FakeEngine:
         refuse_in_queue: seconds that each request is in the queue for memory; its timeout passes there.
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
         cached_tokens: of a sample, by prompt ids and sample index.
+        embedding: it makes embeddings (see fake_embedding), and says nothing.
         config, state, progress, failure, sampling_defaults: as EngineClient has them.
 
     And to see what it was asked:
@@ -89,6 +99,7 @@ class FakeEngine:
         self.refuse_in_queue: float | None = None
         self.abort_status = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
+        self.embedding: EmbeddingSpec | None = None
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
@@ -122,6 +133,7 @@ class FakeEngine:
             compile_seconds=0.0,
             cache_hits=0,
             random_seed=0,
+            embedding=self.embedding,
         )
 
     async def start(self) -> None:
@@ -287,7 +299,10 @@ class _Sample:
             finish = FinishReason("abort", message="the engine gave up", status=engine.abort_status)
             return self._output("", [], finish, first)
         if self._max_tokens == 0:
-            return self._output("", [], FinishReason("length"), first)
+            output = self._output("", [], FinishReason("length"), first)
+            if engine.embedding is not None:
+                output.embedding = fake_embedding(self._call.prompt_ids, engine.embedding.size).tobytes()
+            return output
         token_id = self._ids[self._count] if self._count < len(self._ids) else EOS_ID
         self._count += 1
         ends = () if params.ignore_eos else (EOS_ID,)

@@ -21,6 +21,7 @@ ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the f
 RUNTIME_FACE = {
     *("async_engine", "config", "engine_client", "errors", "messages", "outputs"),
     *("grammar_spec", "request_options", "sampling_params", "tokenizer"),
+    "embeddings",  # what the engine is asked for, and its vectors
     "json_schemas",  # what of a schema is tidied before it is compiled, in a tool's grammar too
     "field_checks",  # of config dataclasses, http's too
     "sglang_format",  # results of /generate and of Engine.generate, which are the same
@@ -30,9 +31,9 @@ RUNTIME_FACE = {
 
 # The modules of the runtime that may import jax. All others are the host side: importing them must not bring jax in.
 DEVICE_SIDE = {
-    *("batch_builder", "compilation", "compile_plan", "device_state", "engine_core", "engine_design", "memory"),
-    *("model_runner", "out_of_memory", "precompile", "profiler", "program_set", "program_store", "sampler"),
-    *("sampler_state", "scoring", "sizing", "startup", "step_functions", "step_programs", "warm_up"),
+    *("batch_builder", "compilation", "compile_plan", "device_state", "embedding_plan", "engine_core", "engine_design"),
+    *("memory", "model_runner", "out_of_memory", "pooler", "precompile", "profiler", "program_set", "program_store"),
+    *("sampler", "sampler_state", "scoring", "sizing", "startup", "step_functions", "step_programs", "warm_up"),
 }
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
 
@@ -53,6 +54,8 @@ LONG_FILES: dict[str, str] = {}  # file → why
 LONG_FUNCTIONS: dict[str, str] = {}  # file:function → why
 MUTABLE_GLOBALS: dict[str, str] = {}  # file:name → why
 BROAD_EXCEPT = {  # file:function → which border it guards
+    "http/batch_worker.py:BatchWorker._drive": "a batch",
+    "http/line_runner.py:LineRunner._ask": "a request, which is a line of a batch",
     "http/middleware.py:RequestBorder.__call__": "a request",
     "http/sse.py:EventStream._run": "a request whose status has gone out",
     "runtime/async_engine.py:AsyncEngine._launch": "the engine's start",

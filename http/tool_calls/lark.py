@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.config import GrammarConfig
+from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.json_schemas import without_annotations
 from palladio.runtime.tokenizer import Tokenizer
 
 _ONE_SPACE = "[ ]?"  # within JSON: with more of it allowed, a model can write white space until it is cut off
 
+MAX_SIZE = 4 * 1024 * 1024  # characters; engines take far fewer, and say how many: this is what is not even written
 ANY_TEXT = "TEXT"  # the name of the rule for any text
 
 
@@ -48,6 +50,19 @@ class Rules:
         self._marks = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._json_options = notation.json_options()
         self._rules: list[str] = []
+        self._size = 0
+
+    def reserve(self, size: int) -> None:
+        """So many more characters are to be written.
+
+        Raises:
+            InvalidRequestError: they are too many.
+        """
+        self._size += size
+        if self._size > MAX_SIZE:
+            raise InvalidRequestError(
+                "the grammar for these tools is too large; offer fewer or simpler ones", param="tools"
+            )
 
     def text(self, text: str) -> str:
         """An expression for exactly this text."""
@@ -63,7 +78,9 @@ class Rules:
     def json(self, schema: Mapping[str, Any]) -> str:
         """An expression for JSON in a schema."""
         options = {"x-guidance": self._json_options}
-        return "%json " + json.dumps(options | without_annotations(schema), ensure_ascii=False)
+        text = "%json " + json.dumps(options | without_annotations(schema), ensure_ascii=False)
+        self.reserve(len(text))
+        return text
 
     def rule(self, expression: str, *, lazy: bool = False) -> str:
         """Names an expression.
@@ -71,6 +88,7 @@ class Rules:
         Args:
             lazy: it ends as soon as it can; for a single token only.
         """
+        self.reserve(len(expression))
         name = f"rule_{len(self._rules)}"
         self._rules.append(f"{name}{'[lazy]' if lazy else ''}: {expression}")
         return name

@@ -8,6 +8,7 @@ import orjson
 
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 _MAX_REFERENCES = 16
+_MAX_SCHEMAS = 256
 
 
 def parameter_schema(schema: Mapping[str, Any], name: str) -> object:
@@ -22,7 +23,7 @@ def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
     Args:
         root: what `$ref` points into.
     """
-    found = _types(schema, root, _MAX_REFERENCES)
+    found = _Search(root).types(schema)
     return frozenset() if found is None else frozenset(found)
 
 
@@ -75,27 +76,40 @@ def _unwrapped(value: str, types: frozenset[str]) -> str | None:
         return None
 
 
-def _types(schema: object, root: Mapping[str, Any], references: int) -> set[str] | None:
-    """None: any."""
-    if not isinstance(schema, Mapping) or not references:
+class _Search:
+    """Of types, through references and alternatives. Schemas come from clients: a few levels of alternatives that refer
+    to further ones have more branches than can be looked at, so after MAX_SCHEMAS of them the rest counts as any.
+
+    Args:
+        root: what `$ref` points into.
+    """
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._num_left = _MAX_SCHEMAS
+
+    def types(self, schema: object, references: int = _MAX_REFERENCES) -> set[str] | None:
+        """None: any."""
+        self._num_left -= 1
+        if not isinstance(schema, Mapping) or not references or self._num_left < 0:
+            return None
+        kinds = schema.get("type")
+        if isinstance(kinds, str):
+            return {kinds}
+        if isinstance(kinds, list):
+            return {kind for kind in kinds if isinstance(kind, str)}
+        if "const" in schema:
+            return {type_name(schema["const"])}
+        if isinstance(schema.get("enum"), list):
+            return {type_name(value) for value in schema["enum"]}
+        if isinstance(schema.get("$ref"), str):
+            return self.types(_resolve(schema["$ref"], self._root), references - 1)
+        if isinstance(schema.get("properties"), Mapping):
+            return {"object"}
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(schema.get(key), list):
+                return _union(self.types(branch, references - 1) for branch in schema[key])
         return None
-    kinds = schema.get("type")
-    if isinstance(kinds, str):
-        return {kinds}
-    if isinstance(kinds, list):
-        return {kind for kind in kinds if isinstance(kind, str)}
-    if "const" in schema:
-        return {type_name(schema["const"])}
-    if isinstance(schema.get("enum"), list):
-        return {type_name(value) for value in schema["enum"]}
-    if isinstance(schema.get("$ref"), str):
-        return _types(_resolve(schema["$ref"], root), root, references - 1)
-    if isinstance(schema.get("properties"), Mapping):
-        return {"object"}
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(key), list):
-            return _union(_types(branch, root, references - 1) for branch in schema[key])
-    return None
 
 
 def _union(branches: Iterator[set[str] | None]) -> set[str] | None:

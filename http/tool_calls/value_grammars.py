@@ -28,7 +28,7 @@ def tagged_arguments(
 
     def arguments(rules: Rules, function: Function) -> str:
         schema = function.parameters
-        required = schema.get("required") or ()
+        required = frozenset(schema.get("required") or ())
         parts: list[str] = []
         for name, value in _properties(schema).items():
             is_text = types_of(value, schema) == {"string"}
@@ -48,7 +48,7 @@ def tagged_arguments(
 def python_arguments(rules: Rules, function: Function) -> str:
     """`a=1, b="x"`: the required ones, then any of the others."""
     schema = function.parameters
-    required = schema.get("required") or ()
+    required = frozenset(schema.get("required") or ())
     properties = _properties(schema)
     if schema.get("additionalProperties") and not properties:
         one = rules.rule(f'{_NAME} "=" {rules.json({})}')
@@ -62,6 +62,7 @@ def python_arguments(rules: Rules, function: Function) -> str:
     comma = ' ", " '
     if first:
         return f"{comma.join(first)} {tail}".strip()
+    rules.reserve(len(others) ** 2)  # names of what may follow each
     starts = [
         " ".join([name, *(f'(", " {later})?' for later in others[position + 1 :])])
         for position, name in enumerate(others)

@@ -14,6 +14,7 @@ from palladio.http.app import create_app
 from palladio.http.config import HttpConfig
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
+from palladio.http.storage import Storage
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -28,9 +29,11 @@ def running_server(
     config: HttpConfig,
     observability: ObservabilityConfig = ObservabilityConfig(),
     observer: Observer | None = None,
+    storage: Storage | None = None,
 ) -> Iterator[str]:
-    """The server's address."""
-    app = create_app(engine, config, observability, observer)
+    """The server's address. Args: storage: default: a temporary one; closed at the end, in any case."""
+    storage = storage or Storage.temporary()
+    app = create_app(engine, config, observability, observer, storage)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -41,6 +44,7 @@ def running_server(
     finally:
         server.should_exit = server.force_exit = True
         thread.join(10)
+        storage.close()
 
 
 @pytest.fixture(scope="session")

@@ -21,11 +21,14 @@ from palladio.http.field_rules import METADATA, NOT_YET
 from palladio.http.generation import MAX_SAMPLES
 from palladio.http.nesting import MAX_DEPTH
 from palladio.http.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
+from palladio.http.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import CompletionRequest
+from palladio.http.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.http.protocol_generate import GenerateRequest
 from palladio.http.protocol_profile import StartProfileRequest
 from palladio.http.protocol_reasoning import SeparateReasoningRequest
+from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.http.protocol_tools import ParseFunctionCallRequest
 from palladio.http.reasoning.family import TagFamily
@@ -36,6 +39,7 @@ from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.tool_choice import MAX_TOOLS
 from palladio.runtime import sampling_params
+from palladio.runtime.messages import EmbeddingSpec
 from palladio.runtime.request_options import MAX_SALT_LENGTH
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -70,13 +74,16 @@ def wire_type(schema: dict[str, Any]) -> str:
     "model",
     [
         *(SamplingFields, StreamOptions, ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest),
+        *(EmbeddingRequest, EncodeRequest),
         *(SeparateReasoningRequest, ParseFunctionCallRequest),
         *(DetokenizeRequest, AbortRequest, StartProfileRequest),
+        *(InputTokensRequest, ResponseRequest, CountTokensRequest, MessagesRequest),
     ],
 )
 def test_request_fields(model: type[WireModel]) -> None:
     schema = model.model_json_schema()
-    inherited = SamplingFields.model_fields if model.__base__ is SamplingFields else {}
+    bases = (SamplingFields, InputTokensRequest, CountTokensRequest)  # with tables of their own
+    inherited = next((base.model_fields for base in bases if model.__base__ is base), {})
     expected = {
         name: wire_type(field) + (", required" if name in schema.get("required", ()) else "")
         for name, field in schema["properties"].items()
@@ -199,6 +206,8 @@ SCORED = {"return_logprob": True, "top_logprobs_num": 1, "logprob_start_len": 0}
             "/generate",
             [{"text": "hi"} | SCORED | {"sampling_params": {"max_new_tokens": count}} for count in (3, 100)],
         ),
+        ("/v1/responses", [{"input": "hi", "metadata": {"label": "a"}}]),
+        ("/v1/messages", [{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}]),
     ],
 )
 def test_fields_of_answers(server: TestClient, path: str, bodies: list[dict[str, Any]]) -> None:
@@ -207,6 +216,17 @@ def test_fields_of_answers(server: TestClient, path: str, bodies: list[dict[str,
     given = {leaf for answer in answers for leaf in paths_of(answer.json())}
     documented = {leaf for cell, _ in rows(f"answer of {path}") for leaf in names(cell)}
     assert documented == given
+
+
+def test_fields_of_embeddings(tmp_path: Path) -> None:
+    engine = FakeEngine(Tokenizer.load(build_tiny_tokenizer(tmp_path)))
+    engine.embedding = EmbeddingSpec(4, "last", normalized=True)
+    client = TestClient(create_app(engine, HttpConfig()))
+    given = set(paths_of(client.post("/v1/embeddings", json={"input": "hi"}).raise_for_status().json()))
+    assert {leaf for cell, _ in rows("answer of /v1/embeddings") for leaf in names(cell)} == given
+    told = {f"meta_info.{name}" for name in client.post("/encode", json={"text": "hi"}).json()["meta_info"]}
+    documented = {leaf for cell, _ in rows("answer of /generate") for leaf in names(cell)}
+    assert told - {"meta_info.finish_reason"} <= documented
 
 
 _DETAILS = ("prompt_tokens_details", "completion_tokens_details")

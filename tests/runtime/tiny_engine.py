@@ -85,7 +85,9 @@ class TinyEngine:
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
-        scheduler = startup.build_scheduler(config, limits, parts.scheduler.buckets, num_pages, seed=0)
+        scheduler = startup.build_scheduler(
+            config, limits, parts.scheduler.buckets, num_pages, 0, parts.ready.embedding
+        )
         return EngineCore(config, parts.ready, scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars)
 
     @property

@@ -1,0 +1,139 @@
+"""A request to Anthropic's /v1/messages as the chat request that it comes to."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from palladio.http.anthropic_messages import AnthropicConversation
+from palladio.http.client_paths import client_paths
+from palladio.http.protocol_anthropic import CountTokensRequest, MessagesRequest
+from palladio.http.protocol_chat import ChatRequest
+from palladio.http.protocol_reasoning import ThinkingOptions
+from palladio.runtime.errors import InvalidRequestError
+
+SAME_NAME = (  # as for chat
+    *("model", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "cache_salt", "priority", "timeout"),
+    "chat_template_kwargs",
+)
+_PATHS: Mapping[str, str] = {  # of the chat request → of this one
+    r"tools\.(\d+)\.function\.parameters\b": r"tools.\1.input_schema",
+    r"tools\.(\d+)\.function\b": r"tools.\1",
+    r"tool_choice\.function\b": "tool_choice",
+    r"stop\b(?=$| must)": "stop_sequences",
+    r"reasoning_effort\b": "output_config.effort",
+    r"continue_final_message\b": "messages",
+}
+_TOOL_FIELDS = ("name", "description", "input_schema", "type", "strict")
+_HINTS = ("cache_control", "eager_input_streaming")  # of tools: they change no token
+_NEUTRAL: Mapping[str, object] = {"defer_loading": False, "allowed_callers": ["direct"], "input_examples": []}
+
+
+class AnthropicChat:
+    """A request's chat request.
+
+    Attributes:
+        chat: the same, as the chat route takes it.
+
+    Args:
+        name: the request's id.
+
+    Raises:
+        InvalidRequestError: a field is malformed, or asks for what this server has not; `param` is its path.
+    """
+
+    def __init__(self, body: CountTokensRequest, name: str | None = None) -> None:
+        conversation = AnthropicConversation(body)
+        self._paths = conversation.paths
+        fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
+        fields |= {"messages": conversation.messages, "rid": name, "tools": _tools(body)}
+        fields |= {"continue_final_message": True} if conversation.continues else {}
+        fields |= _tool_choice(body) | _thinking(body)
+        self._format_path, fields["response_format"] = _response_format(body)
+        if body.output_config is not None:
+            fields["reasoning_effort"] = body.output_config.effort
+        if isinstance(body, MessagesRequest):
+            fields["stop"] = body.stop_sequences
+        self.chat = ChatRequest(**fields)
+
+    @property
+    def client_paths(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which errors name this request's fields."""
+        formats = {r"response_format\.json_schema\b": self._format_path, r"response_format\b": self._format_path}
+        return client_paths({**_PATHS, **formats}, self._paths, "messages")
+
+
+def _tools(body: CountTokensRequest) -> list[dict[str, Any]] | None:
+    if body.tools is None:
+        return None
+    tools: list[dict[str, Any]] = []
+    for position, tool in enumerate(body.tools):
+        path = f"tools.{position}"
+        given = {name: value for name, value in tool.items() if value is not None and name not in _HINTS}
+        if given.get("type", "custom") != "custom":
+            raise InvalidRequestError(
+                f"not supported yet: tools of type {given['type']!r}, which Anthropic's servers run; define one with a "
+                "name and an input_schema",
+                param=f"{path}.type",
+                code="unsupported_parameter",
+            )
+        for name, value in given.items():
+            if name not in _TOOL_FIELDS and (name not in _NEUTRAL or value != _NEUTRAL[name]):
+                raise InvalidRequestError(
+                    f"not supported yet: {path}.{name[:200]}",
+                    param=f"{path}.{name[:200]}",
+                    code="unsupported_parameter",
+                )
+        if "input_schema" not in given:
+            raise InvalidRequestError(f"{path}.input_schema is missing", param=f"{path}.input_schema")
+        function = {name: given[name] for name in ("name", "description", "strict") if name in given}
+        tools.append({"type": "function", "function": function | {"parameters": given["input_schema"]}})
+    return tools
+
+
+def _tool_choice(body: CountTokensRequest) -> dict[str, Any]:
+    if body.tool_choice is None:
+        return {}
+    alone = body.tool_choice.get("disable_parallel_tool_use")
+    if alone is not None and not isinstance(alone, bool):
+        path = "tool_choice.disable_parallel_tool_use"
+        raise InvalidRequestError(f"{path} must be true or false", param=path)
+    choice: str | dict[str, Any]
+    match body.tool_choice.get("type"):
+        case "auto" | "none" as kind:
+            choice = kind
+        case "any":
+            choice = "required"
+        case "tool":
+            choice = {"type": "function", "function": {"name": body.tool_choice.get("name")}}
+        case _:
+            raise InvalidRequestError("tool_choice.type must be auto, any, tool or none", param="tool_choice.type")
+    return {"tool_choice": choice, "parallel_tool_calls": not alone}
+
+
+def _thinking(body: CountTokensRequest) -> dict[str, Any]:
+    thinking = body.thinking
+    if thinking is None:
+        return {}
+    if thinking.budget_tokens is not None and thinking.type != "enabled":
+        path = "thinking.budget_tokens"
+        raise InvalidRequestError(f"{path} is only for thinking of type enabled", param=path)
+    fields: dict[str, Any] = {"include_reasoning": False} if thinking.display == "omitted" else {}
+    if thinking.type == "adaptive":
+        return fields  # as the model likes
+    return fields | {"thinking": ThinkingOptions(type=thinking.type, budget_tokens=thinking.budget_tokens)}
+
+
+def _response_format(body: CountTokensRequest) -> tuple[str, dict[str, Any] | None]:
+    """The format, and the field that asks for it."""
+    newer = body.output_config.format if body.output_config is not None else None
+    if newer is not None and body.output_format is not None:
+        raise InvalidRequestError(
+            "output_config.format and output_format name the same; give one", param="output_format"
+        )
+    path = "output_config.format" if body.output_format is None else "output_format"
+    form = newer or body.output_format
+    if form is None:
+        return path, None
+    if form.get("type") != "json_schema":
+        raise InvalidRequestError(f"{path}.type must be json_schema", param=f"{path}.type")
+    return path, {"type": "json_schema", "json_schema": {key: form[key] for key in form if key != "type"}}

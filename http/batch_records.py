@@ -1,0 +1,77 @@
+"""The results of a batch's lines: each line has one, which is a line of the output file or of the error file."""
+
+import dataclasses
+import uuid
+from typing import Any
+
+import orjson
+
+from palladio.http.batch import Usage
+from palladio.http.errors import ErrorBody
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a line is no request. Its message names the line."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """Attributes:
+    number: from 1, blank lines counted.
+    custom_id: None: it has none that can be used.
+    body: of the request; None with a fault.
+    is_object: it is a JSON object, whatever else is wrong.
+    """
+
+    number: int
+    custom_id: str | None = None
+    body: dict[str, Any] | None = None
+    fault: Fault | None = None
+    is_object: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LineResult:
+    """Attributes:
+    record: its line in one of the files of results, without the line's end.
+    answer: what a route answered with, as JSON.
+    """
+
+    line: int
+    succeeded: bool
+    record: bytes
+    answer: bytes | None = None
+
+    def usage(self) -> Usage:
+        return Usage() if self.answer is None else Usage.of(orjson.loads(self.answer))
+
+
+def answered(line: Line, status: int, request_id: str, answer: bytes) -> LineResult:
+    """Args: answer: the body, JSON."""
+    response = {"status_code": status, "request_id": request_id, "body": orjson.Fragment(answer)}
+    succeeded = status == 200
+    return LineResult(line.number, succeeded, _record(line, response, None), answer if succeeded else None)
+
+
+def refused(line: Line, body: ErrorBody, request_id: str) -> LineResult:
+    """With the answer that the route would have given."""
+    return answered(line, body.status, request_id, orjson.dumps(body.payload()))
+
+
+def not_run(line: Line, code: str, message: str) -> LineResult:
+    """No route was asked."""
+    return LineResult(line.number, False, _record(line, None, {"code": code, "message": message}))
+
+
+def faulty(line: Line, fault: Fault) -> LineResult:
+    return not_run(line, fault.code, fault.message)
+
+
+def _record(line: Line, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
+    record_id = f"batch_req_{uuid.uuid4().hex}"
+    return orjson.dumps({"id": record_id, "custom_id": line.custom_id, "response": response, "error": error})

@@ -1,0 +1,217 @@
+"""BatchRun: one batch from whatever state it is in to its end."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from palladio.http.batch import LIVE, Batch
+from palladio.http.batch_lines import DuplicateFinder, LineReader
+from palladio.http.batch_records import Fault, Line, LineResult, faulty, not_run
+from palladio.http.batch_store import BatchStore
+from palladio.http.context import Context
+from palladio.http.endpoints import Endpoint, find_endpoint
+from palladio.http.file_store import RESULT_PREFIX, RESULT_PURPOSE, FileStore, NewFile, StoredFile
+from palladio.http.line_runner import EngineGate, LineRunner
+from palladio.http.result_buffer import ResultBuffer
+
+MAX_ERRORS = 100  # that a failed batch lists
+
+_PAGE = 64  # results that are copied into a file at a time
+_EXPIRED = ("batch_expired", "the line was not run before the batch's completion_window ended")
+_CANCELLED = ("batch_cancelled", "the batch was cancelled before the line had an answer")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Turns:
+    """What batches take turns with.
+
+    Attributes:
+        validating: batches whose files are being looked at.
+        answering: batches that lines are taken from; between these, line by line.
+    """
+
+    gate: EngineGate
+    validating: asyncio.Semaphore
+    answering: asyncio.Semaphore
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchRun:
+    """All state is in the store: it can be dropped at any moment, and another one goes on.
+
+    Attributes:
+        now: seconds since the epoch.
+    """
+
+    context: Context
+    files: FileStore
+    store: BatchStore
+    turns: Turns
+    now: Callable[[], float]
+    batch_id: str
+
+    async def run(self) -> None:
+        """
+        Raises:
+            OSError, sqlite3.Error: such as a full disk, also in groups. It may be run again.
+        """
+        batch = await self.store.get(self.batch_id)
+        while batch.status in LIVE:
+            endpoint = find_endpoint(batch.endpoint)
+            assert endpoint is not None, "it was looked up when the batch was made"
+            match batch.status:
+                case "validating":
+                    batch = await self._validate(batch, endpoint)
+                case "in_progress":
+                    batch = await self._answer(batch, endpoint)
+                case _:
+                    batch = await self._end(batch, endpoint)
+            log_status(batch)
+
+    def _reader(self, batch: Batch, endpoint: Endpoint[Any]) -> LineReader:
+        return LineReader(self.files.path(batch.input_file_id), endpoint, self.context.config.max_request_bytes)
+
+    async def _validate(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
+        """Counts the lines, and gives those that are no requests their results. A file without any request, or with
+        too many lines, fails the batch."""
+        async with self.turns.validating:
+            finder, faults = DuplicateFinder(), list[tuple[int, Fault]]()
+            total, has_object, model = 0, False, None
+            limit = self.context.config.max_batch_lines
+            try:
+                async with contextlib.aclosing(self._reader(batch, endpoint).chunks()) as chunks:
+                    async for chunk in chunks:
+                        total += len(chunk)
+                        if total > limit:
+                            message = f"the file has more than {limit} lines (--max-batch-lines)"
+                            return await self._fail(batch, [(None, Fault("too_many_lines", message))])
+                        lines = [finder.check(line) for line in chunk]
+                        wrong = [(line, line.fault) for line in lines if line.fault is not None]
+                        if wrong:
+                            await self.store.add_faults(batch.id, [faulty(line, fault) for line, fault in wrong])
+                            faults += [(line.number, fault) for line, fault in wrong[: MAX_ERRORS - len(faults)]]
+                        has_object = has_object or any(line.is_object for line in lines)
+                        model = model or next(filter(None, map(_model, lines)), None)
+            except FileNotFoundError:
+                message = "the contents of the input file are gone from --file-storage-path"
+                return await self._fail(batch, [(None, Fault("file_not_found", message, "input_file_id"))])
+            if total == 0:
+                return await self._fail(batch, [(None, Fault("empty_file", "the file is empty", "input_file_id"))])
+            if not has_object:
+                return await self._fail(batch, list(faults))
+            return await self.store.begin(batch.id, total=total, model=model or self.context.model_names[0])
+
+    async def _fail(self, batch: Batch, faults: list[tuple[int | None, Fault]]) -> Batch:
+        errors = [dataclasses.asdict(fault) | {"line": number} for number, fault in faults]
+        batch, contents = await self.store.fail(batch.id, errors)
+        await self.files.drop(contents)
+        return batch
+
+    async def _answer(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
+        """Runs the lines that have no results, until the batch's time is over."""
+        try:
+            async with asyncio.timeout(max(0.0, batch.expires_at - self.now())) as limit:
+                async with self.turns.answering:
+                    await self._answer_lines(batch, endpoint)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            await self._skip_rest(batch, endpoint, *_EXPIRED)
+        return await self.store.finalize(batch.id, is_expired=limit.expired())
+
+    async def _answer_lines(self, batch: Batch, endpoint: Endpoint[Any]) -> None:
+        gate, crashes = self.turns.gate, await self.store.crashes(batch.id)
+        runner = LineRunner(self.context, self.store, gate, batch, endpoint, self.now, crashes)
+        buffer = ResultBuffer(self.store, batch.id)
+
+        async def answer(line: Line) -> None:
+            buffer.add(await runner.run(line))
+
+        async with buffer.writing(), asyncio.TaskGroup() as group, self._unfinished(batch, endpoint) as lines:
+            async for line in lines:
+                await buffer.room()
+                release = await gate.acquire()
+                # A callback: a task that is cancelled before its first step runs nothing of its own.
+                group.create_task(answer(line)).add_done_callback(release)
+                await asyncio.sleep(0)
+
+    async def _skip_rest(self, batch: Batch, endpoint: Endpoint[Any], code: str, message: str) -> None:
+        """Gives lines without results this error."""
+        rest: list[LineResult] = []
+        async with self._unfinished(batch, endpoint) as lines:
+            async for line in lines:
+                rest.append(not_run(line, code, message))
+                if len(rest) == 1000:
+                    await self.store.add_results(batch.id, rest)
+                    rest = []
+        await self.store.add_results(batch.id, rest)
+
+    @contextlib.asynccontextmanager
+    async def _unfinished(
+        self, batch: Batch, endpoint: Endpoint[Any]
+    ) -> AsyncGenerator[AsyncGenerator[Line, None], None]:
+        """The lines without results."""
+        done = await self.store.lines_done(batch.id)
+
+        async def lines() -> AsyncGenerator[Line, None]:
+            try:
+                async with contextlib.aclosing(self._reader(batch, endpoint).chunks()) as chunks:
+                    async for chunk in chunks:
+                        for line in chunk:
+                            if line.number not in done:
+                                yield line
+            except FileNotFoundError:  # somebody has been at the folder: the batch ends with what it has
+                logger.error(
+                    "batch %s: the contents of its input file are gone; lines are left without results", batch.id
+                )
+
+        async with contextlib.aclosing(lines()) as found:
+            yield found
+
+    async def _end(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
+        """Writes the files. Broken off before its last step, it is done again; then the first files are leftovers."""
+        if batch.status == "cancelling" and batch.in_progress_at is not None:
+            await self._skip_rest(batch, endpoint, *_CANCELLED)
+        has_results = batch.in_progress_at is not None
+        made: list[NewFile] = []
+        try:
+            output = await self._write(batch, succeeded=True, made=made) if has_results else None
+            errors = await self._write(batch, succeeded=False, made=made) if has_results else None
+            batch, contents = await self.store.end(batch.id, output, errors)
+        except BaseException:
+            for new in made:
+                new.discard()
+            raise
+        await self.files.drop(contents)
+        return batch
+
+    async def _write(self, batch: Batch, *, succeeded: bool, made: list[NewFile]) -> StoredFile | None:
+        """A file of the results of one kind; None: there are none."""
+        last, new = 0, None
+        while page := await self.store.records(batch.id, succeeded=succeeded, after=last, limit=_PAGE):
+            if new is None:
+                new = await asyncio.to_thread(self.files.new, RESULT_PREFIX)
+                made.append(new)
+            await asyncio.to_thread(new.write, b"".join(record + b"\n" for _, record in page))
+            last = page[-1][0]
+        if new is None:
+            return None
+        await asyncio.to_thread(new.seal)
+        name = f"{batch.id}_{'output' if succeeded else 'error'}.jsonl"
+        return self.files.describe(new, purpose=RESULT_PURPOSE, filename=name, expires_after=batch.output_expires_after)
+
+
+def log_status(batch: Batch) -> None:
+    """One line each time that it changes."""
+    counts = f"{batch.completed} completed and {batch.failed} failed of {batch.total} lines"
+    logger.info("Batch %s (%s): %s, %s", batch.id, batch.endpoint, batch.status, counts)
+
+
+def _model(line: Line) -> str | None:
+    model = line.body.get("model") if line.body is not None else None
+    return model if isinstance(model, str) else None

@@ -1,0 +1,100 @@
+"""BatchWorker: runs all batches that have not ended, each in a task of its own."""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+
+from palladio.http.batch_run import BatchRun, Turns
+from palladio.http.batch_store import BatchStore
+from palladio.http.context import Context
+from palladio.http.file_store import FileStore
+from palladio.http.line_runner import EngineGate
+
+MAX_VALIDATING, MAX_ANSWERING = 2, 8  # batches at a time
+
+_FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds before a batch that could not go on is tried again
+_EXPIRE_INTERVAL = 60.0  # seconds between looks for files whose time has passed
+
+logger = logging.getLogger(__name__)
+
+
+class BatchWorker:
+    """Begun by `start`, in the event loop that then has it; ended by `stop`.
+
+    Args:
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self, context: Context, files: FileStore, store: BatchStore, now: Callable[[], float] = time.time
+    ) -> None:
+        self._context = context
+        self._files = files
+        self._store = store
+        self._now = now
+        self._turns = Turns(EngineGate(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING))
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._keeper: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._is_started = self._is_stopped = False
+
+    async def start(self) -> None:
+        """Takes up the batches that the last server left. A second call does nothing."""
+        async with self._starting:
+            if self._is_started:
+                return
+            await self._files.remove_leftovers()
+            live = await self._store.live()
+            self._is_started = True
+            if live:
+                logger.info("%d batches go on", len(live))
+            for batch_id in live:
+                self.run(batch_id)
+            if not self._is_stopped:
+                self._keeper = asyncio.create_task(self._keep())
+
+    def run(self, batch_id: str) -> None:
+        """Runs a batch from the state that the store has, and drops what is under way for it. After `stop`, the next
+        server does it."""
+        if self._is_stopped:
+            return
+        before = self._tasks.get(batch_id)
+        task = self._tasks[batch_id] = asyncio.create_task(self._drive(batch_id, before))
+        task.add_done_callback(lambda done: self._forget(batch_id, done))
+
+    async def stop(self) -> None:
+        """Drops what is under way; lines that are with the engine are aborted, and run again later."""
+        self._is_stopped = True
+        tasks = [*self._tasks.values(), *([self._keeper] if self._keeper else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, batch_id: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(batch_id) is task:
+            del self._tasks[batch_id]
+
+    async def _drive(self, batch_id: str, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            before.cancel()
+            await asyncio.wait([before])
+        run = BatchRun(self._context, self._files, self._store, self._turns, self._now, batch_id)
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await run.run()
+                return
+            except Exception:
+                logger.exception("batch %s cannot go on; it is tried again in %.0f s", batch_id, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
+
+    async def _keep(self) -> None:
+        while True:
+            try:
+                await self._files.expire()
+            except (OSError, sqlite3.Error):
+                logger.exception("expired files could not be removed")
+            await asyncio.sleep(_EXPIRE_INTERVAL)

@@ -1,0 +1,178 @@
+"""Connection: uvicorn's HTTP protocol with the limits that it lacks: time and size of heads, number of connections."""
+
+import asyncio
+import http
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from palladio.http.errors import ErrorBody
+
+MAX_HEAD = 64 * 1024  # bytes of a request's line and headers; middleware counts those of whole heads
+NUM_SPARE = 64  # connections over the limit that are kept to be answered, with a probe's answer or a 503; more are cut
+OVER_LIMIT = "is_over_limit"  # in the state of a request's scope: its connection came when the others were enough
+
+_CLOSE = {"Connection": "close"}
+
+
+def head_too_large() -> ErrorBody:
+    return ErrorBody(
+        431, f"the request's line and headers are over {MAX_HEAD} bytes", code="headers_too_large", headers=_CLOSE
+    )
+
+
+def read_timeout_error(what: str) -> ErrorBody:
+    message = f"{what}; --request-read-timeout sets the limit"
+    return ErrorBody(408, message, code="request_read_timeout", headers=_CLOSE)
+
+
+class ConnectionLimits:
+    """Of one server.
+
+    Args:
+        read_timeout: seconds for a request's head.
+        max_connections: that are served; None: no limit.
+    """
+
+    def __init__(self, read_timeout: float, max_connections: int | None = None) -> None:
+        self.read_timeout = read_timeout
+        self._max_connections = max_connections
+        self._num_served = 0
+        self._num_spare = 0
+
+    def enter(self) -> "Place":
+        place = Place(self)
+        if self._max_connections is None or self._num_served < self._max_connections:
+            self._num_served += 1
+        else:
+            self._num_spare += 1
+            place.is_spare = True
+            place.is_too_much = self._num_spare > NUM_SPARE
+        return place
+
+    def leave(self, place: "Place") -> None:
+        if place.is_spare:
+            self._num_spare -= 1
+        else:
+            self._num_served -= 1
+
+
+class Place:
+    """What a connection occupies until it ends."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self.is_spare = False
+        self.is_too_much = False
+
+    def leave(self) -> None:
+        self._limits.leave(self)
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection. While no request of it runs, the next one's head has to arrive in time.
+
+    A request that runs reads its body itself, and BodyLimit sees to that. What is left of a body when the answer has
+    gone out comes under the limit here.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ConnectionLimits,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._place: Place | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_in_head = False
+        self._head_size = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._place = self._limits.enter()
+        if self._place.is_too_much:
+            transport.abort()
+        else:
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_timer()
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if self.transport.is_closing():
+            self._stop_timer()
+            return
+        if was_in_head and self._is_in_head:
+            self._head_size += len(data)
+            if self._head_size > MAX_HEAD:
+                self._refuse(head_too_large())
+                return
+        self._watch()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+        self._head_size = 0
+        self._stop_timer()  # it begins anew with the head
+        if self._place is not None and self._place.is_spare:
+            self.scope["state"][OVER_LIMIT] = True
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """For what is no HTTP: an error like all others. Overrides uvicorn's text."""
+        if self.scope is not None and len(self.url) > MAX_HEAD:  # more than the parser of URLs can count
+            self._refuse(head_too_large())
+            return
+        self._refuse(ErrorBody(400, msg, code="invalid_http", headers=_CLOSE))
+
+    @property
+    def _is_running(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _watch(self) -> None:
+        """Has the timer run while nothing else looks after the connection."""
+        if self._is_running or self.timeout_keep_alive_task is not None:
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self._limits.read_timeout, self._time_out)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_out(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            seconds = self._limits.read_timeout
+            self._refuse(read_timeout_error(f"the request's head did not arrive within {seconds:g} seconds"))
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: ErrorBody) -> None:
+        """Answers without the app, which has not seen the request, and ends the connection, as the answer says."""
+        self._stop_timer()
+        if not self._is_running:  # else the answer would stand in the middle of another one
+            response = error.response()
+            head = f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}\r\n".encode()
+            lines = [b"%b: %b\r\n" % header for header in response.raw_headers]
+            self.transport.write(b"".join((head, *lines, b"\r\n", bytes(response.body))))
+        self.transport.close()

@@ -1,0 +1,251 @@
+"""FileStore: uploaded files and files of results. Contents lie in a folder under their ids, the rest in the database.
+
+A file is in the database only when its contents are on the disk for good, and its contents go only after it is out of
+the database. What a crash leaves between the two is in the folder alone, and is removed at the next start.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from palladio.http.database import Database
+from palladio.http.errors import ErrorBody, HttpError
+from palladio.http.object_ids import new_id, position_of
+
+INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"
+PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")  # of uploads
+RESULT_PURPOSE = "batch_output"
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    id TEXT PRIMARY KEY,
+    position TEXT NOT NULL UNIQUE,
+    purpose TEXT NOT NULL,
+    filename TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER
+) STRICT;
+CREATE TABLE IF NOT EXISTS file_holds (
+    file_id TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    PRIMARY KEY (file_id, holder)
+) STRICT, WITHOUT ROWID;
+"""
+
+_OURS = re.compile(rf"(?:{INPUT_PREFIX}|{RESULT_PREFIX})[0-9a-f-]{{36}}(?:\.part)?")
+_BUFFER = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredFile:
+    """Attributes:
+    filename: as the client named it; nothing on the disk is called so.
+    created_at, expires_at: seconds since the epoch; None: it stays until it is deleted.
+    """
+
+    id: str
+    purpose: str
+    filename: str
+    bytes: int
+    created_at: int
+    expires_at: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+            "status_details": None,
+        }
+
+
+class NewFile:
+    """Contents on their way to the disk, under a temporary name. Every method may wait for the disk.
+
+    Attributes:
+        size: bytes so far.
+    """
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self.id = new_id(prefix)
+        self.size = 0
+        self._path = folder / self.id
+        self._temporary = folder / f"{self.id}.part"
+        self._file = self._temporary.open("xb", buffering=_BUFFER)
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.size += len(data)
+
+    def seal(self) -> None:
+        """Gives it its name; from here on the contents outlive a crash of the machine."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.rename(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def discard(self) -> None:
+        """Nothing is left of it."""
+        for path in (self._temporary, self._path):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the rest of its buffer may have no room on the disk
+            self._file.close()
+
+
+class FileStore:
+    """
+    Args:
+        folder: of the contents.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, database: Database, folder: Path, now: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._folder = folder
+        self._now = now
+        self._leftovers = tuple(path.name for path in self._folder.iterdir() if _OURS.fullmatch(path.name))
+
+    def new(self, prefix: str) -> NewFile:
+        """Waits for the disk, as all that is done with it."""
+        return NewFile(self._folder, prefix)
+
+    def path(self, file_id: str) -> Path:
+        """Of the contents. Args: file_id: out of the database."""
+        return self._folder / file_id
+
+    def describe(self, new: NewFile, *, purpose: str, filename: str, expires_after: int | None) -> StoredFile:
+        """Args: expires_after: seconds from now."""
+        now = int(self._now())
+        expires_at = None if expires_after is None else now + expires_after
+        return StoredFile(new.id, purpose, filename, new.size, now, expires_at)
+
+    async def add(self, file: StoredFile) -> None:
+        """Its contents are on the disk."""
+        await self._database.run(lambda connection: insert_file(connection, file))
+
+    async def get(self, file_id: str) -> StoredFile:
+        """
+        Raises:
+            HttpError: there is none, or it has expired.
+        """
+        return await self._database.run(lambda connection: find_file(connection, file_id, self._now()))
+
+    async def page(
+        self, *, purpose: str | None, after: str | None, limit: int, order: Literal["asc", "desc"]
+    ) -> list[StoredFile]:
+        """Args: after: the position that the list goes on from."""
+        comparison = ">" if order == "asc" else "<"
+        conditions = ["(expires_at IS NULL OR expires_at > ?)"]
+        values: list[object] = [self._now()]
+        if purpose is not None:
+            conditions.append("purpose = ?")
+            values.append(purpose)
+        if after is not None:
+            conditions.append(f"position {comparison} ?")
+            values.append(after)
+        query = f"SELECT * FROM files WHERE {' AND '.join(conditions)} ORDER BY position {order} LIMIT ?"
+        return await self._database.run(
+            lambda connection: [_file(row) for row in connection.execute(query, (*values, limit))]
+        )
+
+    async def delete(self, file_id: str) -> None:
+        """
+        Raises:
+            HttpError: there is none.
+        """
+
+        def work(connection: sqlite3.Connection) -> Iterable[str]:
+            find_file(connection, file_id, self._now())
+            connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
+            return _unheld(connection, [file_id])
+
+        await self.drop(await self._database.run(work))
+
+    async def expire(self) -> None:
+        """Removes the files whose time has passed."""
+
+        def work(connection: sqlite3.Connection) -> Iterable[str]:
+            rows = connection.execute("DELETE FROM files WHERE expires_at <= ? RETURNING id", (self._now(),)).fetchall()
+            return _unheld(connection, [row["id"] for row in rows])
+
+        await self.drop(await self._database.run(work))
+
+    async def remove_leftovers(self) -> None:
+        """Of the contents that were there when this began: those that belong to no file any more, or never did."""
+
+        def work(connection: sqlite3.Connection) -> Iterable[str]:
+            known = {row["id"] for row in connection.execute("SELECT id FROM files")}
+            return _unheld(connection, [name for name in self._leftovers if name not in known])
+
+        await self.drop(await self._database.run(work))
+        self._leftovers = ()
+
+    async def drop(self, file_ids: Iterable[str]) -> None:
+        """Removes contents."""
+        paths = [self._folder / file_id for file_id in file_ids]
+        if paths:
+            await asyncio.to_thread(_unlink, paths)
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def find_file(connection: sqlite3.Connection, file_id: str, now: float) -> StoredFile:
+    """
+    Raises:
+        HttpError: there is none, or it has expired.
+    """
+    row = connection.execute("SELECT * FROM files WHERE id = ?", (file_id,)).fetchone()
+    if row is None or (row["expires_at"] is not None and row["expires_at"] <= now):
+        raise HttpError(file_not_found(file_id))
+    return _file(row)
+
+
+def file_not_found(file_id: str) -> ErrorBody:
+    return ErrorBody(404, f"no such file: {file_id[:256]!r}", "file_id", code="file_not_found")
+
+
+def insert_file(connection: sqlite3.Connection, file: StoredFile) -> None:
+    values = dataclasses.asdict(file) | {"position": position_of(file.id)}
+    names = ", ".join(values)
+    connection.execute(f"INSERT INTO files ({names}) VALUES ({', '.join('?' * len(values))})", tuple(values.values()))
+
+
+def hold_file(connection: sqlite3.Connection, file_id: str, holder: str) -> None:
+    """Keeps the contents until `release_file`, even if the file is deleted."""
+    connection.execute("INSERT INTO file_holds VALUES (?, ?)", (file_id, holder))
+
+
+def release_file(connection: sqlite3.Connection, file_id: str, holder: str) -> list[str]:
+    """Returns the ids whose contents are to be dropped after the transaction."""
+    connection.execute("DELETE FROM file_holds WHERE file_id = ? AND holder = ?", (file_id, holder))
+    is_known = connection.execute("SELECT 1 FROM files WHERE id = ?", (file_id,)).fetchone() is not None
+    return [] if is_known else _unheld(connection, [file_id])
+
+
+def _unheld(connection: sqlite3.Connection, file_ids: Iterable[str]) -> list[str]:
+    held = {row["file_id"] for row in connection.execute("SELECT file_id FROM file_holds")}
+    return [file_id for file_id in file_ids if file_id not in held]
+
+
+def _file(row: sqlite3.Row) -> StoredFile:
+    return StoredFile(*(row[field.name] for field in dataclasses.fields(StoredFile)))

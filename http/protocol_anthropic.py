@@ -1,0 +1,51 @@
+"""Anthropic's POST /v1/messages and /v1/messages/count_tokens: the requests."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from palladio.http.protocol import WireModel
+from palladio.http.protocol_tools import Objects
+
+
+class MessageThinking(WireModel):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class MessageOutputConfig(WireModel):
+    """What the format looks like is checked when it is read."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: dict[str, Any] | None = None
+
+
+class CountTokensRequest(WireModel):
+    """What a prompt is made of. Messages are read by AnthropicChat."""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
+    model: str | None = None
+    system: str | Objects | None = None
+    tools: Objects | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: MessageThinking | None = None
+    output_config: MessageOutputConfig | None = None
+    output_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class MessagesRequest(CountTokensRequest):
+    """Ranges are checked by SamplingParams and RequestOptions."""
+
+    max_tokens: int
+    stop_sequences: Annotated[list[str], Field(fail_fast=True)] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    timeout: float | None = None

@@ -1,0 +1,79 @@
+"""POST /v1/responses and /v1/responses/input_tokens: the requests."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from palladio.http.protocol import RequestId, WireModel
+from palladio.http.protocol_reasoning import Effort
+from palladio.http.protocol_tools import Objects
+
+Summary = Literal["auto", "concise", "detailed"]
+MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI's
+
+MetadataKey = Annotated[str, Field(max_length=MAX_METADATA_KEY)]
+MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE)]
+
+
+class ResponseReasoning(WireModel):
+    effort: Effort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+    context: Literal["auto"] | None = None
+    mode: Literal["standard"] | None = None
+
+
+class ResponseText(WireModel):
+    """What the format looks like is checked when it is read: the errors then name the place."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponseStreamOptions(WireModel):
+    include_obfuscation: bool | None = None
+
+
+class InputTokensRequest(WireModel):
+    """What a prompt is made of."""
+
+    model: str | None = None
+    input: str | Objects | None = None
+    instructions: str | None = None
+    previous_response_id: RequestId | None = None
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ResponseReasoning | None = None
+    text: ResponseText | None = None
+    truncation: Literal["disabled"] | None = None
+
+
+class ResponseRequest(InputTokensRequest):
+    """Ranges are checked by SamplingParams and RequestOptions."""
+
+    background: bool | None = None
+    include: Annotated[list[str], Field(fail_fast=True)] | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=MAX_METADATA)] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    temperature: float | None = None
+    top_logprobs: int | None = None
+    top_p: float | None = None
+    user: str | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    timeout: float | None = None

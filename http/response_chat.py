@@ -1,0 +1,173 @@
+"""A request to /v1/responses as the chat request that it comes to."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palladio.http.client_paths import client_paths
+from palladio.http.protocol_chat import ChatRequest
+from palladio.http.protocol_reasoning import ReasoningOptions
+from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
+from palladio.http.response_items import Item, chat_messages
+from palladio.runtime.errors import InvalidRequestError
+
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (  # all but the first are of items that cannot come here, or that are there anyhow
+    LOGPROBS,
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+)
+SAME_NAME = (  # as for chat
+    *("model", "parallel_tool_calls", "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty"),
+    *("presence_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "cache_salt", "priority", "timeout"),
+)
+_PATHS: Mapping[str, str] = {  # of the chat request → of this one
+    r"tools\.(\d+)\.function\b": r"tools.\1",
+    r"tool_choice\.allowed_tools\.tools\.(\d+)\.function\b": r"tool_choice.tools.\1",
+    r"tool_choice\.allowed_tools\b": "tool_choice",
+    r"tool_choice\.function\b": "tool_choice",
+    r"response_format\.json_schema\b": "text.format",
+    r"response_format\b": "text.format",
+    r"max_completion_tokens\b": "max_output_tokens",
+}
+_TOOL_FIELDS = ("type", "name", "description", "parameters", "strict")
+_NEUTRAL: Mapping[str, object] = {"defer_loading": False, "async": False, "allowed_callers": ["direct"]}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a request goes on from.
+
+    Attributes:
+        earlier: items of the responses before it.
+        new: its own.
+    """
+
+    earlier: Sequence[Item]
+    new: Sequence[Item]
+
+
+class ResponseChat:
+    """A request's chat request.
+
+    Attributes:
+        chat: the same, as the chat route takes it.
+
+    Args:
+        name: the request's id.
+
+    Raises:
+        InvalidRequestError: a field is malformed, or asks for what this server has not; `param` is its path.
+    """
+
+    def __init__(self, body: InputTokensRequest, conversation: Conversation, name: str | None = None) -> None:
+        items = [("previous_response_id", item) for item in conversation.earlier]
+        items += [(f"input.{position}", item) for position, item in enumerate(conversation.new)]
+        messages, self._paths = chat_messages(items)
+        if body.instructions:
+            messages.insert(0, {"role": "system", "content": body.instructions})
+            self._paths.insert(0, "instructions")
+        if not conversation.new:
+            raise InvalidRequestError("input is missing: give a string, or a list of items", param="input")
+        fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
+        fields |= {"messages": messages, "rid": name, "tools": _tools(body), "tool_choice": _tool_choice(body)}
+        fields["response_format"] = _response_format(body)
+        if body.reasoning is not None and body.reasoning.effort is not None:
+            fields["reasoning"] = ReasoningOptions(effort=body.reasoning.effort)
+        if isinstance(body, ResponseRequest):
+            fields |= _of_output(body)
+        self.chat = ChatRequest(**fields)
+
+    @property
+    def client_paths(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which errors name this request's fields."""
+        return client_paths(_PATHS, self._paths, "input")
+
+
+def _of_output(body: ResponseRequest) -> dict[str, Any]:
+    for position, name in enumerate(body.include or ()):
+        if name not in INCLUDABLE:
+            path = f"include.{position}"
+            raise InvalidRequestError(f"{path}: unknown value {name[:200]!r}", param=path)
+    has_logprobs = LOGPROBS in (body.include or ())
+    if body.top_logprobs and not has_logprobs:
+        raise InvalidRequestError(f'top_logprobs needs include: ["{LOGPROBS}"]', param="top_logprobs")
+    return {
+        "max_completion_tokens": body.max_output_tokens,
+        "logprobs": has_logprobs,
+        "top_logprobs": (body.top_logprobs or 0) if has_logprobs else None,
+        "stream": body.stream,
+    }
+
+
+def _tools(body: InputTokensRequest) -> list[dict[str, Any]] | None:
+    if body.tools is None:
+        return None
+    tools: list[dict[str, Any]] = []
+    for position, tool in enumerate(body.tools):
+        path = f"tools.{position}"
+        given = {name: value for name, value in tool.items() if value is not None}
+        if given.get("type") != "function":
+            raise InvalidRequestError(
+                f"not supported yet: tools of type {given.get('type')!r}; this server has none built in, and takes "
+                "tools of type function",
+                param=f"{path}.type",
+                code="unsupported_parameter",
+            )
+        for name, value in given.items():
+            if name not in _TOOL_FIELDS and (name not in _NEUTRAL or value != _NEUTRAL[name]):
+                raise InvalidRequestError(
+                    f"not supported yet: {path}.{name[:200]}",
+                    param=f"{path}.{name[:200]}",
+                    code="unsupported_parameter",
+                )
+        kept = {name: given[name] for name in _TOOL_FIELDS[1:] if name in given}
+        tools.append({"type": "function", "function": kept})
+    return tools
+
+
+def _tool_choice(body: InputTokensRequest) -> str | dict[str, Any] | None:
+    choice = body.tool_choice
+    if not isinstance(choice, dict):
+        return choice
+    match choice.get("type"):
+        case "function":
+            return _function(choice)
+        case "allowed_tools":
+            mode, tools = choice.get("mode", "auto"), choice.get("tools")
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": _allowed(tools)}}
+        case kind:
+            raise InvalidRequestError(
+                f"not supported yet: a tool_choice of type {kind!r}; it can be none, auto, required, or an object of "
+                "type function or allowed_tools",
+                param="tool_choice.type",
+                code="unsupported_parameter",
+            )
+
+
+def _allowed(tools: object) -> list[dict[str, Any]]:
+    if not isinstance(tools, list):
+        raise InvalidRequestError("tool_choice.tools must be a list of tools", param="tool_choice.tools")
+    for position, tool in enumerate(tools):
+        if not isinstance(tool, dict) or tool.get("type") != "function":
+            path = f"tool_choice.tools.{position}"
+            raise InvalidRequestError(f"{path} must be an object of type function with a name", param=path)
+    return [_function(tool) for tool in tools]
+
+
+def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A named function as chat writes it; chat checks the name."""
+    return {"type": "function", "function": {"name": tool.get("name")}}
+
+
+def _response_format(body: InputTokensRequest) -> dict[str, Any] | None:
+    form = body.text.format if body.text is not None else None
+    if form is None or form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {key: value for key, value in form.items() if key != "type"}}

@@ -1,0 +1,126 @@
+"""ResponseRun: one request to /v1/responses on the engine, and what is kept of it."""
+
+import dataclasses
+import logging
+from typing import Any, Self
+
+from palladio.http.background_responses import BackgroundResponses
+from palladio.http.call import Call
+from palladio.http.chat_run import ChatRun
+from palladio.http.context import Context
+from palladio.http.disk_errors import disk_errors
+from palladio.http.errors import HttpError, error_body
+from palladio.http.object_ids import new_id
+from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
+from palladio.http.response_chat import Conversation, ResponseChat
+from palladio.http.response_events import ResponseEvents
+from palladio.http.response_items import Item, input_items, referenced_ids
+from palladio.http.response_object import new_response, response_error
+from palladio.http.response_store import ResponseStore, StoredResponse, not_found
+from palladio.runtime.errors import OverloadedError, PalladioError
+
+logger = logging.getLogger(__name__)
+
+ROUTE = "/v1/responses"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResponseRun:
+    """
+    Attributes:
+        chat: the request as chat has it.
+        run: that, on the engine.
+        events: what comes of it.
+    """
+
+    chat: ResponseChat
+    run: ChatRun
+    events: ResponseEvents
+    _body: ResponseRequest
+    _items: list[Item]
+    _store: ResponseStore
+
+    @classmethod
+    async def prepare(
+        cls, context: Context, call: Call, body: ResponseRequest, store: ResponseStore, response_id: str | None = None
+    ) -> Self:
+        """
+        Args:
+            response_id: of one that is made again.
+
+        Raises:
+            PalladioError: the engine does not run, or a field is wrong; `param` names it as the client did.
+            HttpError: what it goes on from is not stored.
+        """
+        name = response_id or new_id("resp_")
+        conversation = await conversation_of(store, body, name)
+        chat = ResponseChat(body, conversation, name)
+        with chat.client_paths:
+            run = await ChatRun.prepare(context, call, chat.chat)
+        response = new_response(body, run.chat.params, name, run.received, context.model_name(body.model))
+        obfuscate = bool(body.stream_options and body.stream_options.include_obfuscation)
+        events = ResponseEvents(run, response, obfuscate=obfuscate)
+        return cls(chat, run, events, body, list(conversation.new), store)
+
+    async def save(self) -> None:
+        """Keeps it, if it is to be kept: when it has ended, or, in the background, before it begins.
+
+        Raises:
+            HttpError: the disk is full.
+        """
+        if self._body.store is False:
+            return
+        request = self._body.model_dump(exclude_none=True) if self._body.background else None
+        with disk_errors():
+            await self._store.add(StoredResponse(self.events.response, request), self._items)
+
+
+async def conversation_of(store: ResponseStore, body: InputTokensRequest, response_id: str) -> Conversation:
+    """What a request goes on from, out of the store where it refers to it.
+
+    Raises:
+        InvalidRequestError: an item is malformed.
+        HttpError: what it refers to is not stored.
+    """
+    earlier: list[Item] = []
+    if body.previous_response_id is not None:
+        earlier = await store.conversation(body.previous_response_id, "previous_response_id")
+    wanted = referenced_ids(body.input)
+    found = await store.items(wanted)
+    for name in wanted:
+        if name not in found:
+            raise not_found(name, "input")
+    return Conversation(earlier, input_items(body.input, found, response_id))
+
+
+async def resume(context: Context, store: ResponseStore, background: BackgroundResponses) -> None:
+    """Makes again what a server before this one left unfinished; later, if the engine is not ready yet.
+
+    Raises:
+        HttpError: the disk is full.
+    """
+    if context.engine.state != "ready" or not background.claim_unfinished():
+        return
+    for stored in await store.unfinished():
+        if background.find(stored.id) is None:
+            await _make_again(context, store, background, stored)
+
+
+async def _make_again(
+    context: Context, store: ResponseStore, background: BackgroundResponses, stored: StoredResponse
+) -> None:
+    call = Call(stored.id, ROUTE, stored.id)
+    try:
+        body = ResponseRequest.parse(stored.request)
+        again = await ResponseRun.prepare(context, call, body, store, stored.id)
+    except OverloadedError:
+        background.give_back_claim()  # the engine stopped being ready
+        return
+    except (PalladioError, HttpError) as error:
+        logger.warning("response %s cannot be made again: %s", stored.id, error)
+        failed: dict[str, Any] = {"status": "failed", "error": response_error(error_body(error))}
+        with disk_errors():
+            await store.finish(StoredResponse(stored.response | failed))
+        return
+    again.events.response["created_at"] = stored.response["created_at"]
+    background.start(again.run, again.events)

@@ -1,0 +1,203 @@
+"""ResponseStore: the responses of /v1/responses that are kept, with the items that went in and came out."""
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from palladio.http.database import Database
+from palladio.http.errors import ErrorBody, HttpError
+from palladio.http.response_items import Item, Response
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS responses (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    previous TEXT,
+    response BLOB NOT NULL,
+    request BLOB,
+    events BLOB
+) STRICT;
+CREATE INDEX IF NOT EXISTS unfinished_responses ON responses (number) WHERE request IS NOT NULL;
+CREATE TABLE IF NOT EXISTS response_items (
+    response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    is_output INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    item BLOB NOT NULL,
+    PRIMARY KEY (response, is_output, position)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS response_items_by_id ON response_items (id);
+"""
+
+_CHAIN = """
+WITH RECURSIVE chain (id, previous, response, depth) AS (
+    SELECT id, previous, response, 0 FROM responses WHERE id = ?
+    UNION ALL
+    SELECT older.id, older.previous, older.response, depth + 1
+    FROM responses AS older JOIN chain ON older.id = chain.previous
+)
+SELECT id, previous, response FROM chain ORDER BY depth DESC
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """
+    Attributes:
+        response: as it is answered.
+        request: its body, as long as it is one in the background that has not ended; else None.
+        events: of one in the background that has ended; else None.
+    """
+
+    response: Response
+    request: dict[str, Any] | None = None
+    events: bytes | None = None
+
+    @property
+    def id(self) -> str:
+        name: str = self.response["id"]
+        return name
+
+
+class ResponseStore:
+    """Args: limit: responses that are kept; the oldest make room for new ones."""
+
+    def __init__(self, database: Database, limit: int) -> None:
+        self._database = database
+        self._limit = limit
+
+    async def add(self, stored: StoredResponse, items: Sequence[Item]) -> None:
+        """Args: items: of its input."""
+        await self._database.run(lambda connection: _insert(connection, stored, items, self._limit))
+
+    async def finish(self, stored: StoredResponse) -> bool:
+        """What became of one that was added before it ended; False: it has been deleted meanwhile."""
+        return await self._database.run(lambda connection: _finish(connection, stored))
+
+    async def get(self, response_id: str) -> StoredResponse:
+        """
+        Raises:
+            HttpError: there is none, a 404.
+        """
+        return _stored(await self._database.run(lambda connection: _row(connection, response_id)))
+
+    async def delete(self, response_id: str) -> bool:
+        """Whether it was there."""
+        statement = "DELETE FROM responses WHERE id = ?"
+        return await self._database.run(lambda connection: connection.execute(statement, (response_id,)).rowcount > 0)
+
+    async def input_items(self, response_id: str) -> list[Item]:
+        """Of that response's own request.
+
+        Raises:
+            HttpError: there is no such response.
+        """
+        return await self._database.run(lambda connection: _input_items(connection, response_id))
+
+    async def conversation(self, response_id: str, param: str) -> list[Item]:
+        """All items up to and including a response's output.
+
+        Args:
+            param: the field that names it.
+
+        Raises:
+            HttpError: it or one before it is not stored, or has not been answered.
+        """
+        return await self._database.run(lambda connection: _conversation(connection, response_id, param))
+
+    async def items(self, ids: Iterable[str]) -> dict[str, Item]:
+        """Stored items by id; those that are not there are left out."""
+        wanted = tuple(dict.fromkeys(ids))
+        return await self._database.run(lambda connection: _items(connection, wanted)) if wanted else {}
+
+    async def unfinished(self) -> list[StoredResponse]:
+        """Those in the background that a server left before they ended, oldest first."""
+        statement = "SELECT * FROM responses WHERE request IS NOT NULL ORDER BY number"
+        rows = await self._database.run(lambda connection: connection.execute(statement).fetchall())
+        return [_stored(row) for row in rows]
+
+
+def not_found(response_id: str, param: str = "response_id") -> HttpError:
+    message = f"no stored response {response_id[:256]!r}: it was never stored, or deleted, or too many newer ones came"
+    return HttpError(ErrorBody(404, message, param, code="response_not_found"))
+
+
+def _insert(connection: sqlite3.Connection, stored: StoredResponse, items: Sequence[Item], limit: int) -> None:
+    response = stored.response
+    request = None if stored.request is None else orjson.dumps(stored.request)
+    connection.execute(
+        "INSERT INTO responses (id, previous, response, request, events) VALUES (?, ?, ?, ?, ?)",
+        (stored.id, response["previous_response_id"], orjson.dumps(response), request, stored.events),
+    )
+    _insert_items(connection, stored.id, items, is_output=False)
+    _insert_items(connection, stored.id, response["output"], is_output=True)
+    connection.execute(
+        "DELETE FROM responses WHERE number <= (SELECT number FROM responses ORDER BY number DESC LIMIT 1 OFFSET ?)",
+        (limit,),
+    )
+
+
+def _finish(connection: sqlite3.Connection, stored: StoredResponse) -> bool:
+    found = connection.execute(
+        "UPDATE responses SET response = ?, request = NULL, events = ? WHERE id = ?",
+        (orjson.dumps(stored.response), stored.events, stored.id),
+    )
+    if found.rowcount:
+        _insert_items(connection, stored.id, stored.response["output"], is_output=True)
+    return found.rowcount > 0
+
+
+def _insert_items(connection: sqlite3.Connection, response_id: str, items: Sequence[Item], *, is_output: bool) -> None:
+    connection.executemany(
+        "INSERT INTO response_items (response, position, is_output, id, item) VALUES (?, ?, ?, ?, ?)",
+        [(response_id, number, is_output, item["id"], orjson.dumps(item)) for number, item in enumerate(items)],
+    )
+
+
+def _row(connection: sqlite3.Connection, response_id: str) -> sqlite3.Row:
+    row: sqlite3.Row | None = connection.execute("SELECT * FROM responses WHERE id = ?", (response_id,)).fetchone()
+    if row is None:
+        raise not_found(response_id)
+    return row
+
+
+def _stored(row: sqlite3.Row) -> StoredResponse:
+    request = None if row["request"] is None else orjson.loads(row["request"])
+    return StoredResponse(orjson.loads(row["response"]), request, row["events"])
+
+
+def _input_items(connection: sqlite3.Connection, response_id: str) -> list[Item]:
+    _row(connection, response_id)
+    rows = connection.execute(
+        "SELECT item FROM response_items WHERE response = ? AND NOT is_output ORDER BY position", (response_id,)
+    )
+    return [orjson.loads(row["item"]) for row in rows]
+
+
+def _conversation(connection: sqlite3.Connection, response_id: str, param: str) -> list[Item]:
+    chain = connection.execute(_CHAIN, (response_id,)).fetchall()
+    if not chain:
+        raise not_found(response_id, param)
+    if chain[0]["previous"] is not None:
+        raise not_found(chain[0]["previous"], param)
+    items: list[Item] = []
+    for row in chain:
+        status = orjson.loads(row["response"])["status"]
+        if status not in ("completed", "incomplete"):
+            message = f"{param}: {row['id']} has no answer to go on from, its status is {status}"
+            raise HttpError(ErrorBody(400, message, param))
+        statement = "SELECT item FROM response_items WHERE response = ? ORDER BY is_output, position"
+        items += [orjson.loads(found["item"]) for found in connection.execute(statement, (row["id"],))]
+    return items
+
+
+def _items(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Item]:
+    found: dict[str, Item] = {}
+    for name in ids:
+        row = connection.execute("SELECT item FROM response_items WHERE id = ? LIMIT 1", (name,)).fetchone()
+        if row is not None:
+            found[name] = orjson.loads(row["item"])
+    return found

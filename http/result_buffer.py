@@ -1,0 +1,63 @@
+"""ResultBuffer: collects the results of lines that end at about the same time, for one transaction."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from palladio.http.batch_records import LineResult
+from palladio.http.batch_store import BatchStore
+
+INTERVAL = 0.03  # seconds that a result waits for others
+MAX_WAITING = 1024  # results; more than these wait for the disk
+
+
+class ResultBuffer:
+    """Of one batch."""
+
+    def __init__(self, store: BatchStore, batch_id: str) -> None:
+        self._store = store
+        self._batch_id = batch_id
+        self._results: list[LineResult] = []
+        self._added = asyncio.Event()
+        self._kept = asyncio.Event()
+        self._flushing = asyncio.Lock()
+
+    def add(self, result: LineResult) -> None:
+        self._results.append(result)
+        self._added.set()
+
+    async def room(self) -> None:
+        """Waits while results come faster than the disk takes them."""
+        while len(self._results) >= MAX_WAITING:
+            self._kept.clear()
+            await self._kept.wait()
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncGenerator[None, None]:
+        """Keeps what is added within; at the end, all of it, even if it ends early.
+
+        Raises:
+            ExceptionGroup: of sqlite3.Error, such as a full disk.
+        """
+        async with asyncio.TaskGroup() as group:
+            writer = group.create_task(self._write())
+            try:
+                yield
+            finally:
+                await self._flush()
+                writer.cancel()
+
+    async def _write(self) -> None:
+        while True:
+            await self._added.wait()
+            await asyncio.sleep(INTERVAL)
+            self._added.clear()
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """What was added before is kept when this returns, whoever has begun to write it."""
+        async with self._flushing:
+            results, self._results = self._results, []
+            if results:
+                await self._store.add_results(self._batch_id, results)
+            self._kept.set()

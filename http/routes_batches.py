@@ -1,0 +1,114 @@
+"""/v1/batches: OpenAI's batches."""
+
+import re
+import time
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Query
+
+from palladio.http.batch import Batch
+from palladio.http.batch_run import log_status
+from palladio.http.batch_store import BatchStore
+from palladio.http.batch_worker import BatchWorker
+from palladio.http.body import JsonBody, describe_body
+from palladio.http.disk_errors import disk_errors
+from palladio.http.endpoints import ENDPOINTS, find_endpoint
+from palladio.http.object_ids import new_id, position_after
+from palladio.http.paging import page
+from palladio.http.protocol_batches import BatchRequest
+from palladio.http.upload import check_expiry
+from palladio.runtime.errors import InvalidRequestError
+
+PREFIX = "batch_"
+MAX_LISTED, LISTED = 100, 20
+MAX_WINDOW = 30 * 24 * 3600  # seconds
+MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata, the last two in characters
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+
+
+def batches_router(store: BatchStore, worker: BatchWorker) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/batches", openapi_extra=describe_body(BatchRequest))
+    async def create_batch(body: Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]) -> dict[str, Any]:
+        batch = new_batch(body)
+        with disk_errors():
+            await store.create(batch)
+            await worker.start()
+        log_status(batch)
+        worker.run(batch.id)
+        return batch.as_dict()
+
+    @router.get("/v1/batches")
+    async def list_batches(
+        after: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = LISTED
+    ) -> dict[str, Any]:
+        position = position_after(after, (PREFIX,))
+        return page(await store.page(after=position, limit=limit + 1), limit)
+
+    @router.get("/v1/batches/{batch_id}")
+    async def get_batch(batch_id: str) -> dict[str, Any]:
+        return (await store.get(batch_id)).as_dict()
+
+    @router.post("/v1/batches/{batch_id}/cancel")
+    async def cancel_batch(batch_id: str) -> dict[str, Any]:
+        with disk_errors():
+            before = await store.get(batch_id)
+            batch = await store.cancel(batch_id)
+            await worker.start()
+        if before.status != batch.status:
+            log_status(batch)
+            worker.run(batch_id)
+        return batch.as_dict()
+
+    return router
+
+
+def new_batch(body: BatchRequest) -> Batch:
+    """
+    Raises:
+        InvalidRequestError: a field is wrong; `param` names it.
+    """
+    endpoint = find_endpoint(body.endpoint)
+    if endpoint is None:
+        served = ", ".join(one.path for one in ENDPOINTS)
+        raise InvalidRequestError(f"endpoint must be one of {served}, not {body.endpoint[:200]!r}", param="endpoint")
+    window = _seconds(body.completion_window)
+    expires_after = None
+    if body.output_expires_after is not None:
+        expires_after = check_expiry(body.output_expires_after.seconds, "output_expires_after.seconds")
+    now = int(time.time())
+    return Batch(
+        id=new_id(PREFIX),
+        endpoint=endpoint.path,
+        input_file_id=body.input_file_id,
+        completion_window=body.completion_window,
+        status="validating",
+        created_at=now,
+        expires_at=now + window,
+        metadata=_metadata(body.metadata),
+        output_expires_after=expires_after,
+    )
+
+
+def _seconds(window: str) -> int:
+    found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", window, re.ASCII)
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < seconds <= MAX_WINDOW:
+        message = "completion_window must be 24h, or another number of s, m, h or d up to 30d"
+        raise InvalidRequestError(f"{message}, not {window[:100]!r}", param="completion_window")
+    return seconds
+
+
+def _metadata(metadata: dict[str, str] | None) -> str | None:
+    if metadata is None:
+        return None
+    if len(metadata) > MAX_PAIRS:
+        raise InvalidRequestError(f"metadata takes at most {MAX_PAIRS} pairs, got {len(metadata)}", param="metadata")
+    for key, value in metadata.items():
+        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
+            message = f"metadata: keys have at most {MAX_KEY} characters and values {MAX_VALUE}"
+            raise InvalidRequestError(f"{message}; too long: {key[:MAX_KEY]!r}", param="metadata")
+    return orjson.dumps(metadata).decode()

@@ -1,0 +1,99 @@
+"""/v1/files: OpenAI's files."""
+
+import asyncio
+import urllib.parse
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, BinaryIO, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from palladio.http.context import Context
+from palladio.http.disk_errors import disk_errors
+from palladio.http.errors import HttpError
+from palladio.http.file_store import INPUT_PREFIX, PURPOSES, RESULT_PREFIX, FileStore, file_not_found
+from palladio.http.object_ids import position_after
+from palladio.http.paging import page
+from palladio.http.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
+
+MAX_LISTED = 10_000
+
+_CHUNK = 256 * 1024  # bytes that are read and sent at a time
+
+_FORM = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"type": "string", "enum": list(PURPOSES)},
+        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+        "expires_after[seconds]": {"type": "integer", "minimum": MIN_EXPIRY, "maximum": MAX_EXPIRY},
+    },
+}
+_UPLOAD = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
+
+
+def files_router(context: Context, store: FileStore) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/files", openapi_extra=_UPLOAD)
+    async def upload_file(request: Request) -> dict[str, Any]:
+        with disk_errors():
+            return await _upload(request, store, context.config.max_file_bytes)
+
+    @router.get("/v1/files")
+    async def list_files(
+        purpose: str | None = None,
+        after: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = MAX_LISTED,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> dict[str, Any]:
+        position = position_after(after, (INPUT_PREFIX, RESULT_PREFIX))
+        return page(await store.page(purpose=purpose, after=position, limit=limit + 1, order=order), limit)
+
+    @router.get("/v1/files/{file_id}")
+    async def get_file(file_id: str) -> dict[str, Any]:
+        return (await store.get(file_id)).as_dict()
+
+    @router.get("/v1/files/{file_id}/content", response_model=None)
+    async def get_content(file_id: str) -> Response:
+        file = await store.get(file_id)
+        try:
+            contents = await asyncio.to_thread(store.path(file.id).open, "rb")
+        except FileNotFoundError:
+            raise HttpError(file_not_found(file_id)) from None  # it was deleted a moment ago
+        quoted = urllib.parse.quote(file.filename, safe="")
+        headers = {
+            "Content-Length": str(file.bytes),
+            "Content-Disposition": f"attachment; filename*=utf-8''{quoted}",
+            "X-Content-Type-Options": "nosniff",
+        }
+        return StreamingResponse(_chunks(contents), media_type="application/octet-stream", headers=headers)
+
+    @router.delete("/v1/files/{file_id}")
+    async def delete_file(file_id: str) -> dict[str, Any]:
+        with disk_errors():
+            await store.delete(file_id)
+        return {"id": file_id, "object": "file", "deleted": True}
+
+    return router
+
+
+async def _upload(request: Request, store: FileStore, max_bytes: int) -> dict[str, Any]:
+    upload = await read_upload(request, store, max_bytes)
+    try:
+        await asyncio.to_thread(upload.new.seal)
+        file = store.describe(
+            upload.new, purpose=upload.purpose, filename=upload.filename, expires_after=upload.expires_after
+        )
+        await store.add(file)
+    except BaseException:
+        upload.new.discard()
+        raise
+    return file.as_dict()
+
+
+async def _chunks(contents: BinaryIO) -> AsyncGenerator[bytes, None]:
+    with contents:
+        while chunk := await asyncio.to_thread(contents.read, _CHUNK):
+            yield chunk

@@ -1,0 +1,56 @@
+"""Anthropic's /v1/messages and /v1/messages/count_tokens."""
+
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from palladio.http.anthropic_chat import AnthropicChat
+from palladio.http.anthropic_events import AnthropicEvents
+from palladio.http.body import JsonBody, describe_body
+from palladio.http.call import Call
+from palladio.http.chat_job import ChatJob
+from palladio.http.chat_run import ChatRun
+from palladio.http.context import Context
+from palladio.http.protocol_anthropic import CountTokensRequest, MessagesRequest
+from palladio.http.sse import EventStream
+
+
+def messages_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/messages", openapi_extra=describe_body(MessagesRequest), response_model=None)
+    async def create(
+        request: Request, body: Annotated[MessagesRequest, Depends(JsonBody(MessagesRequest))]
+    ) -> Response:
+        return await complete_message(context, Call.of(request), body)
+
+    @router.post("/v1/messages/count_tokens", openapi_extra=describe_body(CountTokensRequest))
+    async def count_tokens(
+        body: Annotated[CountTokensRequest, Depends(JsonBody(CountTokensRequest))],
+    ) -> dict[str, Any]:
+        context.require_ready()
+        context.model_name(body.model)
+        chat = AnthropicChat(body)
+        with chat.client_paths:
+            job = await ChatJob.prepare(context, chat.chat)
+        return {"input_tokens": len(job.prompt.token_ids)}
+
+    return router
+
+
+async def complete_message(context: Context, call: Call, body: MessagesRequest) -> Response:
+    """
+    Raises:
+        PalladioError: what went wrong before the status was sent.
+        HttpError: the client went away.
+    """
+    name = f"msg_{call.request_id}"
+    chat = AnthropicChat(body, name)
+    with chat.client_paths:
+        run = await ChatRun.prepare(context, call, chat.chat)
+        events = AnthropicEvents(run, name, context.model_name(body.model))
+        if body.stream:
+            return EventStream(await run.start(), events)
+        await run.feed(events.write)
+    return Response(orjson.dumps(events.message), media_type="application/json")

@@ -1,0 +1,161 @@
+"""OpenAI's /v1/responses: answers as items, which this server keeps."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from palladio.http.background_responses import BackgroundResponses
+from palladio.http.body import JsonBody, describe_body
+from palladio.http.call import Call
+from palladio.http.chat_job import ChatJob
+from palladio.http.context import Context
+from palladio.http.event_log import split_events
+from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
+from palladio.http.response_chat import ResponseChat
+from palladio.http.response_run import ResponseRun, conversation_of, resume
+from palladio.http.response_store import ResponseStore, StoredResponse
+from palladio.http.sse import HEADERS, EventStream
+from palladio.runtime.errors import InvalidRequestError
+
+MAX_LISTED = 100
+
+
+def responses_router(context: Context) -> APIRouter:
+    router = APIRouter()
+    store = ResponseStore(context.storage.database, context.config.max_stored_responses)
+    background = BackgroundResponses(context.engine, store)
+
+    async def find(response_id: str) -> StoredResponse:
+        await resume(context, store, background)
+        return await store.get(response_id)
+
+    @router.post("/v1/responses", openapi_extra=describe_body(ResponseRequest), response_model=None)
+    async def create(
+        request: Request, body: Annotated[ResponseRequest, Depends(JsonBody(ResponseRequest))]
+    ) -> Response:
+        if body.background:
+            return await _start(context, Call.of(request), body, store, background)
+        return await complete_response(context, Call.of(request), body)
+
+    @router.post("/v1/responses/input_tokens", openapi_extra=describe_body(InputTokensRequest))
+    async def input_tokens(
+        body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest))],
+    ) -> dict[str, Any]:
+        context.require_ready()
+        context.model_name(body.model)
+        chat = ResponseChat(body, await conversation_of(store, body, "resp_"))
+        with chat.client_paths:
+            job = await ChatJob.prepare(context, chat.chat)
+        return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
+
+    @router.get("/v1/responses/{response_id}", response_model=None)
+    async def retrieve(
+        response_id: str, *, stream: bool = False, starting_after: Annotated[int | None, Query(ge=0)] = None
+    ) -> Response:
+        stored = await find(response_id)
+        running = background.find(response_id)
+        if not stream:
+            return _json(stored.response if running is None else running.events.response)
+        first = 0 if starting_after is None else starting_after + 1
+        if running is not None:
+            return _events(running.log.follow(first))
+        if stored.events is None:
+            message = "only responses with background: true keep their events; leave out stream"
+            raise InvalidRequestError(message, param="stream")
+        return _events(_replay(split_events(stored.events)[first:]))
+
+    @router.delete("/v1/responses/{response_id}")
+    async def delete(response_id: str) -> dict[str, Any]:
+        await find(response_id)
+        await background.drop(response_id)
+        await store.delete(response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    @router.post("/v1/responses/{response_id}/cancel", response_model=None)
+    async def cancel(response_id: str) -> Response:
+        """One that has ended stays as it is."""
+        stored = await find(response_id)
+        if not stored.response["background"]:
+            raise InvalidRequestError("only responses with background: true can be cancelled", param="response_id")
+        return _json(await background.cancel(response_id) or (await store.get(response_id)).response)
+
+    @router.get("/v1/responses/{response_id}/input_items")
+    async def input_items(
+        response_id: str,
+        limit: Annotated[int, Query(ge=0, le=MAX_LISTED)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+        after: str | None = None,
+    ) -> dict[str, Any]:
+        items = await store.input_items(response_id)
+        return _page(items if order == "asc" else items[::-1], limit, after)
+
+    return router
+
+
+async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:
+    """One that is waited for.
+
+    Raises:
+        PalladioError: what went wrong before the status was sent.
+        HttpError: likewise, or the client went away.
+    """
+    if body.background:
+        raise InvalidRequestError("background: true is not possible here; leave it out", param="background")
+    store = ResponseStore(context.storage.database, context.config.max_stored_responses)
+    response = await ResponseRun.prepare(context, call, body, store)
+    if body.stream:
+        with response.chat.client_paths:
+            stream = await response.run.start()
+        return EventStream(stream, response.events, response.save)
+    with response.chat.client_paths:
+        await response.run.feed(response.events.write)
+    await response.save()
+    return _json(response.events.response)
+
+
+async def _start(
+    context: Context, call: Call, body: ResponseRequest, store: ResponseStore, background: BackgroundResponses
+) -> Response:
+    if body.store is False:
+        raise InvalidRequestError("background: true needs store, or nobody could ask for the answer", param="store")
+    await resume(context, store, background)
+    response = await ResponseRun.prepare(context, call.detached(), body, store)
+    await response.save()
+    first = _json(response.events.response)
+    running = background.start(response.run, response.events)
+    return _events(running.log.follow(0)) if body.stream else first
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+def _events(events: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(events, headers=HEADERS, media_type="text/event-stream")
+
+
+async def _replay(events: list[bytes]) -> AsyncIterator[bytes]:
+    yield b"".join(events)
+
+
+def _page(items: list[dict[str, Any]], limit: int, after: str | None) -> dict[str, Any]:
+    """
+    Raises:
+        InvalidRequestError: `after` is none of them.
+    """
+    if after is not None:
+        places = [place for place, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise InvalidRequestError(f"after: {after[:100]!r} is no input item of this response", param="after")
+        items = items[places[0] + 1 :]
+    shown = items[:limit]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": len(items) > limit,
+    }

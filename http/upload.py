@@ -1,0 +1,203 @@
+"""Reading an upload: a multipart form whose file goes to the disk as it arrives."""
+
+import asyncio
+import dataclasses
+import re
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from palladio.http.errors import ErrorBody, HttpError
+from palladio.http.file_store import INPUT_PREFIX, PURPOSES, RESULT_PURPOSE, FileStore, NewFile
+from palladio.runtime.errors import InvalidRequestError, RequestAbortedError
+
+MIN_EXPIRY, MAX_EXPIRY = 3600, 30 * 24 * 3600  # seconds; OpenAI's
+FORM_BYTES = 64 * 1024  # of a form, beside the file: its other fields, and what stands between them
+MAX_NAME_LENGTH = 255
+
+_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
+_MAX_FIELD_BYTES = 1024
+_FEED = 1 << 20  # bytes that are parsed and written at a time, beside the event loop
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Upload:
+    """Attributes:
+    expires_after: seconds; None: it stays.
+    """
+
+    new: NewFile
+    filename: str
+    purpose: str
+    expires_after: int | None
+
+
+async def read_upload(request: Request, store: FileStore, max_bytes: int) -> Upload:
+    """The caller seals or discards the file.
+
+    Raises:
+        HttpError: it is no form, or the file is over `max_bytes`.
+        InvalidRequestError: the form is malformed, or a field of it is wrong.
+        RequestAbortedError: the client went away.
+        OSError: such as a full disk.
+    """
+    form = _Form(_boundary(request), store, max_bytes)
+    buffer = bytearray()
+    try:
+        async for chunk in request.stream():
+            buffer += chunk
+            if len(buffer) >= _FEED:
+                await asyncio.to_thread(form.feed, bytes(buffer))
+                buffer.clear()
+        await asyncio.to_thread(form.feed, bytes(buffer))
+        return form.finish()
+    except ClientDisconnect:
+        form.discard()
+        raise RequestAbortedError("the client went away before its file was read") from None
+    except BaseException:
+        form.discard()
+        raise
+
+
+def _boundary(request: Request) -> bytes:
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    if kind != b"multipart/form-data":
+        message = f"the content type must be multipart/form-data, not {kind.decode('latin-1')[:100]!r}"
+        raise HttpError(ErrorBody(415, message, code="unsupported_media_type"))
+    if not options.get(b"boundary"):
+        raise InvalidRequestError("the content type multipart/form-data names no boundary", code="invalid_form")
+    return options[b"boundary"]
+
+
+class _Form:
+    """The form so far."""
+
+    def __init__(self, boundary: bytes, store: FileStore, max_bytes: int) -> None:
+        self._store = store
+        self._max_bytes = max_bytes
+        self._new: NewFile | None = None
+        self._filename = ""
+        self._fields: dict[str, bytearray] = {}
+        self._headers: dict[bytes, bytes] = {}
+        self._header = (bytearray(), bytearray())
+        self._name = ""  # of the part that is being read
+        self._is_complete = False
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._headers.clear,
+                    "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
+                    "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
+                    "on_header_end": self._end_header,
+                    "on_headers_finished": self._begin_part,
+                    "on_part_data": self._add,
+                    "on_end": self._complete,
+                },
+            )
+        except FormParserError as error:
+            raise _malformed(error) from None
+
+    def feed(self, data: bytes) -> None:
+        """Waits for the disk."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise _malformed(error) from None
+
+    def finish(self) -> Upload:
+        if not self._is_complete:
+            raise InvalidRequestError("the form ends in the middle: its last boundary is missing", code="invalid_form")
+        if self._new is None:
+            raise InvalidRequestError("the form has no file: send it as the field file", param="file")
+        return Upload(self._new, self._filename, self._purpose(), self._expires_after())
+
+    def discard(self) -> None:
+        if self._new is not None:
+            self._new.discard()
+
+    def _complete(self) -> None:
+        self._is_complete = True
+
+    def _end_header(self) -> None:
+        name, value = self._header
+        self._headers[bytes(name).lower()] = bytes(value)
+        self._header = (bytearray(), bytearray())
+
+    def _begin_part(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        name = options.get(b"name", b"").decode("utf-8", "replace")
+        if name in self._fields or (name == "file" and self._new is not None):
+            raise InvalidRequestError(f"{name}: the form has this field twice", param=name)
+        if name == "file":
+            self._filename = _plain_name(options.get(b"filename", b""))
+            self._new = self._store.new(INPUT_PREFIX)
+        elif name in _FIELDS:
+            self._fields[name] = bytearray()
+        else:
+            shown = name[:200]
+            raise InvalidRequestError(f"unknown field: {shown}", param=shown, code="unknown_parameter")
+        self._name = name
+
+    def _add(self, data: bytes, start: int, end: int) -> None:
+        if self._name == "file":
+            assert self._new is not None
+            if self._new.size + end - start > self._max_bytes:
+                raise HttpError(file_too_large(self._max_bytes))
+            self._new.write(data[start:end])
+            return
+        value = self._fields[self._name]
+        value += data[start:end]
+        if len(value) > _MAX_FIELD_BYTES:
+            raise InvalidRequestError(f"{self._name} is over {_MAX_FIELD_BYTES} bytes", param=self._name)
+
+    def _value(self, name: str) -> str | None:
+        value = self._fields.get(name)
+        return None if value is None else value.decode("utf-8", "replace")
+
+    def _purpose(self) -> str:
+        purpose = self._value("purpose")
+        if purpose in PURPOSES:
+            return purpose
+        message = f"purpose must be one of {', '.join(PURPOSES)}"
+        if purpose == RESULT_PURPOSE:
+            message += f"; {RESULT_PURPOSE} is for the results that the server makes"
+        raise InvalidRequestError(message if purpose else f"{message}; the form has none", param="purpose")
+
+    def _expires_after(self) -> int | None:
+        anchor, seconds = self._value("expires_after[anchor]"), self._value("expires_after[seconds]")
+        if anchor is None and seconds is None:
+            return None
+        if anchor != "created_at":
+            raise InvalidRequestError("expires_after[anchor] must be created_at", param="expires_after[anchor]")
+        number = int(seconds) if seconds is not None and re.fullmatch(r"\d{1,9}", seconds, re.ASCII) else None
+        return check_expiry(number, "expires_after[seconds]")
+
+
+def check_expiry(seconds: int | None, param: str) -> int:
+    """
+    Raises:
+        InvalidRequestError: it is no number of seconds, or out of range.
+    """
+    if seconds is None or not MIN_EXPIRY <= seconds <= MAX_EXPIRY:
+        raise InvalidRequestError(f"{param} must be an integer in {MIN_EXPIRY} … {MAX_EXPIRY} (30 days)", param=param)
+    return seconds
+
+
+def file_too_large(max_bytes: int) -> ErrorBody:
+    message = f"the file is over {max_bytes} bytes; --max-file-bytes sets the limit"
+    return ErrorBody(413, message, "file", code="request_too_large", headers={"Connection": "close"})
+
+
+def _plain_name(given: bytes) -> str:
+    """The last part of a path, without control characters: no more than something to show."""
+    name = re.split(r"[/\\]", _CONTROL.sub("", given.decode("utf-8", "replace")))[-1].strip()
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidRequestError(f"file: its name is over {MAX_NAME_LENGTH} characters", param="file")
+    return name if name.strip(".") else "upload"
+
+
+def _malformed(error: FormParserError) -> InvalidRequestError:
+    return InvalidRequestError(f"the form is malformed: {error}", code="invalid_form")
