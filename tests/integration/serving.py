@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import openai
 
-from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
+from palladio.utils import _descendants, launch_server_cmd, terminate_process, wait_for_server
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
@@ -69,6 +69,14 @@ class Server:
 
     def log(self) -> str:
         return self._log.read_text()
+
+    def engine_pid(self) -> int:
+        (pid,) = [
+            pid
+            for pid in _descendants(self.process.pid)
+            if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        return pid
 
     def stop(self) -> None:
         self.http.close()

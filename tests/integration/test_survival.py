@@ -15,7 +15,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from palladio.utils import _descendants
 from tests.integration.serving import COMPLETIONS, GENERATE, MAX_RUNNING, Server, build_checkpoint, error_of
 
 QUEUED = 6
@@ -29,15 +28,6 @@ LONG = {"prompt": "Hello", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Like the other tests', with room for long streams."""
     return build_checkpoint(tmp_path_factory.mktemp("checkpoint"), max_position_embeddings=NUM_TOKENS + 256)
-
-
-def engine_pid(server: Server) -> int:
-    (pid,) = [
-        pid
-        for pid in _descendants(server.process.pid)
-        if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    return pid
 
 
 def wait_gone(pids: list[int], seconds: float = 10.0) -> None:
@@ -101,7 +91,7 @@ def queued(server: Server, count: int = QUEUED) -> Iterator[list[concurrent.futu
 
 def stop_engine(server: Server) -> int:
     """Keeps the engine from getting further; returns its pid."""
-    pid = engine_pid(server)
+    pid = server.engine_pid()
     os.kill(pid, signal.SIGSTOP)
     return pid
 
@@ -135,7 +125,7 @@ def test_the_engine_is_killed(launch, tmp_path):
         assert int(refused.headers["Retry-After"]) > 0
         assert [task.result() for task in tasks] == undisturbed
     wait_healthy(server)
-    assert engine_pid(server) != pid
+    assert server.engine_pid() != pid
     server.check_clean()
     assert re.search(rf"{MAX_RUNNING} requests with output ended, {QUEUED} wait", server.log())
     (dump,) = (tmp_path / "dumps").glob("crash-*.json")
@@ -168,7 +158,7 @@ def test_sigterm_while_the_engine_is_restarted(launch):
 
 def test_a_second_sigterm_is_immediate(launch):
     server = launch(ROOMY)
-    pid = engine_pid(server)
+    pid = server.engine_pid()
     streams = Streams(server)
     server.process.send_signal(signal.SIGTERM)
     while server.http.get("/health").json()["state"] != "draining":
@@ -186,7 +176,7 @@ def test_a_second_sigterm_is_immediate(launch):
 def test_the_server_is_killed(launch):
     """The engine goes with it, and frees the device."""
     server = launch(ROOMY)
-    pid = engine_pid(server)
+    pid = server.engine_pid()
     streams = Streams(server)
     server.process.kill()
     wait_gone([pid], 5.0)
@@ -200,7 +190,7 @@ def test_a_full_disk_does_no_harm(launch, tmp_path):
     folder.rmdir()
     folder.touch()
     streams = Streams(server, 1)
-    os.kill(engine_pid(server), signal.SIGKILL)
+    os.kill(server.engine_pid(), signal.SIGKILL)
     streams.join()
     wait_healthy(server)
     assert server.post(GENERATE, {"text": "Hello", "sampling_params": {"max_new_tokens": 3}}).status_code == 200
