@@ -16,6 +16,8 @@ from palladio.runtime.errors import PalladioError
 
 logger = logging.getLogger(__name__)
 
+_UNENDED = ("queued", "in_progress")
+
 
 @dataclasses.dataclass(slots=True)
 class RunningResponse:
@@ -69,11 +71,15 @@ class BackgroundResponses:
         running = self._running.get(response_id)
         if running is None:
             return None
+        response = running.events.response
+        if response["status"] not in _UNENDED:
+            await asyncio.wait((running.task,))  # it is being stored
+            return response
         await _stop(running)
-        if running.events.response["status"] in ("queued", "in_progress"):
+        if response["status"] in _UNENDED:  # nobody else has cancelled it meanwhile
             running.events.end("cancelled")
             await self._finish(running.events, running.log)
-        return running.events.response
+        return response
 
     async def drop(self, response_id: str) -> None:
         """Ends one that nobody wants to see any more."""
@@ -91,9 +97,8 @@ class BackgroundResponses:
             error_id = uuid.uuid4().hex
             logger.exception("error %s in response %s", error_id, run.name)
             log.add(events.fail(internal_error(error_id)))
-        ends_with_server = self._engine.state in ("draining", "dead") and events.response["status"] != "completed"
-        if ends_with_server:
-            log.close()  # the request stays in the store, to be made again
+        if self._engine.state in ("draining", "dead") and events.response["status"] in ("failed", "cancelled"):
+            log.close()  # it ends with the server: the request stays in the store, to be made again
         else:
             await self._finish(events, log)
 

@@ -86,8 +86,13 @@ class BatchWorker:
             try:
                 await run.run()
                 return
-            except Exception:
-                logger.exception("batch %s cannot go on; it is tried again in %.0f s", batch_id, pause)
+            except Exception as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    return  # an error on the way out has taken the place of the CancelledError
+                trace = None if _is_of_disk(error) else error
+                message = "batch %s cannot go on, and is tried again in %.0f s: %s"
+                logger.error(message, batch_id, pause, _first(error), exc_info=trace)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)
 
@@ -98,3 +103,14 @@ class BatchWorker:
             except (OSError, sqlite3.Error):
                 logger.exception("expired files could not be removed")
             await asyncio.sleep(_EXPIRE_INTERVAL)
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Such as that it is full: whoever reads the log needs no traceback."""
+    if isinstance(error, ExceptionGroup):
+        return all(_is_of_disk(one) for one in error.exceptions)
+    return isinstance(error, OSError | sqlite3.Error)
+
+
+def _first(error: Exception) -> Exception:
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error

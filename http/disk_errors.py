@@ -29,5 +29,5 @@ def disk_errors() -> Iterator[None]:
 
 
 def _storage_full() -> ErrorBody:
-    message = "the disk of --file-storage-path is full: delete files that are no longer needed, and send it again"
+    message = "the disk of --file-storage-path is full: make room on it, and send the request again"
     return ErrorBody(507, message, code="storage_full")

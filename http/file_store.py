@@ -71,6 +71,15 @@ class StoredFile:
         }
 
 
+def sync_folder(folder: Path) -> None:
+    """What was made or renamed in it outlives a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class NewFile:
     """Contents on their way to the disk, under a temporary name. Every method may wait for the disk.
 
@@ -95,11 +104,7 @@ class NewFile:
         os.fsync(self._file.fileno())
         self._file.close()
         self._temporary.rename(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._path.parent)
 
     def discard(self) -> None:
         """Nothing is left of it."""

@@ -10,6 +10,7 @@ from typing import IO, Self
 from palladio.http.batch_store import SCHEMA as BATCHES
 from palladio.http.database import Database
 from palladio.http.file_store import SCHEMA as FILES
+from palladio.http.file_store import sync_folder
 from palladio.http.response_store import SCHEMA as RESPONSES
 from palladio.runtime.errors import ConfigError
 
@@ -35,6 +36,9 @@ class Storage:
                 self.files.mkdir(parents=True, exist_ok=True)
                 stack.callback(_lock(folder).close)
                 self.database = Database(folder / "palladio.db", SCHEMA)
+                sync_folder(folder)
+                with contextlib.suppress(PermissionError):  # the parent may be somebody else's
+                    sync_folder(folder.parent)
             except (OSError, sqlite3.Error) as error:
                 raise ConfigError(
                     f"--file-storage-path {folder}: {error}; give a folder that this server can write to"

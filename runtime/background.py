@@ -63,13 +63,13 @@ class BackgroundShare:
         fitting = (bucket for bucket in sizes if self._seconds.get(bucket, 0.0) <= MAX_PREFILL_SECONDS)
         return next(fitting, buckets.prefill[0]).num_tokens
 
+    def expected_seconds(self, batch: ScheduledBatch, buckets: Buckets) -> float:
+        """Of a step; 0: none of its size has been seen."""
+        return self._seconds.get(_bucket(batch, buckets), 0.0)
+
     def note(self, batch: ScheduledBatch, seconds: float, buckets: Buckets, *, is_shared: bool) -> None:
         """Args: seconds: that the step took. is_shared: whether there are requests of both kinds."""
-        bucket: int | PrefillBucket
-        if batch.kind == "decode" and buckets.decode:
-            bucket = buckets.pick_decode(len(batch.rows))
-        else:
-            bucket = buckets.pick_prefill(batch.num_tokens, len(batch.rows))
+        bucket = _bucket(batch, buckets)
         old = self._seconds.get(bucket, seconds)
         self._seconds[bucket] = old + _WEIGHT * (seconds - old)
         if not all(row.request.options.background for row in batch.rows):
@@ -82,6 +82,12 @@ class BackgroundShare:
     def _is_known(self, size: int, limit: float) -> bool:
         seconds = self._seconds.get(size)
         return seconds is not None and seconds <= limit
+
+
+def _bucket(batch: ScheduledBatch, buckets: Buckets) -> int | PrefillBucket:
+    if batch.kind == "decode" and buckets.decode:
+        return buckets.pick_decode(len(batch.rows))
+    return buckets.pick_prefill(batch.num_tokens, len(batch.rows))
 
 
 class Turns:
@@ -104,6 +110,10 @@ class Turns:
     def is_shared(self) -> bool:
         """Whether there are background requests and others."""
         return self._num_background > 0 and self._num_foreground > 0
+
+    @property
+    def is_background_only(self) -> bool:
+        return self._num_background > 0 and not self._num_foreground
 
     def join(self, request: Request) -> None:
         """A request has come."""

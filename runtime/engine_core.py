@@ -103,6 +103,14 @@ class EngineCore:
         has_requests = self._scheduler.has_requests or bool(self._in_flight) or self._grammars.has_requests
         return has_requests or self._self_check.has_work
 
+    @property
+    def spare_seconds(self) -> float:
+        """Of a step of background requests alone most of the time: whoever comes then does not wait for another one."""
+        if not self._in_flight or not self._scheduler.turns.is_background_only:
+            return 0.0
+        expected = self._scheduler.turns.share.expected_seconds(self._in_flight[-1].batch, self._scheduler.buckets)
+        return self._clock.spare(expected)
+
     def add(self, request: AddRequest) -> None:
         """Queues a request.
 

@@ -58,6 +58,11 @@ class TokenEngine(Protocol):
     def stop_profile(self) -> str: ...
     @property
     def has_work(self) -> bool: ...
+    @property
+    def spare_seconds(self) -> float:
+        """How long the next step need not be begun; whoever comes meanwhile takes part in it."""
+        ...
+
     def step(self) -> list[TokenOutput]: ...
     def close(self) -> None:
         """Nothing is asked of it any more: threads that work for it end soon, and emit nothing."""
@@ -69,7 +74,9 @@ CoreFactory = Callable[[EngineConfig, Callable[[LoadProgress], None]], TokenEngi
 class Inbox(Protocol):
     """Messages from the front, in order."""
 
-    def get_nowait(self) -> ToEngine | None: ...
+    def get(self, seconds: float = 0.0) -> ToEngine | None:
+        """Waits at most so long; None: nothing has come."""
+        ...
 
     def wait(self) -> ToEngine:
         """Blocks until there is one."""
@@ -109,18 +116,19 @@ def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> None:
     try:
         while True:
             if core.has_work:
-                message = inbox.get_nowait()
+                message = inbox.get(core.spare_seconds)
             else:
                 activity.rest()
                 message = inbox.wait()
-            if message is not None:
+            has_handled = message is not None
+            if has_handled:
                 activity.handle_messages()
             while message is not None:
                 if isinstance(message, Shutdown):
                     return
                 _handle(core, message, emit)
-                message = inbox.get_nowait()
-            if core.has_work:
+                message = inbox.get()
+            if core.has_work and not (has_handled and core.spare_seconds > 0):
                 activity.begin_step()
                 outputs = core.step()
                 if outputs:

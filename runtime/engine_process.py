@@ -87,7 +87,9 @@ class _ZmqInbox:
         self._socket = socket
         self._decode = to_engine_codec().decode
 
-    def get_nowait(self) -> ToEngine | None:
+    def get(self, seconds: float = 0.0) -> ToEngine | None:
+        if seconds > 0 and not self._socket.poll(int(1000 * seconds), zmq.POLLIN):
+            return None
         if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # cheaper than the exception of an empty recv
             return None
         return self._decode(self._socket.recv())

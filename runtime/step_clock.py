@@ -3,6 +3,8 @@
 import time
 from collections import deque
 
+_SPARED = 0.8  # of a step's expected time: the rest is for the host, and for steps that end early
+
 
 class StepClock:
     """How long each step takes, as the requests feel it: from the end of the one before, as the host has read it, or
@@ -20,6 +22,12 @@ class StepClock:
         begun = max(self._dispatched.popleft(), self._last_read)
         self._last_read = time.perf_counter()
         return self._last_read - begun
+
+    def spare(self, expected: float) -> float:
+        """How much of the newest step, which is expected to take so long, is left until the next one has to be
+        dispatched, so that the device does not wait for it."""
+        begun = max(self._dispatched[-1], self._last_read)
+        return max(0.0, begun + expected * _SPARED - time.perf_counter())
 
     def forget(self) -> None:
         """The dispatched steps will not be read."""

@@ -68,9 +68,9 @@ class QueueInbox:
         self._queue: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
         self.put = self._queue.put
 
-    def get_nowait(self) -> ToEngine | None:
+    def get(self, seconds: float = 0.0) -> ToEngine | None:
         try:
-            return self._queue.get_nowait()
+            return self._queue.get(seconds > 0, seconds or None)
         except queue.Empty:
             return None
 

@@ -4,7 +4,9 @@ The tests come with the source of the installed SDK's version, from the package 
 environment's packages. conformance.toml says which tests cannot pass, and why. Arguments go to pytest.
 """
 
+import dataclasses
 import importlib.metadata
+import json
 import os
 import re
 import signal
@@ -12,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,19 @@ SERVER = (
     "--chunked-prefill-size 128 --context-length 512 --request-timeout 30 --log-level warning"
 )
 PLUGINS = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis")
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Of requests.
+
+    Attributes:
+        added: fields that they get, unless they have them.
+        without: fields that are taken out.
+    """
+
+    added: Mapping[str, Any]
+    without: Iterable[str]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,11 +84,12 @@ def run_sdk_tests(source: Path, url: str, selection: dict[str, Any], arguments: 
     print(f"running {len(tests) - len(left_out)} of the {len(tests)} tests of {source.name}", flush=True)
     failed |= run_pytest(source, url, [test for test in tests if test not in left_out], arguments)
     for group, found in altered:
-        print(f"running {len(found)} more of {group['file']} without these fields, which get a 400:")
+        added = group.get("added", {})
+        print(f"running {len(found)} more of {group['file']} with {added} and without these fields, which get a 400:")
         for field, reason in group["fields"].items():
             print(f"  {field}: {reason}")
         sys.stdout.flush()
-        failed |= run_pytest(source, url, found, arguments, without=group["fields"])
+        failed |= run_pytest(source, url, found, arguments, Change(added, group["fields"]))
     return failed
 
 
@@ -101,18 +117,18 @@ def collect(source: Path, files: Sequence[str]) -> list[str]:
 
 
 def run_pytest(
-    source: Path, url: str, tests: Sequence[str], arguments: Sequence[str], without: Sequence[str] = ()
+    source: Path, url: str, tests: Sequence[str], arguments: Sequence[str], change: Change | None = None
 ) -> bool:
-    """Whether a test failed.
-
-    Args:
-        without: fields that are taken out of the requests.
-    """
+    """Whether a test failed. Args: change: of the requests."""
     environment = os.environ | {"TEST_API_BASE_URL": f"{url}/v1"}
     plugins = list(PLUGINS)
-    if without:
+    if change is not None:
         plugins += ["-p", "conformance_plugin"]
-        environment |= {"PALLADIO_WITHOUT_FIELDS": ",".join(without), "PYTHONPATH": str(HERE)}
+        environment |= {
+            "PALLADIO_WITHOUT_FIELDS": ",".join(change.without),
+            "PALLADIO_ADDED_FIELDS": json.dumps(change.added),
+            "PYTHONPATH": str(HERE),
+        }
     command = [
         sys.executable,
         "-m",

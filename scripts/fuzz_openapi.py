@@ -27,6 +27,8 @@ GOOD_BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 4},
     "/v1/completions": {"prompt": "Hello", "max_tokens": 4},
     "/generate": {"text": "Hello", "sampling_params": {"max_new_tokens": 4}},
+    "/v1/responses": {"input": "Hello", "max_output_tokens": 4},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 4},
     "/v1/tokenize": {"messages": MESSAGES},
     "/v1/detokenize": {"tokens": [5, 6]},
     "/separate_reasoning": {"text": "<think>a</think>b", "reasoning_parser": "qwen3"},

@@ -10,6 +10,7 @@ import uvicorn
 from palladio.http.app import create_app
 from palladio.http.config import HttpConfig
 from palladio.http.server import make_settings
+from palladio.http.storage import Storage
 from palladio.http.tls import make_tls_context
 from palladio.runtime.engine_client import EngineClient
 
@@ -18,7 +19,9 @@ from palladio.runtime.engine_client import EngineClient
 def limited_server(engine: EngineClient, **flags: object) -> Iterator[tuple[str, int]]:
     """Its address. Args: flags: HttpConfig's."""
     config = HttpConfig(port=0, **flags)
-    settings = make_settings(create_app(engine, config), config, "text", make_tls_context(config))
+    storage = Storage.temporary()
+    app = create_app(engine, config, storage=storage)
+    settings = make_settings(app, config, "text", make_tls_context(config))
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -30,3 +33,4 @@ def limited_server(engine: EngineClient, **flags: object) -> Iterator[tuple[str,
     finally:
         server.should_exit = server.force_exit = True
         thread.join(10)
+        storage.close()

@@ -13,6 +13,7 @@ import pytest
 from palladio.http.routes_embeddings import MAX_INPUTS
 from palladio.runtime.messages import EmbeddingSpec
 from tests.fake_engine import MODEL, FakeEngine, fake_embedding
+from tests.http.batch_files import both, jsonl, submit, wait_for
 
 SIZE = 6
 TEXTS = ["Hello", "another text", "Hello"]
@@ -178,6 +179,7 @@ GENERATING = {
     "/v1/completions": {"prompt": "hi"},
     "/generate": {"text": "hi"},
     "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
 }
 EMBEDDING = {"/v1/embeddings": {"input": "hi"}, "/encode": {"text": "hi"}}
 
@@ -227,3 +229,22 @@ def test_without_a_tokenizer_ids_still_work(serve: Callable[..., str], embedding
     with httpx.Client(base_url=serve(), timeout=20) as http:
         assert post(http, input=[5, 6]).status_code == 200
         assert post(http, input="hi").status_code == 400
+
+
+def test_a_batch(client: openai.OpenAI, embedding: FakeEngine) -> None:
+    def line(number: int, given: object) -> dict[str, Any]:
+        body = {"model": MODEL, "input": given}
+        return {"custom_id": str(number), "method": "POST", "url": "/v1/embeddings", "body": body}
+
+    lines = [line(0, TEXTS), line(1, [5, 6]), line(2, "")]
+    batch = wait_for(client, submit(client, jsonl(lines), endpoint="/v1/embeddings").id)
+    (good, bad) = both(client, batch)
+    assert [one["custom_id"] for one in good] == ["0", "1"]
+    assert [len(one["response"]["body"]["data"]) for one in good] == [3, 1]
+    vector = np.float32(good[1]["response"]["body"]["data"][0]["embedding"])
+    np.testing.assert_array_equal(vector, expected(embedding, [5, 6]))
+    assert [one["response"]["body"]["error"]["param"] for one in bad] == ["input"]
+    assert all(call.options.background for call in embedding.calls)
+    assert batch.usage is not None
+    tokens = sum(len(call.prompt_ids) for call in embedding.calls)
+    assert (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens) == (tokens, 0, tokens)

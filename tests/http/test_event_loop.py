@@ -83,8 +83,10 @@ def test_what_a_template_renders(tokenizer: Tokenizer, monkeypatch: pytest.Monke
     encoder = TextEncoder(FakeEngine(tokenizer), bounded=True)
     threads: list[int] = []
 
-    def render(*_args: Any) -> str:
+    def render(*args: Any, seconds: float) -> str:
         threads.append(threading.get_ident())
+        if args[1] == SLOW and seconds < 1:
+            raise RenderLimitError("it takes longer than that")
         return "x"
 
     monkeypatch.setattr(chat, "render", render)
@@ -107,6 +109,8 @@ def test_what_a_template_renders(tokenizer: Tokenizer, monkeypatch: pytest.Monke
         assert await leaves([*USER, {"role": "assistant", "tool_calls": [{"function": {"arguments": LONG}}]}])
         assert await leaves([{"role": "user", "content": LONG + "x"}])
         assert await leaves([{"role": "user", "content": [{"type": "text", "text": LONG}]}])
+        assert await leaves([{"role": "user", "content": ""}] * 1000)
+        assert await leaves(SLOW)
 
     asyncio.run(main())
 

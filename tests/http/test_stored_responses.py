@@ -177,7 +177,8 @@ def test_a_restart_makes_unfinished_ones_again(restart: Callable[..., openai.Ope
     client = restart()
     engine.first_delay = 30
     given: Any = {"model": MODEL, "background": True}
-    first = client.responses.create(model=MODEL, input="one", store=True, background=True)
+    first = client.responses.create(**given, input="one")
+    wait_until(lambda: bool(engine.calls))
     engine.first_delay = 0
     second = client.responses.create(**given, input="two")
     assert ended(client, second.id).status == "completed"
@@ -198,6 +199,7 @@ def test_one_that_cannot_be_made_again(restart: Callable[..., openai.OpenAI], en
     engine.first_delay = 30
     made = client.responses.create(model=MODEL, input="two", background=True, previous_response_id=base.id)
     client.responses.delete(base.id)
+    wait_until(lambda: len(engine.calls) == 2)
     engine.state = "draining"
     restart()
     engine.state, engine.first_delay = "ready", 0

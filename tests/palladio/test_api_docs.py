@@ -15,13 +15,18 @@ from openai.types.chat import ChatCompletion
 from starlette.testclient import TestClient
 
 from palladio.http.app import create_app
+from palladio.http.batch import Batch
+from palladio.http.batch_lines import MAX_CUSTOM_ID
+from palladio.http.chat_template import MAX_SECONDS
 from palladio.http.config import HttpConfig
+from palladio.http.connection import MAX_HEAD
 from palladio.http.errors import TABLE, ErrorBody
 from palladio.http.field_rules import METADATA, NOT_YET
 from palladio.http.generation import MAX_SAMPLES
 from palladio.http.nesting import MAX_DEPTH
 from palladio.http.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
 from palladio.http.protocol_anthropic import CountTokensRequest, MessagesRequest
+from palladio.http.protocol_batches import BatchRequest
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.protocol_embeddings import EmbeddingRequest, EncodeRequest
@@ -41,6 +46,7 @@ from palladio.http.tool_choice import MAX_TOOLS
 from palladio.runtime import sampling_params
 from palladio.runtime.messages import EmbeddingSpec
 from palladio.runtime.request_options import MAX_SALT_LENGTH
+from palladio.runtime.template_sandbox import MAX_CHARACTERS
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
@@ -76,7 +82,7 @@ def wire_type(schema: dict[str, Any]) -> str:
         *(SamplingFields, StreamOptions, ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest),
         *(EmbeddingRequest, EncodeRequest),
         *(SeparateReasoningRequest, ParseFunctionCallRequest),
-        *(DetokenizeRequest, AbortRequest, StartProfileRequest),
+        *(DetokenizeRequest, AbortRequest, StartProfileRequest, BatchRequest),
         *(InputTokensRequest, ResponseRequest, CountTokensRequest, MessagesRequest),
     ],
 )
@@ -149,9 +155,25 @@ def test_limits() -> None:
         MAX_SALT_LENGTH,
         MAX_TOOLS,
         HttpConfig().max_request_bytes,
+        HttpConfig().max_file_bytes,
+        HttpConfig().max_batch_lines,
+        MAX_CUSTOM_ID,
+        MAX_HEAD,
+        int(MAX_SECONDS),
+        MAX_CHARACTERS,
         MAX_DEPTH,
         MAX_PARSED_TEXT,
     ]
+
+
+def test_fields_of_a_batch() -> None:
+    batch = Batch(
+        **dict.fromkeys(("id", "endpoint", "input_file_id", "completion_window"), ""),
+        status="validating",
+        created_at=0,
+        expires_at=0,
+    )
+    assert {name for cell, _ in rows("fields of a batch") for name in names(cell)} == set(paths_of(batch.as_dict()))
 
 
 def test_order_of_the_sampler() -> None:

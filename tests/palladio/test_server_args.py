@@ -137,6 +137,16 @@ def test_several_names_negative_numbers_and_switches():
     assert args.http.api_key == "-k"
 
 
+def test_keys_on_the_command_line():
+    assert parse("--api-key", "a,b").args.http.api_keys == ("a", "b")
+    assert parse("--api-key", "a", "b", "--admin-api-key", "c").args.http.api_keys == ("a", "b")
+    assert parse("--admin-api-key=-c", "--api_key_file", "f").args.http.admin_api_keys == ("-c",)
+    secrets = ["--api-key", "s3cret1", "s3cret2", "--admin-api-key", "s3cret3", "--ssl-certfile", "c"]
+    line = parse(*secrets, "--ssl-keyfile-password", "s3cret4").args.describe()
+    assert "s3cret" not in line
+    assert line.count("'***'") == 3
+
+
 def test_backends_of_other_platforms_mean_auto_and_warn():
     command = parse("--attention-backend", "fa3")
     assert command.args.execution.attention_backend == "auto"

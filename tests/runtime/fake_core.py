@@ -82,6 +82,8 @@ class FakeEngineCore:
         self.aborted = []
         self._profile = None
 
+    spare_seconds = 0.0
+
     @property
     def has_work(self):
         return bool(self._running)

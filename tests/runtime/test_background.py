@@ -165,6 +165,22 @@ def test_clock_counts_each_step_from_the_end_of_the_one_before(monkeypatch: pyte
     assert [*times, clock.read()] == [4.0, 1.5, 0.25]
 
 
+def test_spare_time_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    clock = StepClock()
+    clock.dispatched()
+    assert clock.spare(1.0) == pytest.approx(0.8)
+    now[0] = 10.5
+    assert clock.spare(1.0) == pytest.approx(0.3)
+    clock.dispatched()
+    now[0] = 11.0
+    clock.read()  # the second one begins now
+    assert clock.spare(1.0) == pytest.approx(0.8)
+    now[0] = 12.0
+    assert clock.spare(1.0) == 0.0
+
+
 @hypothesis.given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 20), st.integers(1, 20), st.integers(0, 5)), max_size=25),
     st.sampled_from([flat, linear]),

@@ -27,7 +27,7 @@ class ListInbox:
         self._messages = list(messages)
         self.waits = 0
 
-    def get_nowait(self):
+    def get(self, seconds=0.0):
         return self._messages.pop(0) if self._messages else None
 
     def wait(self):
