@@ -107,7 +107,8 @@ class SchedulerConfig:
             hide the host's work, and waste what is computed after a request's end.
         background_slowdown: how much longer, as a share, requests may take because lines of batches run beside them; 0:
             batches only run while there is nothing else, and in the padding of others' steps.
-        request_timeout: seconds after which a request that brings no `timeout` ends with an error; default: none.
+        request_timeout: seconds after which a request that brings no `timeout` ends with an error, lines of batches
+            excepted; default: none.
         disable_overlap_schedule: read each step's tokens before the next one is dispatched (slower; same tokens).
     """
 

@@ -18,7 +18,8 @@ class RequestOptions:
         cache_salt: requests share cached prefixes only with requests of the same salt; None is a salt as well.
         priority: with --schedule-policy priority, higher ones are admitted first (unless
             --schedule-low-priority-values-first turns that round).
-        timeout: seconds from its arrival after which it ends with an error; None: --request-timeout.
+        timeout: seconds from its arrival after which it ends with an error; None: --request-timeout, which is not for
+            background requests.
         background: it only takes what other requests leave: it is admitted when none of them waits, gives its slot and
             its pages up to them, and takes part in their steps as far as that hardly makes them longer.
 
@@ -69,7 +70,7 @@ class RequestOptions:
                 "--schedule-policy priority, or leave priority out",
                 param="priority",
             )
-        if self.timeout is not None or scheduler.request_timeout is None:
+        if self.timeout is not None or self.background or scheduler.request_timeout is None:
             return self
         return dataclasses.replace(self, timeout=scheduler.request_timeout)
 

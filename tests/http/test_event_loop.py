@@ -22,10 +22,12 @@ from palladio.http.tool_calls.functions import Function
 from palladio.http.tool_calls.output import CallOutput, openai_id
 from palladio.http.tools import ToolPlan
 from palladio.runtime.async_engine import LONG_TEXT
+from palladio.runtime.errors import RenderLimitError
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 
 USER = [{"role": "user", "content": "hi"}]
+SLOW = [{"role": "user", "content": "slow"}]
 LONG = "x" * LONG_TEXT
 NAME = "f" * 128
 TOOL = {"type": "function", "function": {"name": NAME}}

@@ -68,4 +68,6 @@ def test_the_servers_timeout_is_the_default():
     limited = SchedulerConfig(request_timeout=30.0)
     assert RequestOptions().settle(limited).timeout == 30.0
     assert RequestOptions(timeout=60.0).settle(limited).timeout == 60.0
+    assert RequestOptions(background=True).settle(limited).timeout is None, "it may wait behind others for long"
+    assert RequestOptions(background=True, timeout=60.0).settle(limited).timeout == 60.0
     assert RequestOptions(timeout=60.0).settle(SchedulerConfig()).timeout == 60.0
