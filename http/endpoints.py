@@ -13,9 +13,11 @@ from palladio.http.protocol import WireModel
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.protocol_embeddings import EmbeddingRequest
+from palladio.http.protocol_responses import ResponseRequest
 from palladio.http.routes_chat import complete_chat
 from palladio.http.routes_completions import complete_text
 from palladio.http.routes_embeddings import create_embeddings
+from palladio.http.routes_responses import complete_response
 
 M = TypeVar("M", bound=WireModel)
 
@@ -44,6 +46,7 @@ class Endpoint(Generic[M]):
 ENDPOINTS: tuple[Endpoint[Any], ...] = (
     Endpoint("/v1/chat/completions", ChatRequest, complete_chat),
     Endpoint("/v1/completions", CompletionRequest, complete_text),
+    Endpoint("/v1/responses", ResponseRequest, complete_response),
     Endpoint("/v1/embeddings", EmbeddingRequest, create_embeddings),
 )
 

@@ -71,12 +71,11 @@ class Meter:
         """So many characters are made.
 
         Raises:
-            RenderLimitExceededError: they are too many, or the time is up.
+            RenderLimitExceededError: they are too many.
         """
         self._left -= size
         if self._left < 0:
             raise RenderLimitExceededError(f"it makes more than {MAX_CHARACTERS} characters, all steps together")
-        self.tick()
 
 
 current_meter: contextvars.ContextVar[Meter] = contextvars.ContextVar("current_meter")  # while something is rendered
@@ -121,9 +120,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
         """Of what a template, a block or a macro writes."""
-        meter, kept = current_meter.get(), []
+        add, kept = current_meter.get().add, []
         for piece in pieces:
-            meter.add(len(piece))
+            add(len(piece))
             kept.append(piece)
         return "".join(kept)
 
@@ -133,6 +132,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return "".join([str(measure(part)) for part in parts])
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):  # most of what templates do
+            current_meter.get().add(len(left) + len(right))
+            return left + right
         if operator == "%" and isinstance(left, str):
             return self._format(left, right)
         current_meter.get().add(_size_of_result(operator, left, right))
@@ -200,6 +202,7 @@ def measure(value: Any) -> Any:
     rest = [value]
     while rest:
         item = rest.pop()
+        meter.tick()
         meter.add(len(item) if isinstance(item, str) else _POINTER)
         if isinstance(item, dict):
             rest += [*item.keys(), *item.values()]

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
 
 from palladio.http.config import HttpConfig
 from palladio.http.storage import Storage
@@ -86,6 +87,23 @@ def test_completions_and_other_ways_to_name_the_endpoint(client: openai.OpenAI) 
     assert [one["custom_id"] for one in output] == list(urls)
     assert errors == []
     assert {one["response"]["body"]["object"] for one in output} == {"text_completion"}
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    body = {"model": MODEL, "input": "hi", "max_output_tokens": 20}
+    bodies = [body, body | {"background": True}, body | {"previous_response_id": "resp_none"}]
+    lines = [
+        {"custom_id": str(number), "method": "POST", "url": "/v1/responses", "body": body}
+        for number, body in enumerate(bodies)
+    ]
+    batch = wait_for(client, submit(client, jsonl(lines), endpoint="/v1/responses").id)
+    (good,), bad = both(client, batch)
+    response = Response.model_validate(good["response"]["body"])
+    assert response.output_text
+    assert client.responses.retrieve(response.id).output_text == response.output_text
+    assert [one["response"]["status_code"] for one in bad] == [400, 404]
+    assert batch.usage is not None
+    assert batch.usage.input_tokens == response.usage.input_tokens
 
 
 BAD_LINES: list[tuple[dict[str, Any] | str, str | None, str]] = [
