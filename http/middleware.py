@@ -9,10 +9,10 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from palladio.http.auth import OPEN_PATHS
-from palladio.http.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
 from palladio.http.errors import ErrorBody, HttpError, internal_error, route_path
-from palladio.http.upload import FORM_BYTES, file_too_large
+from palladio.http.files.upload import FORM_BYTES, file_too_large
+from palladio.http.security.auth import OPEN_PATHS
+from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
 
 logger = logging.getLogger(__name__)
 

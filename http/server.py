@@ -16,12 +16,12 @@ import uvloop
 from fastapi import FastAPI
 
 from palladio.http.app import create_app, create_observer, open_storage
-from palladio.http.batch_worker import BatchWorker
+from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.config import HttpConfig
-from palladio.http.connection import Connection, ConnectionLimits
 from palladio.http.log_config import logging_config
 from palladio.http.observability_config import ObservabilityConfig
-from palladio.http.tls import make_tls_context
+from palladio.http.security.connection import Connection, ConnectionLimits
+from palladio.http.security.tls import make_tls_context
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.logs import LogFormat

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import IO, Self
 
-from palladio.http.batch_store import SCHEMA as BATCHES
+from palladio.http.batches.batch_store import SCHEMA as BATCHES
 from palladio.http.database import Database
-from palladio.http.file_store import SCHEMA as FILES
-from palladio.http.file_store import sync_folder
-from palladio.http.response_store import SCHEMA as RESPONSES
+from palladio.http.files.file_store import SCHEMA as FILES
+from palladio.http.files.file_store import sync_folder
+from palladio.http.responses.response_store import SCHEMA as RESPONSES
 from palladio.runtime.errors import ConfigError
 
 

@@ -54,9 +54,9 @@ LONG_FILES: dict[str, str] = {}  # file → why
 LONG_FUNCTIONS: dict[str, str] = {}  # file:function → why
 MUTABLE_GLOBALS: dict[str, str] = {}  # file:name → why
 BROAD_EXCEPT = {  # file:function → which border it guards
-    "http/batch_worker.py:BatchWorker._drive": "a batch",
-    "http/line_runner.py:LineRunner._ask": "a request, which is a line of a batch",
-    "http/background_responses.py:BackgroundResponses._run": "a request whose answer has gone out",
+    "http/batches/batch_worker.py:BatchWorker._drive": "a batch",
+    "http/batches/line_runner.py:LineRunner._ask": "a request, which is a line of a batch",
+    "http/responses/background_responses.py:BackgroundResponses._run": "a request whose answer has gone out",
     "http/middleware.py:RequestBorder.__call__": "a request",
     "http/sse.py:EventStream._run": "a request whose status has gone out",
     "runtime/async_engine.py:AsyncEngine._launch": "the engine's start",

@@ -9,9 +9,9 @@ import uvicorn
 
 from palladio.http.app import create_app
 from palladio.http.config import HttpConfig
+from palladio.http.security.tls import make_tls_context
 from palladio.http.server import make_settings
 from palladio.http.storage import Storage
-from palladio.http.tls import make_tls_context
 from palladio.runtime.engine_client import EngineClient
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palladio.http.anthropic_events import AnthropicEvents
+from palladio.http.anthropic.anthropic_events import AnthropicEvents
 from palladio.http.chat_output import MessagePlan
 from palladio.http.errors import ErrorBody
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.reasoning.plan import ReasoningPlan
 from palladio.http.reasoning.registry import find_family
-from palladio.http.response_events import ResponseEvents
+from palladio.http.responses.response_events import ResponseEvents
 from palladio.http.tool_calls.functions import Function
 from palladio.http.tool_calls.registry import find_format
 from palladio.runtime.outputs import FinishReason, RequestOutput, TokenLogprob

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from palladio.http.api_keys import ApiKeys
 from palladio.http.app import create_app
-from palladio.http.auth import CONTROL_PATHS, OPEN_PATHS
 from palladio.http.config import HttpConfig
-from palladio.http.watched_files import INTERVAL
+from palladio.http.security.api_keys import ApiKeys
+from palladio.http.security.auth import CONTROL_PATHS, OPEN_PATHS
+from palladio.http.security.watched_files import INTERVAL
 from palladio.runtime.errors import ConfigError
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until

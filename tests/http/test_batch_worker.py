@@ -14,16 +14,16 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.http import file_store
-from palladio.http.batch import Batch
-from palladio.http.batch_store import BatchStore
-from palladio.http.batch_worker import BatchWorker
+from palladio.http.batches.batch import Batch
+from palladio.http.batches.batch_store import BatchStore
+from palladio.http.batches.batch_worker import BatchWorker
+from palladio.http.batches.line_runner import MAX_CRASHES
 from palladio.http.chat_template import ChatTemplate
 from palladio.http.config import HttpConfig
 from palladio.http.context import Context
 from palladio.http.database import Database
-from palladio.http.file_store import INPUT_PREFIX, FileStore, NewFile
-from palladio.http.line_runner import MAX_CRASHES
+from palladio.http.files import file_store
+from palladio.http.files.file_store import INPUT_PREFIX, FileStore, NewFile
 from palladio.http.object_ids import new_id
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer

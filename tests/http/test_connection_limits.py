@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from palladio.http.connection import MAX_HEAD, NUM_SPARE
+from palladio.http.security.connection import MAX_HEAD, NUM_SPARE
 from tests.fake_engine import FakeEngine
 from tests.http.limited_server import limited_server
 

@@ -12,8 +12,8 @@ import httpx
 import openai
 import pytest
 
-from palladio.http import file_store
 from palladio.http.config import HttpConfig
+from palladio.http.files import file_store
 from palladio.http.storage import Storage
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server, wait_until

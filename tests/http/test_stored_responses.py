@@ -13,7 +13,7 @@ import pytest
 from palladio.http.config import HttpConfig
 from palladio.http.database import Database
 from palladio.http.errors import HttpError
-from palladio.http.response_store import SCHEMA, ResponseStore, StoredResponse
+from palladio.http.responses.response_store import SCHEMA, ResponseStore, StoredResponse
 from palladio.http.storage import Storage
 from palladio.runtime.errors import GenerationError
 from palladio.runtime.tokenizer import Tokenizer

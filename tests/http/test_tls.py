@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from palladio.http.config import HttpConfig
-from palladio.http.tls import make_tls_context
+from palladio.http.security.tls import make_tls_context
 from palladio.runtime.errors import ConfigError
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until

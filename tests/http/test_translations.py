@@ -17,14 +17,14 @@ from palladio.http import (
     routes_messages,
     routes_responses,
 )
-from palladio.http.anthropic_messages import AnthropicConversation
+from palladio.http.anthropic.anthropic_messages import AnthropicConversation
+from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.client_paths import client_paths
 from palladio.http.protocol import WireModel
-from palladio.http.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.protocol_chat import ChatRequest
-from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
-from palladio.http.response_chat import Conversation, ResponseChat
-from palladio.http.response_items import chat_messages, input_items
+from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
+from palladio.http.responses.response_chat import Conversation, ResponseChat
+from palladio.http.responses.response_items import chat_messages, input_items
 from palladio.runtime.errors import InvalidRequestError
 from tests.http.test_sampling import attributes_read
 

@@ -14,32 +14,32 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 from starlette.testclient import TestClient
 
+from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.app import create_app
-from palladio.http.batch import Batch
-from palladio.http.batch_lines import MAX_CUSTOM_ID
+from palladio.http.batches.batch import Batch
+from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
+from palladio.http.batches.protocol_batches import BatchRequest
 from palladio.http.chat_template import MAX_SECONDS
 from palladio.http.config import HttpConfig
-from palladio.http.connection import MAX_HEAD
 from palladio.http.errors import TABLE, ErrorBody
 from palladio.http.field_rules import METADATA, NOT_YET
 from palladio.http.generation import MAX_SAMPLES
 from palladio.http.nesting import MAX_DEPTH
 from palladio.http.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
-from palladio.http.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.protocol_batches import BatchRequest
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.http.protocol_generate import GenerateRequest
 from palladio.http.protocol_profile import StartProfileRequest
 from palladio.http.protocol_reasoning import SeparateReasoningRequest
-from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.http.protocol_tools import ParseFunctionCallRequest
 from palladio.http.reasoning.family import TagFamily
 from palladio.http.reasoning.registry import ALIASES, FAMILIES
+from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.routes_admin import AbortRequest
 from palladio.http.routes_generate import SAMPLING_NAMES
+from palladio.http.security.connection import MAX_HEAD
 from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.tool_choice import MAX_TOOLS

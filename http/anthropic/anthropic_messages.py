@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palladio.http.protocol_anthropic import CountTokensRequest
+from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
 from palladio.runtime.errors import InvalidRequestError
 
 _ERROR = "Error: "  # before the result of a tool that failed: chat templates know of no other way to say so

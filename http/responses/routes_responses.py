@@ -7,16 +7,16 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from palladio.http.background_responses import BackgroundResponses
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.call import Call
 from palladio.http.chat_job import ChatJob
 from palladio.http.context import Context
-from palladio.http.event_log import split_events
-from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
-from palladio.http.response_chat import ResponseChat
-from palladio.http.response_run import ResponseRun, conversation_of, resume
-from palladio.http.response_store import ResponseStore, StoredResponse
+from palladio.http.responses.background_responses import BackgroundResponses
+from palladio.http.responses.event_log import split_events
+from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
+from palladio.http.responses.response_chat import ResponseChat
+from palladio.http.responses.response_run import ResponseRun, conversation_of, resume
+from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.sse import HEADERS, EventStream
 from palladio.runtime.errors import InvalidRequestError
 

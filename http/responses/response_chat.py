@@ -8,8 +8,8 @@ from typing import Any
 from palladio.http.client_paths import client_paths
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_reasoning import ReasoningOptions
-from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
-from palladio.http.response_items import Item, chat_messages
+from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
+from palladio.http.responses.response_items import Item, chat_messages
 from palladio.runtime.errors import InvalidRequestError
 
 LOGPROBS = "message.output_text.logprobs"

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from palladio.http.batch_records import LineResult
-from palladio.http.batch_store import BatchStore
+from palladio.http.batches.batch_records import LineResult
+from palladio.http.batches.batch_store import BatchStore
 
 INTERVAL = 0.03  # seconds that a result waits for others
 MAX_WAITING = 1024  # results; more than these wait for the disk

@@ -9,7 +9,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from palladio.http.errors import ErrorBody, HttpError
-from palladio.http.file_store import INPUT_PREFIX, PURPOSES, RESULT_PURPOSE, FileStore, NewFile
+from palladio.http.files.file_store import INPUT_PREFIX, PURPOSES, RESULT_PURPOSE, FileStore, NewFile
 from palladio.runtime.errors import InvalidRequestError, RequestAbortedError
 
 MIN_EXPIRY, MAX_EXPIRY = 3600, 30 * 24 * 3600  # seconds; OpenAI's

@@ -6,11 +6,11 @@ import sqlite3
 import time
 from collections.abc import Callable
 
-from palladio.http.batch_run import BatchRun, Turns
-from palladio.http.batch_store import BatchStore
+from palladio.http.batches.batch_run import BatchRun, Turns
+from palladio.http.batches.batch_store import BatchStore
+from palladio.http.batches.line_runner import EngineGate
 from palladio.http.context import Context
-from palladio.http.file_store import FileStore
-from palladio.http.line_runner import EngineGate
+from palladio.http.files.file_store import FileStore
 
 MAX_VALIDATING, MAX_ANSWERING = 2, 8  # batches at a time
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from palladio.http.batch_records import Fault, Line
-from palladio.http.endpoints import Endpoint, find_endpoint
+from palladio.http.batches.batch_records import Fault, Line
+from palladio.http.batches.endpoints import Endpoint, find_endpoint
 from palladio.http.nesting import read_json
 from palladio.runtime.errors import InvalidRequestError
 

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from palladio.http.anthropic_chat import AnthropicChat
-from palladio.http.anthropic_events import AnthropicEvents
+from palladio.http.anthropic.anthropic_chat import AnthropicChat
+from palladio.http.anthropic.anthropic_events import AnthropicEvents
+from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.call import Call
 from palladio.http.chat_job import ChatJob
 from palladio.http.chat_run import ChatRun
 from palladio.http.context import Context
-from palladio.http.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.sse import EventStream
 
 

@@ -9,7 +9,7 @@ import orjson
 
 from palladio.http.database import Database
 from palladio.http.errors import ErrorBody, HttpError
-from palladio.http.response_items import Item, Response
+from palladio.http.responses.response_items import Item, Response
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (

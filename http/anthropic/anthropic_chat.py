@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from palladio.http.anthropic_messages import AnthropicConversation
+from palladio.http.anthropic.anthropic_messages import AnthropicConversation
+from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.client_paths import client_paths
-from palladio.http.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_reasoning import ThinkingOptions
 from palladio.runtime.errors import InvalidRequestError

@@ -13,11 +13,11 @@ from palladio.http.protocol import WireModel
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import CompletionRequest
 from palladio.http.protocol_embeddings import EmbeddingRequest
-from palladio.http.protocol_responses import ResponseRequest
+from palladio.http.responses.protocol_responses import ResponseRequest
+from palladio.http.responses.routes_responses import complete_response
 from palladio.http.routes_chat import complete_chat
 from palladio.http.routes_completions import complete_text
 from palladio.http.routes_embeddings import create_embeddings
-from palladio.http.routes_responses import complete_response
 
 M = TypeVar("M", bound=WireModel)
 

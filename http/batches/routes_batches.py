@@ -7,17 +7,17 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Query
 
-from palladio.http.batch import Batch
-from palladio.http.batch_run import log_status
-from palladio.http.batch_store import BatchStore
-from palladio.http.batch_worker import BatchWorker
+from palladio.http.batches.batch import Batch
+from palladio.http.batches.batch_run import log_status
+from palladio.http.batches.batch_store import BatchStore
+from palladio.http.batches.batch_worker import BatchWorker
+from palladio.http.batches.endpoints import ENDPOINTS, find_endpoint
+from palladio.http.batches.protocol_batches import BatchRequest
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.disk_errors import disk_errors
-from palladio.http.endpoints import ENDPOINTS, find_endpoint
+from palladio.http.files.upload import check_expiry
 from palladio.http.object_ids import new_id, position_after
 from palladio.http.paging import page
-from palladio.http.protocol_batches import BatchRequest
-from palladio.http.upload import check_expiry
 from palladio.runtime.errors import InvalidRequestError
 
 PREFIX = "batch_"

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from palladio.http.batch import Batch
-from palladio.http.batch_records import Line, LineResult, answered, refused
-from palladio.http.batch_store import BatchStore
+from palladio.http.batches.batch import Batch
+from palladio.http.batches.batch_records import Line, LineResult, answered, refused
+from palladio.http.batches.batch_store import BatchStore
+from palladio.http.batches.endpoints import Endpoint
 from palladio.http.call import Call
 from palladio.http.context import Context
-from palladio.http.endpoints import Endpoint
 from palladio.http.errors import ErrorBody, HttpError, error_body, internal_error
 from palladio.runtime.errors import (
     EngineDeadError,

@@ -10,8 +10,8 @@ from palladio.http.answer_blocks import Block, BlockWriter
 from palladio.http.chat_run import ChatRun
 from palladio.http.errors import ErrorBody
 from palladio.http.logprobs import chat_logprobs
-from palladio.http.response_items import Item, Response, item_id
-from palladio.http.response_object import response_error, response_usage
+from palladio.http.responses.response_items import Item, Response, item_id
+from palladio.http.responses.response_object import response_error, response_usage
 from palladio.runtime.outputs import TokenLogprob
 
 _OBFUSCATED_SIZE = 32  # characters that a delta is filled up to, or to a multiple of

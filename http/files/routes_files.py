@@ -11,10 +11,10 @@ from starlette.responses import StreamingResponse
 from palladio.http.context import Context
 from palladio.http.disk_errors import disk_errors
 from palladio.http.errors import HttpError
-from palladio.http.file_store import INPUT_PREFIX, PURPOSES, RESULT_PREFIX, FileStore, file_not_found
+from palladio.http.files.file_store import INPUT_PREFIX, PURPOSES, RESULT_PREFIX, FileStore, file_not_found
+from palladio.http.files.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
 from palladio.http.object_ids import position_after
 from palladio.http.paging import page
-from palladio.http.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
 
 MAX_LISTED = 10_000
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from palladio.http.choices import Usage
 from palladio.http.errors import ErrorBody
-from palladio.http.protocol_responses import ResponseRequest
-from palladio.http.response_items import Response
+from palladio.http.responses.protocol_responses import ResponseRequest
+from palladio.http.responses.response_items import Response
 from palladio.runtime.sampling_params import SamplingParams
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from palladio.http.watched_files import FileWatch
+from palladio.http.security.watched_files import FileWatch
 from palladio.runtime.errors import ConfigError
 
 logger = logging.getLogger(__name__)

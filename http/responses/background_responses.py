@@ -7,10 +7,10 @@ import uuid
 
 from palladio.http.chat_run import ChatRun
 from palladio.http.errors import HttpError, error_body, internal_error
-from palladio.http.event_log import EventLog
-from palladio.http.response_events import ResponseEvents
-from palladio.http.response_items import Response
-from palladio.http.response_store import ResponseStore, StoredResponse
+from palladio.http.responses.event_log import EventLog
+from palladio.http.responses.response_events import ResponseEvents
+from palladio.http.responses.response_items import Response
+from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import PalladioError
 

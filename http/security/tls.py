@@ -5,7 +5,7 @@ import ssl
 from pathlib import Path
 
 from palladio.http.config import HttpConfig
-from palladio.http.watched_files import FileWatch
+from palladio.http.security.watched_files import FileWatch
 from palladio.runtime.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from palladio.http.batch import Usage
+from palladio.http.batches.batch import Usage
 from palladio.http.errors import ErrorBody
 
 

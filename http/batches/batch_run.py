@@ -7,15 +7,15 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from palladio.http.batch import LIVE, Batch
-from palladio.http.batch_lines import DuplicateFinder, LineReader
-from palladio.http.batch_records import Fault, Line, LineResult, faulty, not_run
-from palladio.http.batch_store import BatchStore
+from palladio.http.batches.batch import LIVE, Batch
+from palladio.http.batches.batch_lines import DuplicateFinder, LineReader
+from palladio.http.batches.batch_records import Fault, Line, LineResult, faulty, not_run
+from palladio.http.batches.batch_store import BatchStore
+from palladio.http.batches.endpoints import Endpoint, find_endpoint
+from palladio.http.batches.line_runner import EngineGate, LineRunner
+from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.context import Context
-from palladio.http.endpoints import Endpoint, find_endpoint
-from palladio.http.file_store import RESULT_PREFIX, RESULT_PURPOSE, FileStore, NewFile, StoredFile
-from palladio.http.line_runner import EngineGate, LineRunner
-from palladio.http.result_buffer import ResultBuffer
+from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, FileStore, NewFile, StoredFile
 
 MAX_ERRORS = 100  # that a failed batch lists
 

@@ -4,19 +4,19 @@ import dataclasses
 import logging
 from typing import Any, Self
 
-from palladio.http.background_responses import BackgroundResponses
 from palladio.http.call import Call
 from palladio.http.chat_run import ChatRun
 from palladio.http.context import Context
 from palladio.http.disk_errors import disk_errors
 from palladio.http.errors import HttpError, error_body
 from palladio.http.object_ids import new_id
-from palladio.http.protocol_responses import InputTokensRequest, ResponseRequest
-from palladio.http.response_chat import Conversation, ResponseChat
-from palladio.http.response_events import ResponseEvents
-from palladio.http.response_items import Item, input_items, referenced_ids
-from palladio.http.response_object import new_response, response_error
-from palladio.http.response_store import ResponseStore, StoredResponse, not_found
+from palladio.http.responses.background_responses import BackgroundResponses
+from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
+from palladio.http.responses.response_chat import Conversation, ResponseChat
+from palladio.http.responses.response_events import ResponseEvents
+from palladio.http.responses.response_items import Item, input_items, referenced_ids
+from palladio.http.responses.response_object import new_response, response_error
+from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
 from palladio.runtime.errors import OverloadedError, PalladioError
 
 logger = logging.getLogger(__name__)

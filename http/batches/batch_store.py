@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
-from palladio.http.batch import LIVE, Batch, Usage
-from palladio.http.batch_records import LineResult
+from palladio.http.batches.batch import LIVE, Batch, Usage
+from palladio.http.batches.batch_records import LineResult
 from palladio.http.database import Database
 from palladio.http.errors import ErrorBody, HttpError
-from palladio.http.file_store import StoredFile, find_file, hold_file, insert_file, release_file
+from palladio.http.files.file_store import StoredFile, find_file, hold_file, insert_file, release_file
 from palladio.runtime.errors import InvalidRequestError
 
 SCHEMA = """
