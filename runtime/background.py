@@ -3,13 +3,14 @@
 They run freely while they are alone. As soon as another request is there they only
 
 - fill its decode steps up: with the rows that the step's bucket has anyway, and with more as far as larger buckets have
-  been seen to take hardly longer;
+  been seen to take hardly longer; but only those that ask nothing of the sampler that it does not ask itself;
 - take turns of their own, from a credit that grows with the time that the others' steps take.
 
 Either makes the others slower by at most half of --background-slowdown. How long steps take is measured all the time:
 on an accelerator a decode step of 64 rows may take as long as one of 8, on a CPU it does not.
 """
 
+import enum
 import itertools
 from collections import deque
 from typing import Literal
@@ -90,6 +91,29 @@ def _bucket(batch: ScheduledBatch, buckets: Buckets) -> int | PrefillBucket:
     return buckets.pick_prefill(batch.num_tokens, len(batch.rows))
 
 
+class _Needs(enum.Flag):
+    """What makes a whole step more expensive as soon as one of its rows asks for it."""
+
+    RANDOM = enum.auto()
+    FULL = enum.auto()
+    MASK = enum.auto()
+
+
+def _needs(request: Request) -> _Needs:
+    params, needs = request.params, _Needs(0)
+    if not params.is_greedy:
+        needs |= _Needs.RANDOM
+    if params.logprobs is not None or params.has_history:
+        needs |= _Needs.FULL
+    if request.constraint is not None:
+        needs |= _Needs.MASK  # the host has to know each token before the next one is sampled
+    return needs
+
+
+def _is_ready(request: Request) -> bool:
+    return not request.is_prefilling and request.wants_token
+
+
 class Turns:
     """Whose step the next one is, and who takes part in it.
 
@@ -143,9 +167,12 @@ class Turns:
         members = self.members(turn)
         if turn != "foreground" or not self.is_shared:
             return members
-        num_rows = sum(not request.is_prefilling and request.wants_token for request in members)
-        num_free = self.share.num_fitting(num_rows, buckets) - num_rows
-        ready = (r for r in self.members("background") if not r.is_prefilling and r.wants_token)
+        rows = [request for request in members if _is_ready(request)]
+        num_free = self.share.num_fitting(len(rows), buckets) - len(rows)
+        needed = _Needs(0)
+        for request in rows:
+            needed |= _needs(request)
+        ready = (r for r in self.members("background") if _is_ready(r) and _needs(r) in needed)
         return members + list(itertools.islice(ready, num_free))
 
     def note(self, batch: ScheduledBatch, seconds: float, buckets: Buckets) -> None:

@@ -14,7 +14,6 @@ from palladio.runtime.outputs import TokenLogprob
 from palladio.runtime.request import Request
 from palladio.runtime.sampler import MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.sampler_state import SlotTokens, slot_rules
-from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
 from palladio.runtime.step_programs import COMPARED_PAGES, RESET_TOKENS, StepPrograms
 
@@ -233,7 +232,7 @@ class ModelRunner:
         self._tenants[slot] = request, request.num_retractions
         assert params.seed is not None, "the front sets the seed"
         self._columns.assign(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
-        has_history = _has_history(params)
+        has_history = params.has_history
         if has_history or params.logprobs is not None:
             self._tiers[slot] = "full"
         else:
@@ -253,11 +252,6 @@ class ModelRunner:
             tokens = SlotTokens(token_ids, is_prompt, np.int32(len(ids)), np.bool_(begin == 0))  # type: ignore[arg-type]
             sampler = reset(sampler, np.int32(request.slot), tokens, rules)
             self._state = self._state._replace(sampler=sampler)
-
-
-def _has_history(params: SamplingParams) -> bool:
-    """Whether the sampler needs the request's row of device state, beyond its last token."""
-    return params.uses_penalties or bool(params.logit_bias) or params.min_tokens > 0
 
 
 def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:

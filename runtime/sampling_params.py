@@ -152,6 +152,11 @@ class SamplingParams:
     def uses_penalties(self) -> bool:
         return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
 
+    @property
+    def has_history(self) -> bool:
+        """Whether the sampler needs the request's row of device state, beyond its last token."""
+        return self.uses_penalties or bool(self.logit_bias) or self.min_tokens > 0
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> Self:
         """Builds from a JSON object; None values mean "not given". SGLang's names are accepted.

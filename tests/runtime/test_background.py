@@ -103,6 +103,34 @@ def test_rows_that_cost_nothing_are_theirs() -> None:
     assert all(num_background(batch) == 3 for batch in decode[2:-2]), "four rows take no longer than one"
 
 
+@pytest.mark.parametrize(
+    ("own", "theirs", "is_welcome"),
+    [
+        ({}, {"is_constrained": True}, False),
+        ({"is_constrained": True}, {"is_constrained": True}, True),
+        ({"temperature": 0.0}, {"temperature": 1.0}, False),
+        ({"temperature": 1.0}, {"temperature": 0.0}, True),
+        ({}, {"logprobs": 1}, False),
+        ({}, {"presence_penalty": 0.5}, False),
+        ({"logprobs": 1}, {"presence_penalty": 0.5}, True),
+    ],
+)
+def test_rows_that_ask_for_more_than_the_others_do_not_fill_up(own: dict, theirs: dict, is_welcome: bool) -> None:
+    sim = Simulation(num_pages=200, background_slowdown=0.0)
+    for number in range(2):
+        sim.add(f"b{number}", [40 + number, 12, 13], 60, ignore_eos=True, options=BACKGROUND, **theirs)
+    for _ in range(4):
+        sim.step()
+    for name in "abc":  # of four rows that the bucket has
+        sim.add(name, [ord(name), 5], 12, ignore_eos=True, **own)
+    begin = len(sim.batches)
+    while len(sim.finished) < 3:
+        sim.step()
+    full = [batch for batch in sim.batches[begin:] if len(batch.rows) - num_background(batch) == 3]
+    assert len(full) > 3
+    assert any(num_background(batch) for batch in full) == is_welcome
+
+
 @pytest.mark.parametrize("slowdown", [0.0, 0.15, 0.5])
 def test_others_pay_no_more_than_was_said(slowdown: float) -> None:
     steps = steps_beside(Simulation(num_pages=600, background_slowdown=slowdown), linear)
