@@ -21,7 +21,10 @@ from palladio.http.http_metrics import CountRequests
 from palladio.http.middleware import Admission, BodyLimit, RequestBorder
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
+from palladio.http.responses.background_responses import BackgroundResponses
+from palladio.http.responses.response_store import ResponseStore
 from palladio.http.responses.routes_responses import responses_router
+from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.routes_admin import admin_router
 from palladio.http.routes_capabilities import capabilities_router
 from palladio.http.routes_chat import chat_router
@@ -92,11 +95,19 @@ def create_app(
     install_error_handlers(app)
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
     others = (embeddings_router, reasoning_router, tools_router, stored_router, capabilities_router, observe_router)
-    items = (responses_router, messages_router)
-    for router in (*routers, *others, *items):
+    for router in (*routers, *others, messages_router):
         app.include_router(router(context))
+    _add_responses(app, context)
     _add_batches(app, context)
     return app
+
+
+def _add_responses(app: FastAPI, context: Context) -> None:
+    """Whoever serves the app starts and stops `app.state.unfinished_responses`, which are UnfinishedResponses."""
+    store = ResponseStore(context.storage.database, context.config.max_stored_responses)
+    background = BackgroundResponses(context.engine, store)
+    unfinished = app.state.unfinished_responses = UnfinishedResponses(context, store, background)
+    app.include_router(responses_router(context, store, background, unfinished))
 
 
 def _add_batches(app: FastAPI, context: Context) -> None:

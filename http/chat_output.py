@@ -1,6 +1,7 @@
 """From a sample's text to its chat message: reasoning, content, tool calls. Streams and whole answers read it alike."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
@@ -120,9 +121,14 @@ class MessageParser:
             self._gathered.append(text)
 
     def _add_read(self, read: ToolPiece) -> None:
+        """The end of a call that began earlier comes before the text: a call that breaks off is closed, and what broke
+        it is text."""
+        begun_earlier = len(list(itertools.takewhile(lambda call: call.name is None, read.calls)))
+        for call in read.calls[:begun_earlier]:
+            self._add(MessagePiece(call=call))
         if read.content:
             self._add(MessagePiece(content=read.content))
-        for call in read.calls:
+        for call in read.calls[begun_earlier:]:
             self.num_calls = max(self.num_calls, call.index + 1)
             self._add(MessagePiece(call=call))
 

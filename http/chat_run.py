@@ -69,6 +69,15 @@ class ChatRun:
     def tokenizer(self) -> Tokenizer:
         return self.context.tokenizer
 
+    def renewed(self) -> Self:
+        """The same once more, for one that the engine has refused.
+
+        Raises:
+            PalladioError: it does not fit the engine any more.
+        """
+        with _client_names(self.chat):
+            return dataclasses.replace(self, stream=self.stream.renewed())
+
     async def start(self) -> OutputStream:
         """Its outputs as they come, the first of which is there.
 

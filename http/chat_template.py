@@ -29,7 +29,7 @@ QUICK_SECONDS = 0.02  # on the event loop
 MESSAGE_SIZE = 32  # characters that a message counts for, beside its own
 NUM_THREADS = 2  # for the others; those of everything else stay free
 
-_OURS = ("messages", "template", "seconds", "tools", "add_generation_prompt", "continue_final_message")
+_OURS = ("self", "messages", "template", "seconds", "tools", "add_generation_prompt", "continue_final_message")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,12 +51,16 @@ class ChatTemplate:
     """The template that this server uses: --chat-template, or else the tokenizer's own.
 
     Raises:
-        ConfigError: --chat-template names neither a readable file nor a built-in template.
+        ConfigError: --chat-template names neither a readable file nor a built-in template, or
+            --default-chat-template-kwargs holds what the server sets.
     """
 
     def __init__(self, config: HttpConfig) -> None:
         self._override = load_template(config.chat_template) if config.chat_template else None
         self._default_kwargs = config.template_kwargs
+        clash = sorted(set(_OURS) & self._default_kwargs.keys())
+        if clash:
+            raise ConfigError(f"--default-chat-template-kwargs must not hold {clash[0]!r}: the server sets it")
         self._facts: dict[str, TemplateFacts] = {}
         self._take_text: dict[str, bool] = {}
         self._threads = concurrent.futures.ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="chat-template")

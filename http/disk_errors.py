@@ -1,4 +1,4 @@
-"""A full disk, as the answer to the request that found it full."""
+"""Errors of the disk: whether an error is one, and a full disk as the answer to the request that found it full."""
 
 import contextlib
 import errno
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from palladio.http.errors import ErrorBody, HttpError
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_STATUS_FULL = 507
 
 
 @contextlib.contextmanager
@@ -28,6 +29,16 @@ def disk_errors() -> Iterator[None]:
         raise HttpError(_storage_full()) from error
 
 
+def is_of_disk(error: BaseException) -> bool:
+    """Whether this is the disk's fault, and may work later; of a group, whether all of it is."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_of_disk(one) for one in error.exceptions)
+    if isinstance(error, HttpError):
+        return error.body.status == _STATUS_FULL
+    # A defect shows as one of sqlite3's other errors; TimeoutError is an OSError by its class alone.
+    return isinstance(error, OSError | sqlite3.OperationalError) and not isinstance(error, TimeoutError)
+
+
 def _storage_full() -> ErrorBody:
     message = "the disk of --file-storage-path is full: make room on it, and send the request again"
-    return ErrorBody(507, message, code="storage_full")
+    return ErrorBody(_STATUS_FULL, message, code="storage_full")

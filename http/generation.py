@@ -80,6 +80,10 @@ class OutputStream:
             _start(context.engine, jobs[0], received) if len(jobs) == 1 else _merge(context.engine, jobs, received)
         )
 
+    def renewed(self) -> "OutputStream":
+        """The same, not yet started."""
+        return OutputStream(self._context, self._jobs, name=self._name, received=self._received, origin=self._origin)
+
     @property
     def n(self) -> int:
         """Of each prompt, where all have the same: everywhere but /generate."""

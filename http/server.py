@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import uvicorn
@@ -16,7 +16,6 @@ import uvloop
 from fastapi import FastAPI
 
 from palladio.http.app import create_app, create_observer, open_storage
-from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.config import HttpConfig
 from palladio.http.log_config import logging_config
 from palladio.http.observability_config import ObservabilityConfig
@@ -52,6 +51,18 @@ class ServableEngine(EngineClient, Protocol):
         ...
 
 
+class Worker(Protocol):
+    """Work of the server's own, beside requests."""
+
+    async def start(self) -> None:
+        """Takes up what the last server left."""
+        ...
+
+    async def stop(self) -> None:
+        """Leaves the rest to the next one."""
+        ...
+
+
 def serve(
     engine: ServableEngine, config: HttpConfig, observability: ObservabilityConfig = ObservabilityConfig()
 ) -> int:
@@ -76,14 +87,15 @@ async def serve_async(
     observer = create_observer(engine, config, observability)
     storage = open_storage(config)
     app = create_app(engine, config, observability, observer, storage)
-    worker: BatchWorker = app.state.batch_worker
+    workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)
     server = _Server(make_settings(app, config, observability.log_format, tls))
     stop = _Stop(asyncio.get_running_loop())
     with contextlib.closing(_listen(config)) as listener, stop.on_signals():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            await worker.start()
-            await _run_engine(engine, config, stop, worker)
+            for worker in workers:
+                await worker.start()
+            await _run_engine(engine, config, stop, workers)
         finally:
             server.should_exit = True
             server.force_exit = stop.count > 1
@@ -134,8 +146,8 @@ def _listen(config: HttpConfig) -> socket.socket:
     return listener
 
 
-async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop", worker: BatchWorker) -> None:
-    """Starts the engine, waits for the signal to stop, drains; lines of batches are left to the next server."""
+async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop", workers: Sequence[Worker]) -> None:
+    """Starts the engine, waits for the signal to stop, drains; what workers have to do is left to the next server."""
     await engine.start()
     ready = asyncio.create_task(engine.wait_ready())
     first = asyncio.create_task(stop.wait(1))
@@ -152,7 +164,8 @@ async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop",
     finally:
         ready.cancel()
         first.cancel()
-        await worker.stop()
+        for worker in workers:
+            await worker.stop()
         await _drain(engine, drain_timeout, stop)
 
 

@@ -18,6 +18,9 @@ from palladio.runtime.errors import ConfigError
 class Storage:
     """A folder that belongs to one server at a time.
 
+    It holds what people ask and are answered, so other users of the host are kept out: of a folder that is made here,
+    and else of all that is made in it. A folder that is there may hold more than this, and keeps its mode.
+
     Attributes:
         folder: where it is.
         files: its part for the contents of files.
@@ -33,9 +36,15 @@ class Storage:
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             try:
-                self.files.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.files.mkdir(mode=0o700, exist_ok=True)
+                _keep_private(self.files, 0o700)
                 stack.callback(_lock(folder).close)
-                self.database = Database(folder / "palladio.db", SCHEMA)
+                path = folder / "palladio.db"
+                path.touch(mode=0o600)  # SQLite gives its other files the mode of this one
+                for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+                    _keep_private(folder / name, 0o600)
+                self.database = Database(path, SCHEMA)
                 sync_folder(folder)
                 with contextlib.suppress(PermissionError):  # the parent may be somebody else's
                     sync_folder(folder.parent)
@@ -56,6 +65,12 @@ class Storage:
 
     def close(self) -> None:
         self._stack.close()
+
+
+def _keep_private(path: Path, mode: int) -> None:
+    """What an earlier version made with a wider mode; what is not there, or somebody else's, is left alone."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        path.chmod(mode)
 
 
 def _lock(folder: Path) -> IO[str]:

@@ -12,10 +12,12 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
-from palladio.runtime.template_sandbox import Meter, TemplateSandbox, current_meter, measure
+from palladio.runtime.template_meter import Meter, current_meter, measure, ticked
+from palladio.runtime.template_sandbox import TemplateSandbox
 
 MAX_SECONDS = 10.0
 MAX_TEMPLATES = 32  # compiled ones that are kept: a model has one or two, and a probe or two of its own
+_MAX_DATE = 1000  # characters of a date's format
 
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -131,31 +133,42 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > _MAX_DATE:
+        raise jinja2.TemplateRuntimeError(f"strftime_now takes a format of at most {_MAX_DATE} characters")
     return datetime.datetime.now().strftime(form)
 
 
 class _Dict:
     """`dict` as a function: no class, whose attributes could be read."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
+    def __call__(*args: Any, **kwargs: Any) -> dict[Any, Any]:  # the first one is the object: `dict(self=…)` is allowed
+        return dict(*map(_items, args[1:]), **kwargs)
 
     def fromkeys(self, keys: Any, value: Any = None) -> dict[Any, Any]:
-        return dict.fromkeys(keys, value)
+        return dict.fromkeys(ticked(keys), value)
 
 
 class _Namespace(Namespace):
     """`namespace`, whose attributes begin with no underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # the first one is the object: `namespace(self=…)` is allowed
-        attributes = dict(*args[1:], **kwargs)
+        attributes = dict(*map(_items, args[1:]), **kwargs)
         for name in attributes:
             _check_attribute(name)
         Namespace.__init__(args[0], attributes)
 
+    def __repr__(self) -> str:
+        """Not its values, which may be long as a text."""
+        return "<Namespace>"
+
     def __setitem__(self, name: str, value: Any) -> None:
         _check_attribute(name)
         super().__setitem__(name, value)
+
+
+def _items(value: Any) -> Any:
+    """What a dictionary is made of."""
+    return value if isinstance(value, dict) else ticked(value)
 
 
 def _check_attribute(name: object) -> None:

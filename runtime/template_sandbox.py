@@ -6,79 +6,37 @@ looked at in every turn of a loop, in every macro and for every item that a filt
 numbers much larger than what it gets is counted before it happens.
 """
 
-import contextvars
 import operator
 import re
-import time
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from jinja2 import TemplateRuntimeError, nodes
+from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.filters import do_indent
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_CHARACTERS: Final = 256 * 1024 * 1024  # that one rendering makes, everything in between included
-_MAX_WIDTH: Final = 100_000  # of padding and indentation
-_MAX_BITS: Final = 4096  # of a number
-_UNDISTURBED: Final = 0.05  # seconds of a rendering, before it lets others run half of the time
-_PAUSE: Final = 0.002  # seconds; without these, each turn of the event loop waits 5 ms for Python's lock
-_POINTER: Final = 8  # characters that an item of a list counts for
-
-_LARGE_NUMBER = re.compile(r"[0-9]{6}|\*|:[^{}]*\{")  # in a format: a width that is large, or given by a value
-_WIDTH_METHODS: Final = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs"))
-_WIDTH_FILTERS: Final = ("batch", "slice", "wordwrap")
-_TEXT_FILTERS: Final = (  # make a text of whatever they get
-    *("capitalize", "e", "escape", "forceescape", "lower", "pprint", "safe", "string", "striptags", "title", "trim"),
-    *("truncate", "upper", "urlencode", "urlize", "wordcount", "xmlattr"),
+from palladio.runtime.template_filters import bounded_filters, check_slow_text, check_widths, growth
+from palladio.runtime.template_meter import (
+    POINTER,
+    Meter,
+    RenderLimitExceededError,
+    current_meter,
+    measure,
+    size_as_text,
+    size_in_memory,
+    ticked,
 )
 
+_MAX_BITS: Final = 4096  # of a number
+_MANY: Final = 10_000  # items of a slice, from which on it counts
 
-class RenderLimitExceededError(TemplateRuntimeError):
-    """The message says what there was too much of."""
-
-
-class Meter:
-    """What one rendering may still use.
-
-    Args:
-        seconds: of time.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        begun = time.monotonic()
-        self._deadline = begun + seconds
-        self._next_pause = begun + _UNDISTURBED
-        self._left = MAX_CHARACTERS
-
-    def tick(self) -> None:
-        """Lets other threads run now and then, in a rendering that lasts.
-
-        Raises:
-            RenderLimitExceededError: the time is up.
-        """
-        now = time.monotonic()
-        if now > self._deadline:
-            raise RenderLimitExceededError(f"it takes longer than {self._seconds:g} seconds")
-        if now > self._next_pause:
-            time.sleep(_PAUSE)
-            self._next_pause = time.monotonic() + _PAUSE
-
-    def add(self, size: int) -> None:
-        """So many characters are made.
-
-        Raises:
-            RenderLimitExceededError: they are too many.
-        """
-        self._left -= size
-        if self._left < 0:
-            raise RenderLimitExceededError(f"it makes more than {MAX_CHARACTERS} characters, all steps together")
-
-
-current_meter: contextvars.ContextVar[Meter] = contextvars.ContextVar("current_meter")  # while something is rendered
+_LARGE_NUMBER = re.compile(r"[0-9]{6}|\*|:[^{}:]*\{")  # in a format: a width that is large, or given by a value
+_NUMBER = re.compile(r"[0-9]+")
+_WIDTH_METHODS: Final = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs"))
+_LINE_ENDS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_SPACES: Final = "".join(filter(str.isspace, map(chr, range(0x3001))))
 
 
 class _Code(CodeGenerator):
@@ -94,6 +52,12 @@ class _Code(CodeGenerator):
             self.write(", ")
         self.write("))")
 
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802 (jinja2's)
+        is_slice = isinstance(node.arg, nodes.Slice)
+        self.write("environment.count_slice(" if is_slice else "")
+        super().visit_Getitem(node, frame)
+        self.write(")" if is_slice else "")
+
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
     """Only to be used while `current_meter` is set."""
@@ -104,12 +68,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any) -> None:
         super().__init__(finalize=measure, **options)
         del self.globals["lipsum"]
-        self.filters |= {name: _with_bounded_numbers(self.filters[name]) for name in _WIDTH_FILTERS}
-        self.filters |= {name: _of_measured(self.filters[name]) for name in _TEXT_FILTERS}
-        self.filters["center"] = _center
-        self.filters["indent"] = _indent
-        self.filters["replace"] = _replace
-        self.filters["join"] = _counted_join(self.filters["join"])
+        self.filters |= bounded_filters(self.filters)
         self.filters["format"] = lambda value, *args, **kwargs: self._format(str(value), kwargs or args)
 
     @staticmethod
@@ -131,6 +90,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """Of the operator ~."""
         return "".join([str(measure(part)) for part in parts])
 
+    @staticmethod
+    def count_slice(part: Any) -> Any:
+        """Of a text or a list: short lists are not counted, as templates look at `messages[1:]` again and again."""
+        if isinstance(part, str) or (isinstance(part, list | tuple) and len(part) > _MANY):
+            current_meter.get().add(size_in_memory(part))
+        return part
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "+" and isinstance(left, str) and isinstance(right, str):  # most of what templates do
             current_meter.get().add(len(left) + len(right))
@@ -146,7 +112,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if isinstance(__obj, types.BuiltinMethodType) and isinstance(__obj.__self__, str):
             args = _check_method(__obj.__self__, __obj.__name__, args, meter)
         result = super().call(__context, __obj, *args, **kwargs)
-        meter.add(_size(result))
+        meter.add(size_in_memory(result))
         return result
 
     def call_filter(self, *args: Any, **kwargs: Any) -> Any:
@@ -159,14 +125,24 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None and _LARGE_NUMBER.search(value.__self__):
-            raise RenderLimitExceededError("it formats text with a width that is large or comes from a value")
-        return wrapped
+        if wrapped is None:
+            return None
+        text, formatted = value.__self__, wrapped
+
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            check_slow_text(len(text))
+            _count_widths(text)
+            current_meter.get().add(text.count("{") * size_as_text((args, kwargs)))
+            return formatted(*args, **kwargs)
+
+        return bounded
 
     def _format(self, text: str, values: Any) -> str:
-        if _LARGE_NUMBER.search(text):
-            raise RenderLimitExceededError("it formats text with a width that is large or comes from a value")
-        result: str = operator.mod(text, measure(values))
+        _count_widths(text)
+        size = size_as_text(values)
+        if isinstance(values, dict):  # each may be named several times
+            current_meter.get().add(text.count("%(") * size)
+        result: str = operator.mod(text, values)
         current_meter.get().add(len(result))
         return result
 
@@ -180,6 +156,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             loop.body.insert(0, nodes.ExprStmt(tick, lineno=loop.lineno))
             if loop.test is not None:
                 loop.test = nodes.And(tick, loop.test, lineno=loop.lineno)
+        calls: Iterator[nodes.Call | nodes.Filter | nodes.Test]
+        calls = template.find_all((nodes.Call, nodes.Filter, nodes.Test))
+        for call in calls:
+            if call.dyn_args is not None:  # *values: made a tuple before the call
+                call.dyn_args = nodes.Filter(call.dyn_args, "list", [], [], None, None, lineno=call.lineno)
         for macro in template.find_all(nodes.Macro):
             tick = nodes.EnvironmentAttribute("tick", lineno=macro.lineno)
             macro.body.insert(0, nodes.ExprStmt(tick, lineno=macro.lineno))
@@ -187,44 +168,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return template
 
 
-def measure(value: Any) -> Any:
-    """Gives the value back, having counted what it takes to write it as text.
-
-    A list of few bytes may be long as a text, when it holds another one many times, which holds a third many times.
-
-    Raises:
-        RenderLimitExceededError: too much.
-    """
-    meter = current_meter.get()
-    if isinstance(value, str):
-        meter.add(len(value))
-        return value
-    rest = [value]
-    while rest:
-        item = rest.pop()
-        meter.tick()
-        meter.add(len(item) if isinstance(item, str) else _POINTER)
-        if isinstance(item, dict):
-            rest += [*item.keys(), *item.values()]
-        elif isinstance(item, list | tuple):
-            rest += item
-    return value
-
-
-def _size(value: object) -> int:
-    if isinstance(value, str):
-        return len(value)
-    return _POINTER * len(value) if isinstance(value, list | tuple | dict) else 0
-
-
 def _size_of_result(operator: str, left: Any, right: Any) -> int:
     """Raises RenderLimitExceededError for numbers that are too large."""
     if operator == "+":
-        return _size(left) + _size(right)
+        return size_in_memory(left) + size_in_memory(right)
     if operator == "*":
         for value, times in ((left, right), (right, left)):
             if isinstance(value, str | list | tuple) and isinstance(times, int):
-                return _size(value) * max(times, 0)
+                return size_in_memory(value) * max(times, 0)
     if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
         bits = left.bit_length() + right.bit_length() if operator == "*" else left.bit_length() * abs(right)
         if bits > _MAX_BITS:
@@ -239,15 +190,18 @@ def _check_method(text: str, name: str, args: tuple[Any, ...], meter: Meter) -> 
         RenderLimitExceededError: the result would be too large.
     """
     if name in _WIDTH_METHODS:
-        _check_numbers(args)
+        check_widths(args)
         if name == "expandtabs":
-            meter.add(text.count("\t") * (args[0] if args and isinstance(args[0], int) else _POINTER))
+            meter.add(text.count("\t") * (args[0] if args and isinstance(args[0], int) else POINTER))
     elif name == "replace" and len(args) >= 2:
-        meter.add(_growth(text, args[0], args[1]))
+        meter.add(growth(text, args[0], args[1]))
     elif name == "join" and args:
-        items = list(args[0])
+        items = list(ticked(args[0]))
         meter.add(sum(map(len, filter(_is_text, items))) + len(text) * len(items))
         return (items, *args[1:])
+    elif name in ("split", "rsplit", "splitlines"):
+        separator = args[0] if args and name != "splitlines" else None
+        meter.add(2 * POINTER * _num_parts(text, _LINE_ENDS if name == "splitlines" else separator or _SPACES))
     elif name == "translate":
         raise RenderLimitExceededError("it calls translate, which may make text of any size")
     return args
@@ -257,62 +211,23 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _growth(text: str, old: object, new: object) -> int:
-    """Most characters that replacing adds to a text."""
-    if not isinstance(old, str) or not isinstance(new, str) or len(new) <= len(old):
-        return 0
-    return text.count(old) * (len(new) - len(old))
+def _num_parts(text: str, separator: object) -> int:
+    """At most. `_SPACES` and `_LINE_ENDS` are each a set of characters, other separators are what they are."""
+    if not isinstance(separator, str):
+        return 0  # which is an error
+    separators = separator if separator in (_SPACES, _LINE_ENDS) else (separator,)
+    return 1 + sum(map(text.count, separators))
 
 
-def _check_numbers(values: Iterable[object]) -> None:
-    if any(isinstance(value, int) and value > _MAX_WIDTH for value in values):
-        raise RenderLimitExceededError(f"it pads text to more than {_MAX_WIDTH} characters")
+def _count_widths(text: str) -> None:
+    """Counts what a format may pad.
 
-
-def _with_bounded_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    def bounded(*args: Any, **kwargs: Any) -> Any:
-        _check_numbers((*args, *kwargs.values()))
-        result = function(*args, **kwargs)
-        current_meter.get().add(_size(result))
-        return result
-
-    vars(bounded).update(vars(function))  # how jinja2 passes it the environment
-    return bounded
-
-
-def _of_measured(function: Callable[..., Any]) -> Callable[..., Any]:
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        for value in (*args, *kwargs.values()):
-            measure(value)
-        return function(*args, **kwargs)
-
-    vars(measured).update(vars(function))
-    return measured
-
-
-def _counted_join(function: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(context: Any, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
-        items = measure(list(value))
-        current_meter.get().add(len(str(measure(d))) * len(items))
-        return function(context, items, d, attribute)
-
-    vars(counted).update(vars(function))
-    return counted
-
-
-def _center(value: object, width: int = 80) -> str:
-    _check_numbers((width,))
-    return str(measure(value)).center(width)
-
-
-def _indent(value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    _check_numbers((width,))
-    text, prefix = str(measure(value)), " " * width if isinstance(width, int) else width
-    current_meter.get().add(len(prefix) * (text.count("\n") + 2))
-    return do_indent(text, prefix, first, blank)
-
-
-def _replace(value: object, old: object, new: object, count: int | None = None) -> str:
-    text, old, new = str(measure(value)), str(measure(old)), str(measure(new))
-    current_meter.get().add(_growth(text, old, new))
-    return text.replace(old, new, -1 if count is None else count)
+    Raises:
+        RenderLimitExceededError: too much, or nobody knows.
+    """
+    if _LARGE_NUMBER.search(text):
+        raise RenderLimitExceededError("it formats text with a width that is large or comes from a value")
+    meter = current_meter.get()
+    for number in _NUMBER.finditer(text):
+        meter.tick()
+        meter.add(int(number[0]))

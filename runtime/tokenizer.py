@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from palladio.runtime.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
 from palladio.runtime.errors import ConfigError, InvalidRequestError, RenderLimitError
-from palladio.runtime.template_sandbox import RenderLimitExceededError
+from palladio.runtime.template_meter import RenderLimitExceededError
 
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
 _SPACE_MARK = "▁"

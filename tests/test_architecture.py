@@ -57,6 +57,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "http/batches/batch_worker.py:BatchWorker._drive": "a batch",
     "http/batches/line_runner.py:LineRunner._ask": "a request, which is a line of a batch",
     "http/responses/background_responses.py:BackgroundResponses._run": "a request whose answer has gone out",
+    "http/responses/unfinished_responses.py:UnfinishedResponses._prepare": "a request whose answer has gone out",
     "http/middleware.py:RequestBorder.__call__": "a request",
     "http/sse.py:EventStream._run": "a request whose status has gone out",
     "runtime/async_engine.py:AsyncEngine._launch": "the engine's start",

@@ -8,6 +8,8 @@ import orjson
 from palladio.http.answer_blocks import Block, BlockWriter
 from palladio.http.chat_run import ChatRun
 from palladio.http.errors import ErrorBody
+from palladio.http.nesting import read_json
+from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.outputs import TokenLogprob
 
 _DELTAS: Mapping[str, tuple[str, str]] = {  # kind of a block → type of its deltas, and where their text is
@@ -98,8 +100,15 @@ def _content(block: Block) -> dict[str, Any]:
             return {"type": "text", "text": block.text}
         case _:
             assert block.call is not None
-            given = orjson.loads(block.text) if block.text else {}
-            return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": given}
+            return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": _input(block.text)}
+
+
+def _input(arguments: str) -> Any:
+    """Of a call; empty where the model wrote what JSON cannot say, such as NaN, or what is nested too deeply."""
+    try:
+        return read_json(arguments, "arguments") if arguments else {}
+    except InvalidRequestError:
+        return {}
 
 
 def _event(name: str, **fields: Any) -> bytes:

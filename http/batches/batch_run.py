@@ -15,7 +15,14 @@ from palladio.http.batches.endpoints import Endpoint, find_endpoint
 from palladio.http.batches.line_runner import EngineGate, LineRunner
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.context import Context
-from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, FileStore, NewFile, StoredFile
+from palladio.http.files.file_store import (
+    RESULT_PREFIX,
+    RESULT_PURPOSE,
+    FileStore,
+    NewFile,
+    StoredFile,
+    discarded_on_failure,
+)
 
 MAX_ERRORS = 100  # that a failed batch lists
 
@@ -58,7 +65,7 @@ class BatchRun:
     async def run(self) -> None:
         """
         Raises:
-            OSError, sqlite3.Error: such as a full disk, also in groups. It may be run again.
+            OSError, sqlite3.Error, HttpError: such as a full disk, also in groups. It may be run again.
         """
         batch = await self.store.get(self.batch_id)
         while batch.status in LIVE:
@@ -130,7 +137,8 @@ class BatchRun:
         buffer = ResultBuffer(self.store, batch.id)
 
         async def answer(line: Line) -> None:
-            buffer.add(await runner.run(line))
+            # A fault that its validation did not find: --max-request-bytes was higher then.
+            buffer.add(await runner.run(line) if line.fault is None else faulty(line, line.fault))
 
         async with buffer.writing(), asyncio.TaskGroup() as group, self._unfinished(batch, endpoint) as lines:
             async for line in lines:
@@ -179,14 +187,11 @@ class BatchRun:
             await self._skip_rest(batch, endpoint, *_CANCELLED)
         has_results = batch.in_progress_at is not None
         made: list[NewFile] = []
-        try:
+        with discarded_on_failure(made):
             output = await self._write(batch, succeeded=True, made=made) if has_results else None
             errors = await self._write(batch, succeeded=False, made=made) if has_results else None
+        with discarded_on_failure(made, but_not_on_cancel=True):
             batch, contents = await self.store.end(batch.id, output, errors)
-        except BaseException:
-            for new in made:
-                new.discard()
-            raise
         await self.files.drop(contents)
         return batch
 

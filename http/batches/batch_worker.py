@@ -1,15 +1,17 @@
 """BatchWorker: runs all batches that have not ended, each in a task of its own."""
 
 import asyncio
+import itertools
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from palladio.http.batches.batch_run import BatchRun, Turns
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.line_runner import EngineGate
 from palladio.http.context import Context
+from palladio.http.disk_errors import is_of_disk
 from palladio.http.files.file_store import FileStore
 
 MAX_VALIDATING, MAX_ANSWERING = 2, 8  # batches at a time
@@ -35,7 +37,7 @@ class BatchWorker:
         self._store = store
         self._now = now
         self._turns = Turns(EngineGate(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING))
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # the last one runs, those before it are ending
         self._keeper: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._is_started = self._is_stopped = False
@@ -60,26 +62,33 @@ class BatchWorker:
         server does it."""
         if self._is_stopped:
             return
-        before = self._tasks.get(batch_id)
-        task = self._tasks[batch_id] = asyncio.create_task(self._drive(batch_id, before))
+        tasks = self._tasks.setdefault(batch_id, [])
+        if tasks:
+            tasks[-1].cancel()
+        # It waits for all of them: the last may have been cancelled while it waited for the others.
+        task = asyncio.create_task(self._drive(batch_id, tuple(tasks)))
+        tasks.append(task)
         task.add_done_callback(lambda done: self._forget(batch_id, done))
 
     async def stop(self) -> None:
         """Drops what is under way; lines that are with the engine are aborted, and run again later."""
         self._is_stopped = True
-        tasks = [*self._tasks.values(), *([self._keeper] if self._keeper else [])]
+        tasks = [*itertools.chain.from_iterable(self._tasks.values()), *([self._keeper] if self._keeper else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _forget(self, batch_id: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(batch_id) is task:
+        tasks = self._tasks[batch_id]
+        tasks.remove(task)
+        if not tasks:
             del self._tasks[batch_id]
 
-    async def _drive(self, batch_id: str, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            before.cancel()
-            await asyncio.wait([before])
+    async def _drive(self, batch_id: str, before: Sequence[asyncio.Task[None]]) -> None:
+        if before:
+            await asyncio.wait(before)
+        task = asyncio.current_task()
+        assert task is not None
         run = BatchRun(self._context, self._files, self._store, self._turns, self._now, batch_id)
         pause = _FIRST_PAUSE
         while True:
@@ -87,10 +96,12 @@ class BatchWorker:
                 await run.run()
                 return
             except Exception as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if self._is_stopped or self._tasks[batch_id][-1] is not task:
                     return  # an error on the way out has taken the place of the CancelledError
-                trace = None if _is_of_disk(error) else error
+                while task.cancelling():  # Before Python 3.13 a TaskGroup that fails while it ends leaves one behind,
+                    task.uncancel()  # and the next one would raise CancelledError for its errors.
+                # Of a full disk, whoever reads the log needs no traceback.
+                trace = None if is_of_disk(error) else error
                 message = "batch %s cannot go on, and is tried again in %.0f s: %s"
                 logger.error(message, batch_id, pause, _first(error), exc_info=trace)
             await asyncio.sleep(pause)
@@ -103,13 +114,6 @@ class BatchWorker:
             except (OSError, sqlite3.Error):
                 logger.exception("expired files could not be removed")
             await asyncio.sleep(_EXPIRE_INTERVAL)
-
-
-def _is_of_disk(error: Exception) -> bool:
-    """Such as that it is full: whoever reads the log needs no traceback."""
-    if isinstance(error, ExceptionGroup):
-        return all(_is_of_disk(one) for one in error.exceptions)
-    return isinstance(error, OSError | sqlite3.Error)
 
 
 def _first(error: Exception) -> Exception:

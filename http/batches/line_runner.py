@@ -12,6 +12,7 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import Endpoint
 from palladio.http.call import Call
 from palladio.http.context import Context
+from palladio.http.disk_errors import is_of_disk
 from palladio.http.errors import ErrorBody, HttpError, error_body, internal_error
 from palladio.runtime.errors import (
     EngineDeadError,
@@ -79,7 +80,11 @@ class LineRunner:
     crashes: dict[int, int]
 
     async def run(self, line: Line) -> LineResult:
-        """Waits while the engine is not there, or has no room."""
+        """Waits while the engine is not there, or has no room.
+
+        Raises:
+            OSError, sqlite3.OperationalError, HttpError: the answer cannot be stored, as on a full disk.
+        """
         request_id = f"{self.batch.id}-req_{line.number}"
         while True:
             await self.gate.wait_ready()
@@ -105,9 +110,11 @@ class LineRunner:
             response = await self.endpoint.run(self.context, call, line.body)
         except (EngineDeadError, EngineNotReadyError, OverloadedError, RequestAbortedError):
             raise
-        except (PalladioError, HttpError) as error:
-            return refused(line, error_body(error), request_id)
-        except Exception:
+        except Exception as error:
+            if is_of_disk(error):
+                raise  # the batch waits until the disk is well again
+            if isinstance(error, PalladioError | HttpError):
+                return refused(line, error_body(error), request_id)
             logger.exception("error %s in a line of a batch", request_id)
             return refused(line, internal_error(request_id), request_id)
         return answered(line, response.status_code, request_id, bytes(response.body))

@@ -11,7 +11,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -112,6 +112,24 @@ class NewFile:
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the rest of its buffer may have no room on the disk
             self._file.close()
+
+
+@contextlib.contextmanager
+def discarded_on_failure(files: Sequence[NewFile], *, but_not_on_cancel: bool = False) -> Iterator[None]:
+    """Discards them if what is done within fails.
+
+    Args:
+        files: those that are there when it fails.
+        but_not_on_cancel: for the transaction that makes them known. It goes on without its caller, and would name
+            files that are gone; if it fails in the end, they are leftovers, which the next start removes.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not (but_not_on_cancel and isinstance(error, asyncio.CancelledError)):
+            for new in files:
+                new.discard()
+        raise
 
 
 class FileStore:

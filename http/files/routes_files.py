@@ -11,7 +11,14 @@ from starlette.responses import StreamingResponse
 from palladio.http.context import Context
 from palladio.http.disk_errors import disk_errors
 from palladio.http.errors import HttpError
-from palladio.http.files.file_store import INPUT_PREFIX, PURPOSES, RESULT_PREFIX, FileStore, file_not_found
+from palladio.http.files.file_store import (
+    INPUT_PREFIX,
+    PURPOSES,
+    RESULT_PREFIX,
+    FileStore,
+    discarded_on_failure,
+    file_not_found,
+)
 from palladio.http.files.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
 from palladio.http.object_ids import position_after
 from palladio.http.paging import page
@@ -81,15 +88,13 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
 
 async def _upload(request: Request, store: FileStore, max_bytes: int) -> dict[str, Any]:
     upload = await read_upload(request, store, max_bytes)
-    try:
+    with discarded_on_failure([upload.new]):
         await asyncio.to_thread(upload.new.seal)
         file = store.describe(
             upload.new, purpose=upload.purpose, filename=upload.filename, expires_after=upload.expires_after
         )
+    with discarded_on_failure([upload.new], but_not_on_cancel=True):
         await store.add(file)
-    except BaseException:
-        upload.new.discard()
-        raise
     return file.as_dict()
 
 

@@ -3,25 +3,29 @@
 import asyncio
 import dataclasses
 import logging
+import sqlite3
 import uuid
 
 from palladio.http.chat_run import ChatRun
+from palladio.http.disk_errors import disk_errors
 from palladio.http.errors import HttpError, error_body, internal_error
 from palladio.http.responses.event_log import EventLog
-from palladio.http.responses.response_events import ResponseEvents
+from palladio.http.responses.response_events import ResponseEvents, unmade_events
 from palladio.http.responses.response_items import Response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.runtime.engine_client import EngineClient
-from palladio.runtime.errors import PalladioError
+from palladio.runtime.errors import OverloadedError, PalladioError
 
 logger = logging.getLogger(__name__)
 
 _UNENDED = ("queued", "in_progress")
+_FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds before one that the disk did not take is stored again
+_PATIENCE = 1.0  # seconds that whoever cancels one waits until it is stored
 
 
 @dataclasses.dataclass(slots=True)
 class RunningResponse:
-    """One that has not ended.
+    """One that has not ended, or that the disk has not taken yet.
 
     Attributes:
         events: its writer, which has it as far as it is.
@@ -42,43 +46,42 @@ class BackgroundResponses:
         self._engine = engine
         self._store = store
         self._running: dict[str, RunningResponse] = {}
-        self._has_claimed = False
+        self._is_stopped = False
 
-    def claim_unfinished(self) -> bool:
-        """Whether it falls to the caller to start what an earlier server left in the store: once."""
-        is_first, self._has_claimed = not self._has_claimed, True
-        return is_first
-
-    def give_back_claim(self) -> None:
-        """The next one who asks may try again."""
-        self._has_claimed = False
-
-    def start(self, run: ChatRun, events: ResponseEvents) -> RunningResponse:
-        """Args: events: of a response that is in the store."""
+    def start(self, run: ChatRun, events: ResponseEvents, *, waits: bool = False) -> RunningResponse:
+        """
+        Args:
+            events: of a response that is in the store.
+            waits: while the engine has no room for it; else it fails.
+        """
         log = EventLog()
         log.add(events.queue())
-        name = run.name
-        running = RunningResponse(events, log, asyncio.create_task(self._run(run, events, log)))
-        self._running[name] = running
-        running.task.add_done_callback(lambda _: self._running.pop(name, None))
-        return running
+        return self._keep(run.name, events, log, asyncio.create_task(self._run(run, events, log, waits=waits)))
+
+    def stop(self) -> None:
+        """The server ends: what it does not finish any more is left to the next one."""
+        self._is_stopped = True
 
     def find(self, response_id: str) -> RunningResponse | None:
         return self._running.get(response_id)
 
-    async def cancel(self, response_id: str) -> Response | None:
-        """Ends one early, and returns it; None: it does not run."""
+    async def cancel(self, response_id: str) -> Response:
+        """Ends one early, whether it runs or is only in the store, and returns it; one that has ended stays as it is.
+
+        Raises:
+            HttpError: there is none; or the disk is full.
+        """
         running = self._running.get(response_id)
         if running is None:
-            return None
+            return await self._cancel_stored(response_id)
         response = running.events.response
-        if response["status"] not in _UNENDED:
-            await asyncio.wait((running.task,))  # it is being stored
-            return response
-        await _stop(running)
+        if response["status"] in _UNENDED:
+            await _stop(running)
         if response["status"] in _UNENDED:  # nobody else has cancelled it meanwhile
             running.events.end("cancelled")
-            await self._finish(running.events, running.log)
+            storing = asyncio.create_task(self._finish(running.events, running.log))
+            self._keep(response_id, running.events, running.log, storing)
+            await asyncio.wait((storing,), timeout=_PATIENCE)
         return response
 
     async def drop(self, response_id: str) -> None:
@@ -88,25 +91,70 @@ class BackgroundResponses:
             await _stop(running)
             running.log.close()
 
-    async def _run(self, run: ChatRun, events: ResponseEvents, log: EventLog) -> None:
+    def _keep(
+        self, response_id: str, events: ResponseEvents, log: EventLog, task: asyncio.Task[None]
+    ) -> RunningResponse:
+        """Until the task is done."""
+        running = self._running[response_id] = RunningResponse(events, log, task)
+        task.add_done_callback(lambda _: self._running.pop(response_id, None))
+        return running
+
+    async def _cancel_stored(self, response_id: str) -> Response:
+        stored = await self._store.get(response_id)
+        if stored.request is None:
+            return stored.response
+        response = stored.response | {"status": "cancelled"}
+        with disk_errors():
+            await self._store.finish(StoredResponse(response, None, unmade_events(response)))
+        return response
+
+    async def _run(self, run: ChatRun, events: ResponseEvents, log: EventLog, *, waits: bool) -> None:
         try:
-            await run.feed(lambda output: log.add(events.write(output)))
+            await self._feed(run, events, log, waits=waits)
         except (PalladioError, HttpError) as exc:
             log.add(events.fail(error_body(exc)))
         except Exception:  # the client has its answer: this is the request's border
             error_id = uuid.uuid4().hex
             logger.exception("error %s in response %s", error_id, run.name)
             log.add(events.fail(internal_error(error_id)))
-        if self._engine.state in ("draining", "dead") and events.response["status"] in ("failed", "cancelled"):
-            log.close()  # it ends with the server: the request stays in the store, to be made again
+        if self._ends_with_server and events.response["status"] in ("failed", "cancelled"):
+            log.close()  # the request stays in the store, to be made again
         else:
             await self._finish(events, log)
 
+    @property
+    def _ends_with_server(self) -> bool:
+        """What ends now may have ended because the server does. An engine that has died by itself is no such reason:
+        the response may be what it died of, and would be the next one's end as well."""
+        return self._is_stopped or self._engine.state == "draining"
+
+    async def _feed(self, run: ChatRun, events: ResponseEvents, log: EventLog, *, waits: bool) -> None:
+        while True:
+            try:
+                return await run.feed(lambda output: log.add(events.write(output)))
+            except OverloadedError as error:
+                if not waits or events.response["status"] != "queued" or self._ends_with_server:
+                    raise
+                await asyncio.sleep(error.retry_after)
+            run = run.renewed()
+
     async def _finish(self, events: ResponseEvents, log: EventLog) -> None:
+        """Stores it, however long the disk does not take it. Whoever follows it does not wait for that."""
         if events.response["status"] != "failed":
             log.add(events.close())
-        await self._store.finish(StoredResponse(events.response, None, log.content))
-        log.close()
+        stored = StoredResponse(events.response, None, log.content)
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._store.finish(stored)
+                return
+            except (OSError, sqlite3.Error) as error:
+                message = "response %s could not be stored, which is tried again in %.0f s: %s"
+                logger.error(message, stored.id, pause, error)
+            finally:
+                log.close()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
 
 
 async def _stop(running: RunningResponse) -> None:

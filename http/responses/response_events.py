@@ -151,9 +151,21 @@ class ResponseEvents(BlockWriter):
         return self._event(name, response=self.response)
 
     def _event(self, name: str, **fields: Any) -> bytes:
-        data = orjson.dumps({"type": name, "sequence_number": self._sequence_number, **fields})
+        event = _event(name, self._sequence_number, fields)
         self._sequence_number += 1
-        return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+        return event
+
+
+def unmade_events(response: Response) -> bytes:
+    """All events of one in the background that ended before the engine had it."""
+    queued = response | {"status": "queued", "error": None}
+    told = [("response.created", queued), ("response.queued", queued), (_TERMINAL[response["status"]], response)]
+    return b"".join(_event(name, number, {"response": shown}) for number, (name, shown) in enumerate(told))
+
+
+def _event(name: str, number: int, fields: Mapping[str, Any]) -> bytes:
+    data = orjson.dumps({"type": name, "sequence_number": number, **fields})
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
 _EVENTS: Mapping[str, str] = {

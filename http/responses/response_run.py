@@ -1,25 +1,19 @@
 """ResponseRun: one request to /v1/responses on the engine, and what is kept of it."""
 
 import dataclasses
-import logging
-from typing import Any, Self
+from typing import Self
 
 from palladio.http.call import Call
 from palladio.http.chat_run import ChatRun
 from palladio.http.context import Context
 from palladio.http.disk_errors import disk_errors
-from palladio.http.errors import HttpError, error_body
 from palladio.http.object_ids import new_id
-from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_events import ResponseEvents
 from palladio.http.responses.response_items import Item, input_items, referenced_ids
-from palladio.http.responses.response_object import new_response, response_error
+from palladio.http.responses.response_object import new_response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
-from palladio.runtime.errors import OverloadedError, PalladioError
-
-logger = logging.getLogger(__name__)
 
 ROUTE = "/v1/responses"
 
@@ -91,36 +85,3 @@ async def conversation_of(store: ResponseStore, body: InputTokensRequest, respon
         if name not in found:
             raise not_found(name, "input")
     return Conversation(earlier, input_items(body.input, found, response_id))
-
-
-async def resume(context: Context, store: ResponseStore, background: BackgroundResponses) -> None:
-    """Makes again what a server before this one left unfinished; later, if the engine is not ready yet.
-
-    Raises:
-        HttpError: the disk is full.
-    """
-    if context.engine.state != "ready" or not background.claim_unfinished():
-        return
-    for stored in await store.unfinished():
-        if background.find(stored.id) is None:
-            await _make_again(context, store, background, stored)
-
-
-async def _make_again(
-    context: Context, store: ResponseStore, background: BackgroundResponses, stored: StoredResponse
-) -> None:
-    call = Call(stored.id, ROUTE, stored.id)
-    try:
-        body = ResponseRequest.parse(stored.request)
-        again = await ResponseRun.prepare(context, call, body, store, stored.id)
-    except OverloadedError:
-        background.give_back_claim()  # the engine stopped being ready
-        return
-    except (PalladioError, HttpError) as error:
-        logger.warning("response %s cannot be made again: %s", stored.id, error)
-        failed: dict[str, Any] = {"status": "failed", "error": response_error(error_body(error))}
-        with disk_errors():
-            await store.finish(StoredResponse(stored.response | failed))
-        return
-    again.events.response["created_at"] = stored.response["created_at"]
-    background.start(again.run, again.events)

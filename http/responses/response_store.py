@@ -16,8 +16,10 @@ CREATE TABLE IF NOT EXISTS responses (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     previous TEXT,
+    status TEXT NOT NULL,
     response BLOB NOT NULL,
     request BLOB,
+    attempts INTEGER NOT NULL DEFAULT 0,
     events BLOB
 ) STRICT;
 CREATE INDEX IF NOT EXISTS unfinished_responses ON responses (number) WHERE request IS NOT NULL;
@@ -33,13 +35,13 @@ CREATE INDEX IF NOT EXISTS response_items_by_id ON response_items (id);
 """
 
 _CHAIN = """
-WITH RECURSIVE chain (id, previous, response, depth) AS (
-    SELECT id, previous, response, 0 FROM responses WHERE id = ?
+WITH RECURSIVE chain (id, previous, status, depth) AS (
+    SELECT id, previous, status, 0 FROM responses WHERE id = ?
     UNION ALL
-    SELECT older.id, older.previous, older.response, depth + 1
+    SELECT older.id, older.previous, older.status, depth + 1
     FROM responses AS older JOIN chain ON older.id = chain.previous
 )
-SELECT id, previous, response FROM chain ORDER BY depth DESC
+SELECT id, previous, status FROM chain ORDER BY depth DESC
 """
 
 
@@ -50,11 +52,13 @@ class StoredResponse:
         response: as it is answered.
         request: its body, as long as it is one in the background that has not ended; else None.
         events: of one in the background that has ended; else None.
+        attempts: to make it again, of one in the background that has not ended; see `take_up`.
     """
 
     response: Response
     request: dict[str, Any] | None = None
     events: bytes | None = None
+    attempts: int = 0
 
     @property
     def id(self) -> str:
@@ -74,7 +78,7 @@ class ResponseStore:
         await self._database.run(lambda connection: _insert(connection, stored, items, self._limit))
 
     async def finish(self, stored: StoredResponse) -> bool:
-        """What became of one that was added before it ended; False: it has been deleted meanwhile."""
+        """What became of one that was added before it ended; False: it has been deleted or finished meanwhile."""
         return await self._database.run(lambda connection: _finish(connection, stored))
 
     async def get(self, response_id: str) -> StoredResponse:
@@ -113,11 +117,16 @@ class ResponseStore:
         wanted = tuple(dict.fromkeys(ids))
         return await self._database.run(lambda connection: _items(connection, wanted)) if wanted else {}
 
-    async def unfinished(self) -> list[StoredResponse]:
+    async def unfinished(self) -> list[str]:
         """Those in the background that a server left before they ended, oldest first."""
-        statement = "SELECT * FROM responses WHERE request IS NOT NULL ORDER BY number"
+        statement = "SELECT id FROM responses WHERE request IS NOT NULL ORDER BY number"
         rows = await self._database.run(lambda connection: connection.execute(statement).fetchall())
-        return [_stored(row) for row in rows]
+        return [row["id"] for row in rows]
+
+    async def take_up(self, response_id: str) -> StoredResponse | None:
+        """One that is unfinished, to make it again, which is counted; None: it has been deleted or finished."""
+        row = await self._database.run(lambda connection: _take_up(connection, response_id))
+        return None if row is None else _stored(row)
 
 
 def not_found(response_id: str, param: str = "response_id") -> HttpError:
@@ -129,8 +138,11 @@ def _insert(connection: sqlite3.Connection, stored: StoredResponse, items: Seque
     response = stored.response
     request = None if stored.request is None else orjson.dumps(stored.request)
     connection.execute(
-        "INSERT INTO responses (id, previous, response, request, events) VALUES (?, ?, ?, ?, ?)",
-        (stored.id, response["previous_response_id"], orjson.dumps(response), request, stored.events),
+        "INSERT INTO responses (id, previous, status, response, request, events) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            *(stored.id, response["previous_response_id"], response["status"]),
+            *(orjson.dumps(response), request, stored.events),
+        ),
     )
     _insert_items(connection, stored.id, items, is_output=False)
     _insert_items(connection, stored.id, response["output"], is_output=True)
@@ -142,8 +154,11 @@ def _insert(connection: sqlite3.Connection, stored: StoredResponse, items: Seque
 
 def _finish(connection: sqlite3.Connection, stored: StoredResponse) -> bool:
     found = connection.execute(
-        "UPDATE responses SET response = ?, request = NULL, events = ? WHERE id = ?",
-        (orjson.dumps(stored.response), stored.events, stored.id),
+        """
+        UPDATE responses SET status = ?, response = ?, request = NULL, events = ?
+        WHERE id = ? AND request IS NOT NULL
+        """,
+        (stored.response["status"], orjson.dumps(stored.response), stored.events, stored.id),
     )
     if found.rowcount:
         _insert_items(connection, stored.id, stored.response["output"], is_output=True)
@@ -157,6 +172,15 @@ def _insert_items(connection: sqlite3.Connection, response_id: str, items: Seque
     )
 
 
+def _take_up(connection: sqlite3.Connection, response_id: str) -> sqlite3.Row | None:
+    unfinished = "id = ? AND request IS NOT NULL"
+    connection.execute(f"UPDATE responses SET attempts = attempts + 1 WHERE {unfinished}", (response_id,))
+    row: sqlite3.Row | None = connection.execute(
+        f"SELECT * FROM responses WHERE {unfinished}", (response_id,)
+    ).fetchone()
+    return row
+
+
 def _row(connection: sqlite3.Connection, response_id: str) -> sqlite3.Row:
     row: sqlite3.Row | None = connection.execute("SELECT * FROM responses WHERE id = ?", (response_id,)).fetchone()
     if row is None:
@@ -166,7 +190,7 @@ def _row(connection: sqlite3.Connection, response_id: str) -> sqlite3.Row:
 
 def _stored(row: sqlite3.Row) -> StoredResponse:
     request = None if row["request"] is None else orjson.loads(row["request"])
-    return StoredResponse(orjson.loads(row["response"]), request, row["events"])
+    return StoredResponse(orjson.loads(row["response"]), request, row["events"], row["attempts"])
 
 
 def _input_items(connection: sqlite3.Connection, response_id: str) -> list[Item]:
@@ -185,9 +209,8 @@ def _conversation(connection: sqlite3.Connection, response_id: str, param: str) 
         raise not_found(chain[0]["previous"], param)
     items: list[Item] = []
     for row in chain:
-        status = orjson.loads(row["response"])["status"]
-        if status not in ("completed", "incomplete"):
-            message = f"{param}: {row['id']} has no answer to go on from, its status is {status}"
+        if row["status"] not in ("completed", "incomplete"):
+            message = f"{param}: {row['id']} has no answer to go on from, its status is {row['status']}"
             raise HttpError(ErrorBody(400, message, param))
         statement = "SELECT item FROM response_items WHERE response = ? ORDER BY is_output, position"
         items += [orjson.loads(found["item"]) for found in connection.execute(statement, (row["id"],))]

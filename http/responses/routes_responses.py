@@ -11,25 +11,27 @@ from palladio.http.body import JsonBody, describe_body
 from palladio.http.call import Call
 from palladio.http.chat_job import ChatJob
 from palladio.http.context import Context
+from palladio.http.disk_errors import disk_errors
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.event_log import split_events
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import ResponseChat
-from palladio.http.responses.response_run import ResponseRun, conversation_of, resume
+from palladio.http.responses.response_run import ResponseRun, conversation_of
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
+from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.sse import HEADERS, EventStream
-from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100
 
 
-def responses_router(context: Context) -> APIRouter:
+def responses_router(
+    context: Context, store: ResponseStore, background: BackgroundResponses, unfinished: UnfinishedResponses
+) -> APIRouter:
     router = APIRouter()
-    store = ResponseStore(context.storage.database, context.config.max_stored_responses)
-    background = BackgroundResponses(context.engine, store)
 
     async def find(response_id: str) -> StoredResponse:
-        await resume(context, store, background)
+        await unfinished.start()
         return await store.get(response_id)
 
     @router.post("/v1/responses", openapi_extra=describe_body(ResponseRequest), response_model=None)
@@ -37,6 +39,7 @@ def responses_router(context: Context) -> APIRouter:
         request: Request, body: Annotated[ResponseRequest, Depends(JsonBody(ResponseRequest))]
     ) -> Response:
         if body.background:
+            await unfinished.start()
             return await _start(context, Call.of(request), body, store, background)
         return await complete_response(context, Call.of(request), body)
 
@@ -62,6 +65,8 @@ def responses_router(context: Context) -> APIRouter:
         first = 0 if starting_after is None else starting_after + 1
         if running is not None:
             return _events(running.log.follow(first))
+        if stored.request is not None:
+            raise OverloadedError(f"{response_id} was left by an earlier server, and waits to be made again")
         if stored.events is None:
             message = "only responses with background: true keep their events; leave out stream"
             raise InvalidRequestError(message, param="stream")
@@ -70,8 +75,10 @@ def responses_router(context: Context) -> APIRouter:
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str) -> dict[str, Any]:
         await find(response_id)
+        unfinished.withdraw(response_id)
         await background.drop(response_id)
-        await store.delete(response_id)
+        with disk_errors():
+            await store.delete(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post("/v1/responses/{response_id}/cancel", response_model=None)
@@ -80,7 +87,8 @@ def responses_router(context: Context) -> APIRouter:
         stored = await find(response_id)
         if not stored.response["background"]:
             raise InvalidRequestError("only responses with background: true can be cancelled", param="response_id")
-        return _json(await background.cancel(response_id) or (await store.get(response_id)).response)
+        unfinished.withdraw(response_id)
+        return _json(await background.cancel(response_id))
 
     @router.get("/v1/responses/{response_id}/input_items")
     async def input_items(
@@ -105,7 +113,15 @@ async def complete_response(context: Context, call: Call, body: ResponseRequest)
     if body.background:
         raise InvalidRequestError("background: true is not possible here; leave it out", param="background")
     store = ResponseStore(context.storage.database, context.config.max_stored_responses)
-    response = await ResponseRun.prepare(context, call, body, store)
+    response_id = None
+    if call.is_background:  # a line of a batch
+        if not body.store:  # lines by the thousand would take the place of everybody's conversations
+            body = body.model_copy(update={"store": False})
+        else:  # a line that is run again takes the place of what it stored
+            response_id = f"resp_{call.request_id}"
+            with disk_errors():
+                await store.delete(response_id)
+    response = await ResponseRun.prepare(context, call, body, store, response_id)
     if body.stream:
         with response.chat.client_paths:
             stream = await response.run.start()
@@ -121,7 +137,6 @@ async def _start(
 ) -> Response:
     if body.store is False:
         raise InvalidRequestError("background: true needs store, or nobody could ask for the answer", param="store")
-    await resume(context, store, background)
     response = await ResponseRun.prepare(context, call.detached(), body, store)
     await response.save()
     first = _json(response.events.response)

@@ -47,6 +47,6 @@ class KeyAuth:
         given = [bearer] if scheme.lower() == "bearer" else []
         given += [headers["x-api-key"]] if "x-api-key" in headers else []
         known = (self._admin_keys,) if is_control else (self._keys, self._admin_keys)
-        raw = [key.strip().encode("latin-1") for key in given]  # as the header's bytes came in
+        raw = [key.strip(" \t").encode("latin-1") for key in given]  # as the header's bytes came in, 0xA0 among them
         matches = [keys.accept(key) for keys in known for key in raw]  # all of them: constant time
         return any(matches)

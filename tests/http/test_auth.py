@@ -65,6 +65,13 @@ def test_schemes_and_keys_that_are_unusual(serve) -> None:
     assert status(url, authorization="Bearer wrong", x_api_key="schlüssel".encode()) == 200  # one of two will do
 
 
+@pytest.mark.parametrize("key", ["passà", "voilà passé Å", "\u3045", "\u0440\u0405"])  # with bytes 0xA0 and 0x85
+def test_keys_whose_last_bytes_latin_1_would_call_spaces(serve, key: str) -> None:
+    url = serve(api_key=key)
+    assert status(url, authorization=b"Bearer   " + key.encode()) == status(url, x_api_key=key.encode()) == 200
+    assert status(url, x_api_key=key.encode()[:-1]) == 401
+
+
 def all_routes(engine: FakeEngine) -> Iterator[tuple[str, str]]:
     for path, methods in create_app(engine, HttpConfig()).openapi()["paths"].items():
         yield from ((method.upper(), path) for method in methods)

@@ -38,8 +38,8 @@ from tests.http.batch_files import ENDED, chat_line, jsonl
 class Server:
     """What a server has of batches, on a storage."""
 
-    def __init__(self, folder: Path, engine: FakeEngine) -> None:
-        config, told = HttpConfig(), ObservabilityConfig()
+    def __init__(self, folder: Path, engine: FakeEngine, config: HttpConfig | None = None) -> None:
+        config, told = config or HttpConfig(), ObservabilityConfig()
         self.engine = engine
         self.storage = Storage(folder)
         encoder = TextEncoder(engine, bounded=True)
@@ -48,14 +48,14 @@ class Server:
         self.store = BatchStore(self.storage.database)
         self.worker = BatchWorker(context, self.files, self.store)
 
-    async def submit(self, content: bytes) -> str:
+    async def submit(self, content: bytes, endpoint: str = "/v1/chat/completions") -> str:
         new = self.files.new(INPUT_PREFIX)
         new.write(content)
         new.seal()
         await self.files.add(self.files.describe(new, purpose="batch", filename="in.jsonl", expires_after=None))
         batch = Batch(
             id=new_id("batch_"),
-            endpoint="/v1/chat/completions",
+            endpoint=endpoint,
             input_file_id=new.id,
             completion_window="24h",
             status="validating",
@@ -82,8 +82,8 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, engine: FakeEngine) -> AsyncIterator[Server]:
-    server = Server(folder, engine)
+async def serving(folder: Path, engine: FakeEngine, config: HttpConfig | None = None) -> AsyncIterator[Server]:
+    server = Server(folder, engine, config)
     try:
         await server.worker.start()
         yield server

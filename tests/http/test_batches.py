@@ -91,7 +91,7 @@ def test_completions_and_other_ways_to_name_the_endpoint(client: openai.OpenAI) 
 
 def test_responses(client: openai.OpenAI) -> None:
     body = {"model": MODEL, "input": "hi", "max_output_tokens": 20}
-    bodies = [body, body | {"background": True}, body | {"previous_response_id": "resp_none"}]
+    bodies = [body | {"store": True}, body | {"background": True}, body | {"previous_response_id": "resp_none"}]
     lines = [
         {"custom_id": str(number), "method": "POST", "url": "/v1/responses", "body": body}
         for number, body in enumerate(bodies)
@@ -124,6 +124,20 @@ BAD_LINES: list[tuple[dict[str, Any] | str, str | None, str]] = [
     (chat_line(10) | {"extra": 1}, "line-10", "unknown_parameter"),
     (chat_line(100), "line-100", "duplicate_custom_id"),
 ]
+
+
+def test_a_batch_of_responses_leaves_stored_conversations_alone(of) -> None:
+    client = of(max_stored_responses=10)
+    mine = client.responses.create(model=MODEL, input="remember me", max_output_tokens=16)
+    body = {"model": MODEL, "input": "hi", "max_output_tokens": 16}
+    lines = [{"custom_id": str(n), "method": "POST", "url": "/v1/responses", "body": body} for n in range(20)]
+    batch = wait_for(client, submit(client, jsonl(lines), endpoint="/v1/responses").id)
+    output, errors = both(client, batch)
+    assert (len(output), errors) == (20, [])
+    assert not any(one["response"]["body"]["store"] for one in output)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(output[0]["response"]["body"]["id"])
+    client.responses.create(model=MODEL, input="again", max_output_tokens=16, previous_response_id=mine.id)
 
 
 def test_a_bad_line_is_an_error_of_its_own_and_never_fails_the_rest(client: openai.OpenAI) -> None:

@@ -182,3 +182,9 @@ def test_format_is_logged_once(http: httpx.Client, caplog: pytest.LogCaptureFixt
     for _ in range(2):
         assert http.post("/v1/chat/completions", json={"messages": [USER]}).status_code == 200
     assert caplog.text.count("Detected chat template content format: string") == 1
+
+
+@pytest.mark.parametrize("name", ["self", "messages", "seconds"])
+def test_defaults_must_not_hold_what_the_server_sets(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--default-chat-template-kwargs must not hold '{name}'"):
+        ChatTemplate(HttpConfig(default_chat_template_kwargs=f'{{"{name}": 1}}'))

@@ -129,6 +129,37 @@ def test_thinking_and_a_tool_loop(
     assert prompt_of() == f"[user]hi\nthere;[assistant]{called};[tool]Error: no;[user]so?;[assistant]"
 
 
+BROKEN = '<tool_call>\n{"name": "now", "arguments": {"a": %s}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("value", "given", "rest"),
+    [
+        ("NaN", {}, "}}\n</tool_call>"),
+        ("1" + "0" * 400, {}, ""),
+        ("[" * 200 + "]" * 200, {"a": None}, "[" * 73 + "]" * 200 + "}}\n</tool_call>"),
+    ],
+)
+def test_arguments_that_are_no_json(
+    connect: Callable[..., anthropic.Anthropic], engine: FakeEngine, value: str, given: dict[str, Any], rest: str
+) -> None:
+    """The call stands, with what of its arguments can be said; what broke it is text behind it."""
+    client = connect()
+    engine.reply = BROKEN % value
+    asked: Any = {"model": MODEL, "max_tokens": 999, "messages": USER, "tools": [NOW]}
+    message = client.messages.create(**asked)
+    if given:
+        given["a"] = json.loads("[" * 127 + "]" * 127)
+    call = message.content[0]
+    assert call.type == "tool_use"
+    assert (call.name, call.input, call.id is None) == ("now", given, False)
+    assert "".join(block.text for block in message.content[1:] if block.type == "text") == rest
+    assert len(message.content) == 1 + bool(rest)
+    events = httpx.post(f"{client.base_url}/v1/messages", json=asked | {"stream": True}).text
+    assert "event: error" not in events
+    assert events.count("event: content_block_start") == len(message.content)
+
+
 def test_what_reaches_the_engine(connect: Callable[..., anthropic.Anthropic], engine: FakeEngine) -> None:
     client = connect()
     asked: Any = {"model": MODEL, "max_tokens": 9, "messages": USER}

@@ -46,12 +46,29 @@ def test_others_are_served_meanwhile(serve, tmp_path: Path, name: str, monkeypat
         assert slowest < 2
 
 
+def test_what_one_call_does_keeps_nobody_waiting(serve, tmp_path: Path) -> None:
+    """A short conversation is rendered on the event loop."""
+    template = tmp_path / "hostile.jinja"
+    template.write_text("{{ ('a' * 10000000) | unique | list | length }}")
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    with httpx.Client(base_url=serve(chat_template=str(template)), timeout=60) as client:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            chat = pool.submit(httpx.post, f"{client.base_url}/v1/chat/completions", json=body, timeout=60)
+            slowest = 0.0
+            while not chat.done():
+                begun = time.monotonic()
+                assert client.get("/health").status_code == 200
+                slowest = max(slowest, time.monotonic() - begun)
+        assert chat.result().status_code in (200, 400)
+        assert slowest < 2
+
+
 def test_a_client_cannot_bring_a_template(serve) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "chat_template": "{{ 1 }}"}
     answer = httpx.post(serve() + "/v1/chat/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "chat_template"
-    for name in ("chat_template", "template", "messages", "tools", "seconds", "tokenize", "documents"):
+    for name in ("chat_template", "template", "messages", "tools", "seconds", "self", "tokenize", "documents"):
         body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "{{ 1 }}"}}
         answer = httpx.post(serve() + "/v1/chat/completions", json=body)
         assert answer.status_code == 400

@@ -203,10 +203,12 @@ def test_one_that_cannot_be_made_again(restart: Callable[..., openai.OpenAI], en
     engine.state = "draining"
     restart()
     engine.state, engine.first_delay = "ready", 0
-    final = restart().responses.retrieve(made.id)
+    client = restart()
+    final = ended(client, made.id)
     assert final.status == "failed"
     assert final.error is not None
     assert base.id in final.error.message
+    assert [event.type for event in client.responses.retrieve(made.id, stream=True)][-1] == "response.failed"
 
 
 def test_a_full_disk(restart: Callable[..., openai.OpenAI], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +240,7 @@ def test_the_store_by_itself(tmp_path: Path) -> None:
         with pytest.raises(HttpError, match="resp_1"):
             await store.conversation("resp_4", "previous_response_id")
         assert set(await store.items(["msg_1", "msg_4", "out_4"])) == {"msg_4", "out_4"}
-        assert not await store.finish(StoredResponse({"id": "resp_0", "output": []}))
+        assert not await store.finish(StoredResponse({"id": "resp_0", "status": "completed", "output": []}))
         database.close()
 
     asyncio.run(use())

@@ -46,7 +46,7 @@ from palladio.http.tool_choice import MAX_TOOLS
 from palladio.runtime import sampling_params
 from palladio.runtime.messages import EmbeddingSpec
 from palladio.runtime.request_options import MAX_SALT_LENGTH
-from palladio.runtime.template_sandbox import MAX_CHARACTERS
+from palladio.runtime.template_meter import MAX_CHARACTERS
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
@@ -134,7 +134,7 @@ def test_routes() -> None:
 
 def test_errors() -> None:
     documented = {(int(status), names(code)[0] if names(code) else None) for status, _, code, _ in rows("errors")}
-    sources = [*(ROOT / "http").glob("*.py"), *(ROOT / "runtime").glob("*.py")]
+    sources = [*(ROOT / "http").rglob("*.py"), *(ROOT / "runtime").glob("*.py")]
     codes = {code for file in sources for code in re.findall(r'code="(\w+)"', file.read_text(encoding="utf-8"))}
     assert {(status, code) for _, status, code in TABLE} <= documented
     assert {code for _, code in documented} == codes | {code for _, _, code in TABLE}

@@ -1,12 +1,13 @@
 """Chat templates: what transformers makes of them, and what bounds them."""
 
 import datetime
+import resource
 import time
 from pathlib import Path
 
 import pytest
 
-from palladio.runtime import template_sandbox
+from palladio.runtime import template_meter
 from palladio.runtime.errors import InvalidRequestError, RenderLimitError
 from palladio.runtime.tokenizer import Tokenizer
 from tests.tiny_tokenizer import build_tiny_tokenizer
@@ -51,6 +52,25 @@ CONSTRUCTS = {
     "operators": (
         "{{ 7 % 3 }}{{ 'a' * 3 }}{{ [1] * 2 + [2] }}{{ 2 ** 10 }}{{ 7 // 2 }}{{ '%05.1f' % 3.14 }}"
         "{{ -3 + 1.5 }}{{ 1 ~ none }}"
+    ),
+    "lists": (
+        "{{ 'baAb' | unique | list }}{{ 'bac' | sort }}{{ messages | sort(attribute='content') | map(attribute='role') "
+        "| list }}{{ {'b': 1, 'A': 2} | dictsort }}{{ 'abc' | max }}{{ [2, 1] | min }}{{ [] | max }}"
+        "{{ 'ba' | batch(2) | list }}{{ [1, 2, 3] | slice(2) | list }}{{ 'ab' | reverse }}{{ [1, 2] | reverse | list }}"
+        "{{ 'ab' | list }}"
+        "{% for role, group in messages | groupby('role') %}{{ role }}{{ group | length }}{% endfor %}"
+        "{{ [1, 2] | sum }}{{ [[1], [2]] | sum(start=[]) }}{{ [{'n': 2}, {'n': 3}] | sum('n', 1) }}{{ 'ab' | first }}"
+        "{{ [1, 2] | last }}{{ absent | list }}{{ absent | sort }}{{ messages[1:] | length }}{{ 'abcd'[1:-1] }}"
+        "{{ 'abc'[::-1] }}{{ dict([('a', 1)]) }}{{ dict({'a': 1}, b=2) }}{{ dict.fromkeys('ab') }}{{ '-'.join('abc') }}"
+        "{% macro f() %}{{ varargs }}{% endmacro %}{{ f(*[1, 2]) }}{{ f(*'ab') }}{{ '%s%s' | format(*'ab') }}"
+    ),
+    "words": (
+        "{{ 'one two-three' | title }}{{ 'see http://a.bc/d' | urlize }}{{ 'a bc d' | wordwrap(3) }}"
+        "{{ 'a b' | urlencode }}{{ '<b>x</b>' | striptags }}{{ {'a': [1]} | pprint }}{{ 'a b' | wordcount }}"
+        "{{ {'a': 1} | xmlattr }}"
+        "{{ ' a  b '.split() }}{{ 'a,b,c'.rsplit(',', 1) }}{{ 'a\n\u2028b'.splitlines() }}"
+        "{{ '{:>5}|{}'.format(1, [2]) }}{{ '{0[role]:<9}|{0[role]}'.format(messages[0]) }}"
+        "{{ '%(a)3d%(a)s' % {'a': 1} }}"
     ),
     "blocks": (
         "{% set x %}  {{ messages | length }} {% endset %}{{ x }}{% filter upper %}a{{ x }}"
@@ -133,6 +153,37 @@ FOREVER = {
     "recursive loop": "{% for i in range(999) recursive %}{{ loop(range(999)) if loop.depth < 9 }}{% endfor %}",
     "map": "{% for i in range(99999) %}{{ range(99999) | map('string') | list | length }}{% endfor %}",
 }
+WORK_IN_ONE_CALL = {  # of jinja2's or Python's, which looks at no clock
+    "unique": "{{ ('a' * 60000000) | unique | list | length }}",
+    "batch": "{{ ('a' * 20000000) | batch(1) | list | length }}",
+    "slice": "{{ ('a' * 20000000) | slice(2) | list | length }}",
+    "max": "{{ ('a' * 60000000) | max }}",
+    "sort": "{{ ('ab' * 20000000) | sort | length }}",
+    "sort a list": "{{ (range(99999) | list * 300) | sort | length }}",
+    "groupby": "{{ ('ab' * 10000000) | groupby('x') | length }}",
+    "list": "{{ ('a' * 200000000) | list | length }}",
+    "join": "{{ ''.join('a' * 200000000) | length }}",
+    "map": "{% for x in ('a' * 60000000) | map(attribute='x') %}{{ loop.length }}{% endfor %}",
+    "sum": "{{ ([range(99999) | list] * 9999) | sum(start=[]) | length }}",
+    "fromkeys": "{{ dict.fromkeys('a' * 200000000) | length }}",
+    "dict": "{{ dict(['ab'] * 30000000) | length }}",
+    "arguments": "{% macro f() %}{% endmacro %}{{ f(*('a' * 200000000)) }}",
+    "title": "{{ ('a-' * 20000000) | title | length }}",
+    "urlize": "{{ ('a@b.c ' * 2000000) | urlize | length }}",
+    "wordwrap": "{{ ('a' * 20000000) | wordwrap(1) | length }}",
+    "striptags": "{{ ('<!---->' * 300000) | striptags | length }}",
+    "split": "{{ ('ab ' * 40000000).split() | length }}",
+    "padding": "{{ ('{0:>99999}' * 8000).format('x') | length }}",
+    "padding by %": "{{ ('%99999s' * 8000) % ((1,) * 8000) }}",
+    "many fields": "{{ ('{0}' * 8000).format('x' * 99999) }}",
+    "many fields by %": "{{ ('%(x)s' * 8000) % {'x': 'x' * 99999} }}",
+    "slices": "{% set x = 'x' * 9999999 %}{% for i in range(999) %}{{ x[i:] | length }}{% endfor %}",
+    "date": "{{ strftime_now('%Y' * 5000000) | length }}",
+    "values of a dictionary": (
+        "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}"
+        "{{ ns.x.values() }}"
+    ),
+}
 HUGE = {
     "doubling": "{% set ns = namespace(x='x') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
     "doubling without a loop": "{% set x = 'xxxxxxxxxxxxxxxx' %}" + "{% set x = x ~ x %}" * 40,
@@ -200,13 +251,41 @@ def test_templates_without_end_are_given_up(tokenizer: Tokenizer, name: str) -> 
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.parametrize("name", WORK_IN_ONE_CALL)
+def test_what_one_call_may_do_is_bounded(tokenizer: Tokenizer, name: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.process_time()
+    with pytest.raises(InvalidRequestError, match="chat template"):
+        tokenizer.render_chat(MESSAGES, template=WORK_IN_ONE_CALL[name], seconds=0.3)
+    assert time.process_time() - begun < 1.5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512 * 1024  # KiB
+
+
+def test_formats_are_read_in_time_that_is_proportional_to_them(tokenizer: Tokenizer) -> None:
+    template = "{{ (':' * 90000).format(1) | length }} {{ ((':' * 900000) % ()) | length }}"
+    begun = time.process_time()
+    assert tokenizer.render_chat(MESSAGES, template=template) == "90000 900000"
+    assert time.process_time() - begun < 3
+
+
+def test_short_renderings_make_less_text(tokenizer: Tokenizer) -> None:
+    template = "{{ ('x' * 4000000) | length }}"
+    with pytest.raises(RenderLimitError, match="makes more than 2684354 characters"):
+        tokenizer.render_chat(MESSAGES, template=template, seconds=0.02)
+    assert tokenizer.render_chat(MESSAGES, template=template) == "4000000"
+
+
+def test_a_namespace_does_not_show_what_it_holds(tokenizer: Tokenizer) -> None:
+    doubling = "{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+    shown = tokenizer.render_chat(MESSAGES, template="{% set ns = namespace(x=[1]) %}" + doubling + "{{ ns }}")
+    assert shown == "<Namespace>"
+
+
 @pytest.mark.parametrize("name", HUGE)
 def test_templates_that_make_too_much_are_given_up(
     tokenizer: Tokenizer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import resource
-
-    monkeypatch.setattr(template_sandbox, "MAX_CHARACTERS", 32 * 1024 * 1024)
+    monkeypatch.setattr(template_meter, "MAX_CHARACTERS", 32 * 1024 * 1024)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.monotonic()
     with pytest.raises(InvalidRequestError, match="chat template"):
