@@ -17,6 +17,8 @@ from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import make_mesh
 from palladio.model.weights import abstract_model
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, use_persistent_cache
 from palladio.runtime.compile_plan import ProgramKey
@@ -48,6 +50,7 @@ class EngineDesign:
     path: Path
     model: ModelConfig
     limits: EngineLimits
+    kernels: Kernels
     dtypes: Dtypes
     seed: int
     shape: DeviceShape
@@ -73,11 +76,10 @@ class EngineDesign:
         dtypes = Dtypes.of(config, device.platform)
         shape = _shape(config, path, model, limits, dtypes)
         buckets = limits.buckets(config, defaults)
-        structure, weights = flatten_model(
-            abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, attention_backend=execution.attention_backend)
-        )
+        kernels = Kernels(execution.attention_backend, Target.of(device))
+        structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, kernels=kernels))
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
-        stores = _Stores.of(config, f"{model} {execution.attention_backend} {shape} {buckets.sample}", shape)
+        stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
 
         def declare(num_pages: int) -> StepPrograms:
             built: ProgramSet[ProgramKey] = ProgramSet(monitor, stores.exports)
@@ -104,6 +106,7 @@ class EngineDesign:
             path=path,
             model=model,
             limits=limits,
+            kernels=kernels,
             dtypes=dtypes,
             seed=seed,
             shape=shape,

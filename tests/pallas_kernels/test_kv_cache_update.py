@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.kv_cache_update import kv_cache_update
-from palladio.pallas_kernels.kv_cache_update.api import BACKENDS
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import kv_page_shape, padded_head_size
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
+@pytest.mark.parametrize("backend", ["xla", "reference", "auto"])
 @pytest.mark.parametrize("head_size", [16, 64, 96, 128])
 @pytest.mark.parametrize("num_tokens", [1, 5, 40])
 def test_writes_only_its_rows(backend, head_size, num_tokens):
@@ -26,15 +25,15 @@ def test_writes_only_its_rows(backend, head_size, num_tokens):
     for token, (page, row) in enumerate(zip(cells // 8, cells % 8, strict=True)):
         expected[page, :, row] = 0
         expected[page, :, row, :head_size], expected[page, :, row, half : half + head_size] = k[token], v[token]
-    out = kv_cache_update(jnp.asarray(cache), k, v, cells // 8, cells % 8, backend=backend)
+    out = kv_cache_update(jnp.asarray(cache), k, v, CacheWrites(cells // 8, cells % 8), backend=backend)
     np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["xla", "reference"])
 def test_padding_touches_only_page_0(backend):
     cache = jnp.ones(kv_page_shape(3, 2, 4, 64))
     rows = jnp.arange(3.0)[:, None, None] * jnp.ones((3, 2, 64))
-    out = kv_cache_update(cache, rows, rows, jnp.array([2, 0, 0]), jnp.array([1, 0, 0]), backend=backend)
+    out = kv_cache_update(cache, rows, rows, CacheWrites(jnp.array([2, 0, 0]), jnp.array([1, 0, 0])), backend=backend)
     np.testing.assert_array_equal(out[1], 1)
     np.testing.assert_array_equal(out[2, :, 1], 0)
     np.testing.assert_array_equal(out[2, :, 2:], 1)
@@ -46,7 +45,7 @@ def test_in_place_when_donated(num_tokens):
     cache = jax.ShapeDtypeStruct(shape, jnp.float32)
     row = jax.ShapeDtypeStruct((num_tokens, 2, 64), jnp.float32)
     ids = jax.ShapeDtypeStruct((num_tokens,), jnp.int32)
-    compiled = jax.jit(kv_cache_update, donate_argnums=0).lower(cache, row, row, ids, ids).compile()
+    compiled = jax.jit(kv_cache_update, donate_argnums=0).lower(cache, row, row, CacheWrites(ids, ids)).compile()
     text = compiled.as_text()
     assert "input_output_alias={ {}: (0" in text
     copies = re.findall(r"f32\[64,2,16,128\]\S* (?:copy|transpose|convert)\(", text)
