@@ -61,11 +61,11 @@ def plan_blocks(
     block_end = jnp.cumsum(-(-query_len // block), dtype=jnp.int32)  # [B], blocks of requests 0 … b
     block_start = block_end - -(-query_len // block)
     number = jnp.arange(-(-num_tokens // block) + B, dtype=jnp.int32)
-    request = jnp.minimum(jnp.searchsorted(block_end, number, side="right"), B - 1).astype(jnp.int32)
+    request = jnp.minimum(_count_up_to(block_end, number), B - 1).astype(jnp.int32)
     offset = (number - block_start[request]) * block
     count = jnp.clip(query_len[request] - offset, 0, block)
     token = jnp.arange(num_tokens, dtype=jnp.int32)
-    owner = jnp.minimum(jnp.searchsorted(query_start[1:], token, side="right"), B - 1)
+    owner = jnp.minimum(_count_up_to(query_start[1:], token), B - 1)
     within = token - query_start[owner]
     planned = (owner >= num_decodes) & (within < query_len[owner])
     return BlockPlan(
@@ -77,3 +77,9 @@ def plan_blocks(
         slot=jnp.where(planned, block_start[owner] * block + within, 0),
         block=block,
     )
+
+
+def _count_up_to(ends: jax.Array, numbers: jax.Array) -> jax.Array:
+    """i32[M] of sorted `ends` [B] and `numbers` [M]: how many ends each number has reached."""
+    # compare_all: the other ways are loops of tiny kernels, which break a GPU's CUDA graph.
+    return jnp.searchsorted(ends, numbers, side="right", method="compare_all")

@@ -91,19 +91,43 @@ def attend(
     Returns:
         [T, N, H] in q's dtype; 0 for rows of padding.
     """
-    _, N, H = q.shape
-    P, K, S, W = kv_pages.shape
-    B, Pmax = metadata.block_table.shape
     num_rows = metadata.num_requests if metadata.kind == "decode" else metadata.num_decodes
     parts = plan_parts(metadata.kv_len, num_rows, options.sliding_window, blocks)
-    I, G = B + blocks.spare_parts, N // K  # noqa: E741
-    interpret = options.target.interpret is not None
-    params = pltriton.CompilerParams(num_warps=blocks.num_warps, num_stages=blocks.num_stages)
+    partial = _attend_parts(q, kv_pages, metadata.block_table, options, parts, blocks)
+    sinks = [] if options.sinks is None else [options.sinks.astype(jnp.float32)]
+    v_scale = jnp.asarray(options.v_scale, jnp.float32).reshape(1)
+    inputs = [*partial, parts.ends, num_rows.reshape(1), v_scale, *sinks, *([] if onto is None else [onto])]
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    out: jax.Array = pl.pallas_call(
+        functools.partial(_combine_parts, has_sinks=options.sinks is not None, every_row=onto is None),
+        grid=(kv_pages.shape[1], metadata.kv_len.shape[0]),
+        in_specs=[anywhere] * len(inputs),
+        out_specs=anywhere,
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        input_output_aliases={} if onto is None else {len(inputs) - 1: 0},
+        compiler_params=pltriton.CompilerParams(num_warps=2, num_stages=1),
+        interpret=options.target.interpret is not None,
+        name="paged_decode_combine",
+    )(*inputs)
+    return out
+
+
+def _attend_parts(
+    q: jax.Array,
+    kv_pages: jax.Array,
+    block_table: jax.Array,
+    options: AttentionOptions,
+    parts: Parts,
+    blocks: DecodeBlocks,
+) -> Partial:
+    _, N, H = q.shape
+    P, K, S, W = kv_pages.shape
+    G, num_parts = N // K, parts.request.shape[0]
     reader = functools.partial(
         CacheReader,
         num_kv_heads=K,
         page_size=S,
-        table_width=Pmax,
+        table_width=block_table.shape[1],
         head_size=H,
         value_lane=padded_head_size(H),
         dtype=compute_dtype(q, kv_pages),
@@ -111,47 +135,21 @@ def attend(
         soft_cap=options.soft_cap,
     )
     scale = jnp.asarray(options.scale * options.k_scale, jnp.float32).reshape(1)
+    inputs = [q, kv_pages.reshape(P * K * S, W), block_table.reshape(-1), scale, *parts]
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
-    partial = Partial(
+    of_rows = jax.ShapeDtypeStruct((num_parts, K, G), jnp.float32)
+    return Partial(
         *pl.pallas_call(
             functools.partial(_attend_part, reader=reader),
-            grid=(K, I),
-            in_specs=[anywhere] * 8,
+            grid=(K, num_parts),
+            in_specs=[anywhere] * len(inputs),
             out_specs=[anywhere] * 3,
-            out_shape=[
-                jax.ShapeDtypeStruct((I, K, G, H), jnp.float32),
-                jax.ShapeDtypeStruct((I, K, G), jnp.float32),
-                jax.ShapeDtypeStruct((I, K, G), jnp.float32),
-            ],
-            compiler_params=params,
-            interpret=interpret,
+            out_shape=[jax.ShapeDtypeStruct((*of_rows.shape, H), jnp.float32), of_rows, of_rows],
+            compiler_params=pltriton.CompilerParams(num_warps=blocks.num_warps, num_stages=blocks.num_stages),
+            interpret=options.target.interpret is not None,
             name="paged_decode",
-        )(
-            q,
-            kv_pages.reshape(P * K * S, W),
-            metadata.block_table.reshape(-1),
-            scale,
-            parts.request,
-            parts.first,
-            parts.end,
-            parts.ends,
-        )
+        )(*inputs)
     )
-    v_scale = jnp.asarray(options.v_scale, jnp.float32).reshape(1)
-    extra = [] if options.sinks is None else [options.sinks.astype(jnp.float32)]
-    onto_arrays = [] if onto is None else [onto]
-    inputs = [*partial, parts.ends, num_rows.reshape(1), v_scale, *extra, *onto_arrays]
-    return pl.pallas_call(
-        functools.partial(_combine_parts, has_sinks=options.sinks is not None, every_row=onto is None),
-        grid=(K, B),
-        in_specs=[anywhere] * len(inputs),
-        out_specs=anywhere,
-        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
-        input_output_aliases={} if onto is None else {len(inputs) - 1: 0},
-        compiler_params=pltriton.CompilerParams(num_warps=2, num_stages=1),
-        interpret=interpret,
-        name="paged_decode_combine",
-    )(*inputs)
 
 
 def _attend_part(
@@ -170,13 +168,12 @@ def _attend_part(
     reader: functools.partial[CacheReader],
 ) -> None:
     """Program (k, i): part i for the query heads of kv head k."""
-    _, _, G, H = output_ref.shape
+    G, H = output_ref.shape[2:]
     head, part = pl.program_id(0), pl.program_id(1)
     rows, lanes = max(MIN_ROWS, pl.next_power_of_2(G)), tile_lanes(H)
     cache = reader(kv_ref=kv_ref, table_ref=table_ref, head=head, scale=scale_ref[0])
 
-    @pl.when(part < ends_ref[ends_ref.shape[0] - 1])
-    def _() -> None:
+    def attend_keys() -> None:
         request, first, end = request_ref[part], first_ref[part], end_ref[part]
         row = lax.broadcasted_iota(jnp.int32, (rows, lanes), 0)
         lane = lax.broadcasted_iota(jnp.int32, (rows, lanes), 1)
@@ -200,11 +197,13 @@ def _attend_part(
         store(peak_ref, (part, head, heads), softmax.peak, heads < G)
         store(total_ref, (part, head, heads), softmax.total, heads < G)
 
+    pl.when(part < ends_ref[ends_ref.shape[0] - 1])(attend_keys)
+
 
 def _combine_parts(*refs: jax.Array, has_sinks: bool, every_row: bool) -> None:
     """Program (k, b): token b for the query heads of kv head k."""
     output_ref, peak_ref, total_ref, ends_ref, num_rows_ref, v_scale_ref, *others, out_ref = refs
-    _, _, G, H = output_ref.shape
+    G, H = output_ref.shape[2:]
     head, request = pl.program_id(0), pl.program_id(1)
     rows, lanes = pl.next_power_of_2(G), tile_lanes(H)
     row = lax.broadcasted_iota(jnp.int32, (rows, lanes), 0)
@@ -222,10 +221,11 @@ def _combine_parts(*refs: jax.Array, has_sinks: bool, every_row: bool) -> None:
             sums.total * decay + load(total_ref, (part, head, heads), heads < G) * weight,
         )
 
-    @pl.when(every_row or request < num_rows_ref[0])
-    def _() -> None:
+    def add_up() -> None:
         begin = jnp.where(request > 0, ends_ref[jnp.maximum(request - 1, 0)], 0)
         sums = lax.fori_loop(begin, ends_ref[request], step, Softmax.start(rows, lanes))
         if has_sinks:
             sums = sums.with_sinks(load(others[0], (head * G + heads,), heads < G))
         store(out_ref, (request, head * G + row, lane), sums.finish(v_scale_ref[0]), inside)
+
+    pl.when(every_row or request < num_rows_ref[0])(add_up)

@@ -72,7 +72,7 @@ def attend(
     kernel = functools.partial(
         _attend_block, reader=reader, queries=queries, num_kv_heads=K, window=options.sliding_window
     )
-    return pl.pallas_call(
+    out: jax.Array = pl.pallas_call(
         kernel,
         grid=(K, plan.request.shape[0]),
         in_specs=[anywhere] * len(inputs),
@@ -82,6 +82,7 @@ def attend(
         interpret=options.target.interpret is not None,
         name="paged_prefill",
     )(*inputs)
+    return out
 
 
 def _attend_block(
@@ -105,8 +106,7 @@ def _attend_block(
         index = first_token + offset, head * G + lax.rem(row, G), lane
         return offset, index, (row < queries * G) & (lane < H)
 
-    @pl.when(block < num_blocks)
-    def _() -> None:
+    def attend_real_block() -> None:
         request, position, count = request_ref[block], position_ref[block], count_ref[block]
         offset, index, inside = where(token_ref[block])
         inside &= offset < count
@@ -143,7 +143,9 @@ def _attend_block(
         store(out_ref, index, softmax.finish(scales_ref[1]), inside)
 
     # As many blocks as there can be are more than the real ones and those that the padding tokens fill together.
-    @pl.when(block >= num_blocks)
-    def _() -> None:
+    def clear_padding() -> None:
         _, index, inside = where(num_tokens_ref[0] + (block - num_blocks) * queries)
         store(out_ref, index, jnp.zeros((rows, lanes), jnp.float32), inside & (index[0] < T))
+
+    pl.when(block < num_blocks)(attend_real_block)
+    pl.when(block >= num_blocks)(clear_padding)

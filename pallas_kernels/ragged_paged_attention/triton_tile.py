@@ -140,7 +140,9 @@ def compute_dtype(q: jax.Array, kv_pages: jax.Array) -> jnp.dtype:
 
 def load(ref: jax.Array, index: tuple[jax.Array, ...], mask: jax.Array | None) -> jax.Array:
     """Elements of ref at arrays of indices, 0 where the mask is False; those are not touched."""
-    return pltriton.load(_at(ref, index), mask=mask, other=None if mask is None else jnp.zeros((), ref.dtype))
+    other = None if mask is None else jnp.zeros((), ref.dtype)
+    loaded: jax.Array = pltriton.load(_at(ref, index), mask=mask, other=other)
+    return loaded
 
 
 def store(ref: jax.Array, index: tuple[jax.Array, ...], values: jax.Array, mask: jax.Array) -> None:
