@@ -53,5 +53,6 @@ class ForwardBatch:
         """Where the step's keys and values go."""
         num_rows, num_tokens = self.kv_len.shape[0], self.token_ids.shape[0]
         # A request's tokens touch at most two pages more than they would fill.
-        max_runs = num_tokens if self.kind == "decode" else num_tokens // page_size + 2 * num_rows
-        return CacheWrites(self.page_ids, self.page_offsets, max_runs=max_runs)
+        max_runs = num_tokens // page_size + 2 * num_rows
+        one_each = self.kind == "decode"
+        return CacheWrites(self.page_ids, self.page_offsets, max_runs=None if one_each else max_runs, one_each=one_each)

@@ -5,14 +5,14 @@ import functools
 import jax
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.kv_cache_update import reference, xla
+from palladio.pallas_kernels.kv_cache_update import reference, tpu, xla
 from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
 from palladio.pallas_kernels.ragged_paged_attention.layout import pack_rows
 from palladio.pallas_kernels.target import Target
 
-BACKENDS = {"xla": xla.update, "reference": reference.update}
-AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("xla", "reference"), "gpu": ("xla", "reference")}
-PLANNED = frozenset[str]()  # backends that use CacheWrites.runs
+BACKENDS = {"tpu": tpu.update, "xla": xla.update, "reference": reference.update}
+AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("tpu", "xla", "reference"), "gpu": ("xla", "reference")}
+PLANNED = frozenset({"tpu"})  # backends that use CacheWrites.runs
 
 
 def plan_writes(writes: CacheWrites, *, backend: str = "auto", target: Target = Target()) -> CacheWrites:

@@ -17,12 +17,14 @@ class CacheWrites:
         page_offsets: i32[T], row within the page.
         runs: the same as runs, for kernels that write runs; None: each call plans for itself.
         max_runs: static; what `runs` may come to at most, if less than T; None: T.
+        one_each: static; promises that every run is of one row.
     """
 
     page_ids: jax.Array
     page_offsets: jax.Array
     runs: "WriteRuns | None" = None
     max_runs: int | None = dataclasses.field(default=None, metadata={"static": True})
+    one_each: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def planned(self) -> "CacheWrites":
         """With runs."""

@@ -6,16 +6,29 @@ from collections.abc import Callable
 import jax
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.ragged_paged_attention import gpu_triton, reference, xla
+from palladio.pallas_kernels.ragged_paged_attention import gpu_triton, reference, tpu, xla
 from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.tpu_config import chunk_block
 from palladio.pallas_kernels.target import Target
 
-BACKENDS = {"gpu_triton": gpu_triton.attention, "xla": xla.attention, "reference": reference.attention}
-AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("xla", "reference"), "gpu": ("gpu_triton", "xla", "reference")}
+BACKENDS = {
+    "tpu": tpu.attention,
+    "gpu_triton": gpu_triton.attention,
+    "xla": xla.attention,
+    "reference": reference.attention,
+}
+AUTO_ORDER = {
+    "cpu": ("xla", "reference"),
+    "tpu": ("tpu", "xla", "reference"),
+    "gpu": ("gpu_triton", "xla", "reference"),
+}
 # Of backends that want the tokens of chunks in blocks: how many tokens a block.
-CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {"gpu_triton": gpu_triton.chunk_tokens}
+CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {
+    "tpu": chunk_block,
+    "gpu_triton": gpu_triton.chunk_tokens,
+}
 
 
 def plan_attention(
@@ -34,7 +47,10 @@ def plan_attention(
         backend, target: as ragged_paged_attention gets them.
     """
     chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
-    block = CHUNK_BLOCKS[chosen](shape, target) if chosen in CHUNK_BLOCKS else None
+    try:
+        block = CHUNK_BLOCKS[chosen](shape, target) if chosen in CHUNK_BLOCKS else None
+    except NotImplementedError:  # the backend will say so itself, and another may be tried
+        return metadata
     return metadata.planned(num_tokens, block)
 
 
