@@ -24,6 +24,7 @@ AUTO_ORDER = {
     "tpu": ("tpu", "xla", "reference"),
     "gpu": ("gpu_triton", "xla", "reference"),
 }
+PALLAS = {"tpu": "tpu", "gpu_triton": "gpu"}  # platforms of the backends that are made for one
 # Of backends that want the tokens of chunks in blocks: how many tokens a block.
 CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {
     "tpu": chunk_block,

@@ -1,6 +1,7 @@
 """The TPU backend: one kernel for requests of one token and one for chunks, over pages that it copies itself."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,6 @@ def _attend(
         queries=queries,
         keys=blocks.keys,
         page=S,
-        table_width=table.shape[1],
         value_lane=Hp if Hp >= LANES else 0,
         window=options.sliding_window,
         soft_cap=options.soft_cap,
@@ -85,8 +85,8 @@ def _attend(
     sinks = jnp.zeros(N) if options.sinks is None else options.sinks.astype(jnp.float32) * LOG2E
     sinks = jnp.pad(sinks.reshape(K, G), ((0, 0), (0, -G % 8)))
     sinks = jnp.broadcast_to(sinks[..., None], (*sinks.shape, LANES))
-    scalars = (plan.request, plan.position, plan.count, plan.num_blocks, metadata.kv_len, table.reshape(-1), factors)
-    out = _call(sizes, blocks, scalars, packed, sinks, kv_pages, options)
+    scalars = (plan.request, plan.position, plan.count, plan.num_blocks, metadata.kv_len, factors)
+    out = _call(sizes, blocks, scalars, table[:, None], packed, sinks, kv_pages, options)
     out = out.reshape(NB, K, G + spare_groups, queries, lanes)[:, :, :G]
     first = 0 if sizes.value_lane else Hp
     return out[..., first : first + H].transpose(0, 3, 1, 2, 4).reshape(NB, queries, N, H)
@@ -96,21 +96,32 @@ def _call(
     sizes: KernelSizes,
     blocks: TpuBlocks,
     scalars: tuple[jax.Array, ...],
+    table: jax.Array,
     q: jax.Array,
     sinks: jax.Array,
     kv_pages: jax.Array,
     options: AttentionOptions,
 ) -> jax.Array:
-    """q [NB, K, R, lanes] → the same, attended."""
+    """q [NB, K, R, lanes], table i32[B, 1, Pmax] → q's shape, attended."""
     _, K, R, lanes = q.shape
     num_blocks = scalars[3]
     block = pl.BlockSpec((1, K, R, lanes), lambda i, *_: (i, 0, 0, 0))
+
+    # Of the block table, scalar memory holds the rows of two requests: it has no room for all.
+    def this_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
+        return request[i], 0, 0
+
+    def next_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
+        return request[jnp.minimum(i + 1, request.shape[0] - 1)], 0, 0
+
     call = pl.pallas_call(
         functools.partial(attention_kernel, sizes=sizes),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(num_blocks[0],),
             in_specs=[
+                pl.BlockSpec((1, 1, table.shape[2]), this_table, memory_space=pltpu.SMEM),
+                pl.BlockSpec((1, 1, table.shape[2]), next_table, memory_space=pltpu.SMEM),
                 block,
                 pl.BlockSpec(sinks.shape, lambda i, *_: (0, 0, 0)),
                 pl.BlockSpec(memory_space=pltpu.HBM),
@@ -132,5 +143,5 @@ def _call(
         interpret=interpret_mode(options.target),
         name=f"paged_attention_{'decode' if sizes.queries == 1 else 'chunk'}_{R}x{sizes.keys}",
     )
-    out: jax.Array = call(*scalars, q, sinks, hbm(kv_pages, options.target))
+    out: jax.Array = call(*scalars, table, table, q, sinks, hbm(kv_pages, options.target))
     return out

@@ -14,7 +14,7 @@ from palladio.pallas_kernels.target import Target
 
 MIB = 2**20
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB, "7x": 64 * MIB}
-SMEM_TABLE_ENTRIES = 200_000  # of the 1 MiB that every generation has, what the other scalars leave
+MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
 ROW_TILE = {1: 32, 2: 16, 4: 8}  # rows of a native tile, by the bytes of an element
 
 
@@ -65,11 +65,10 @@ def check(shape: AttentionShape) -> None:
             f"pages of {shape.page_size} tokens: with a cache of {jnp.dtype(shape.kv_dtype)} they must be a multiple "
             f"of {tile} (--page-size)"
         )
-    if shape.num_rows * shape.table_width > SMEM_TABLE_ENTRIES:
+    if shape.table_width > MAX_TABLE_WIDTH:
         raise NotImplementedError(
-            f"{shape.num_rows} requests of {shape.table_width} pages: more than the {SMEM_TABLE_ENTRIES:,} page "
-            f"numbers that fit into scalar memory (a larger --page-size, or a smaller --context-length or "
-            f"--max-running-requests)"
+            f"{shape.table_width} pages a request: scalar memory holds the numbers of {MAX_TABLE_WIDTH:,} (a larger "
+            f"--page-size or a smaller --context-length)"
         )
 
 

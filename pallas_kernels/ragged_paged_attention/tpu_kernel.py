@@ -36,7 +36,7 @@ class KernelSizes:
 
     Attributes:
         queries: tokens a block; 1: requests of one token each. keys: a block. page: tokens.
-        table_width: of the block table. value_lane: where values begin in a row; 0: keys and values share its lanes.
+        value_lane: where values begin in a row; 0: keys and values share its lanes.
         window: see AttentionOptions.sliding_window. soft_cap: likewise. sinks: whether there are some.
         row_chunk, key_chunk: of one product.
     """
@@ -44,7 +44,6 @@ class KernelSizes:
     queries: int
     keys: int
     page: int
-    table_width: int
     value_lane: int
     window: int | None
     soft_cap: float | None
@@ -62,7 +61,8 @@ class KernelSizes:
 class _Blocks:
     """The step's blocks of queries, in scalar memory.
 
-    Attributes: request, position, count, num_blocks: see BlockPlan. kv_len: i32[B]. table: i32[B · table_width].
+    Attributes: request, position, count, num_blocks: see BlockPlan. kv_len: i32[B]. tables: i32[1, 1, Pmax], pages of
+    this grid step's request, and of the next one's.
     """
 
     request: Ref
@@ -70,7 +70,7 @@ class _Blocks:
     count: Ref
     num_blocks: Ref
     kv_len: Ref
-    table: Ref
+    tables: tuple[Ref, Ref]
     sizes: KernelSizes
 
     def end(self, i: jax.Array) -> jax.Array:
@@ -88,6 +88,10 @@ class _Blocks:
         page = self.sizes.page
         return jnp.clip(lax.div(self.end(i) - block * self.sizes.keys + (page - 1), page), 0, self.sizes.pages)
 
+    def page(self, ahead: int, entry: jax.Array) -> jax.Array:
+        """Of this grid step's request (ahead = 0) or of the next one's (1)."""
+        return self.tables[ahead][0, 0, entry]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Buffers:
@@ -98,19 +102,19 @@ class _Buffers:
     arrived: Ref
     blocks: _Blocks
 
-    def start(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
-        self._each(i, block, slot, lambda copy: copy.start())
+    def start(self, i: jax.Array, block: jax.Array, slot: jax.Array, ahead: int) -> None:
+        """Args: ahead: whether i is the next grid step."""
+        self._each(i, block, slot, ahead, lambda copy: copy.start())
 
     def wait(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
-        self._each(i, block, slot, lambda copy: copy.wait())
+        self._each(i, block, slot, 0, lambda copy: copy.wait())
 
-    def _each(self, i: jax.Array, block: jax.Array, slot: jax.Array, act: Callable[[Any], None]) -> None:
+    def _each(self, i: jax.Array, block: jax.Array, slot: jax.Array, ahead: int, act: Callable[[Any], None]) -> None:
         sizes, blocks = self.blocks.sizes, self.blocks
-        base = blocks.request[i] * sizes.table_width + block * sizes.pages
 
         def body(j: jax.Array, _: None) -> None:
             rows = pl.ds(pl.multiple_of(j * sizes.page, sizes.page), sizes.page)
-            page = blocks.table[base + j]
+            page = blocks.page(ahead, block * sizes.pages + j)
             act(pltpu.make_async_copy(self.kv_pages.at[page], self.rows.at[slot, :, rows, :], self.arrived.at[slot]))
 
         lax.fori_loop(0, blocks.num_pages(i, block), body, None)
@@ -170,8 +174,9 @@ def attention_kernel(
     count: Ref,
     num_blocks: Ref,
     kv_len: Ref,
-    table: Ref,
     factors: Ref,
+    table: Ref,
+    next_table: Ref,
     q: Ref,
     sinks: Ref,
     kv_pages: Ref,
@@ -185,10 +190,10 @@ def attention_kernel(
     *,
     sizes: KernelSizes,
 ) -> None:
-    """Scalars request … table: see _Blocks; factors f32[2]. q and out [1, K, R, Hp], sinks f32[K, ≥G, 128] (base 2),
-    kv_pages the cache in HBM; scratch: see _Buffers and _State, slot_of i32[1] the buffer that is read next."""
+    """Scalars request … kv_len, tables: see _Blocks; factors f32[2]. q and out [1, K, R, Hp], sinks f32[K, ≥G, 128] (in
+    base 2), kv_pages the cache in HBM; scratch: see _Buffers and _State, slot_of i32[1] the buffer that is read next."""
     i = pl.program_id(0)
-    blocks = _Blocks(request, position, count, num_blocks, kv_len, table, sizes)
+    blocks = _Blocks(request, position, count, num_blocks, kv_len, (table, next_table), sizes)
     buffers = _Buffers(kv_pages, rows, arrived, blocks)
     state = _State(peak, total, output)
     num = num_blocks[0]
@@ -196,7 +201,7 @@ def attention_kernel(
     @pl.when((i == 0) & (num > 0))
     def _first() -> None:
         slot_of[0] = 0
-        buffers.start(jnp.int32(0), blocks.bounds(jnp.int32(0))[0], jnp.int32(0))
+        buffers.start(i, blocks.bounds(i)[0], jnp.int32(0), ahead=0)
 
     @pl.when(i < num)
     def _block() -> None:
@@ -206,12 +211,14 @@ def attention_kernel(
 
         def body(block: jax.Array, slot: jax.Array) -> jax.Array:
             is_last = block + 1 >= last
-            following = jnp.where(is_last, i + 1, i)
 
-            @pl.when(following < num)
+            @pl.when(jnp.logical_not(is_last))
             def _prefetch() -> None:
-                begin = blocks.bounds(jnp.minimum(following, num - 1))[0]
-                buffers.start(following, jnp.where(is_last, begin, block + 1), 1 - slot)
+                buffers.start(i, block + 1, 1 - slot, ahead=0)
+
+            @pl.when(is_last & (i + 1 < num))
+            def _prefetch_next() -> None:
+                buffers.start(i + 1, blocks.bounds(i + 1)[0], 1 - slot, ahead=1)
 
             buffers.wait(i, block, slot)
             base = block * sizes.keys
