@@ -31,17 +31,8 @@ RUNTIME_FACE = {
 # The modules of the runtime that may import jax. All others are the host side: importing them must not bring jax in.
 DEVICE_SIDE = {
     *("batch_builder", "compilation", "compile_plan", "device_state", "engine_core", "engine_design", "memory"),
-    *(
-        "kernel_choice",
-        "model_runner",
-        "out_of_memory",
-        "precompile",
-        "profiler",
-        "program_set",
-        "program_store",
-        "sampler",
-    ),
-    *("sampler_state", "scoring", "sizing", "startup", "step_functions", "step_programs", "warm_up"),
+    *("kernel_choice", "model_runner", "out_of_memory", "precompile", "profiler", "program_set", "program_store"),
+    *("sampler", "sampler_state", "scoring", "sizing", "startup", "step_functions", "step_programs", "warm_up"),
 }
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
 

@@ -191,7 +191,7 @@ def attention_kernel(
     sizes: KernelSizes,
 ) -> None:
     """Scalars request … kv_len, tables: see _Blocks; factors f32[2]. q and out [1, K, R, Hp], sinks f32[K, ≥G, 128] (in
-    base 2), kv_pages the cache in HBM; scratch: see _Buffers and _State, slot_of i32[1] the buffer that is read next."""
+    base 2), kv_pages the cache in HBM; scratch: see _Buffers and _State, slot_of i32[1] the buffer to read next."""
     i = pl.program_id(0)
     blocks = _Blocks(request, position, count, num_blocks, kv_len, (table, next_table), sizes)
     buffers = _Buffers(kv_pages, rows, arrived, blocks)

@@ -55,11 +55,9 @@ def test_a_missing_wait_is_found(monkeypatch):
 
 
 def test_a_wrong_slot_is_found(monkeypatch):
-    start = tpu_kernel._Buffers.start
-    monkeypatch.setattr(
-        tpu_kernel._Buffers, "start", lambda self, i, block, slot, ahead: start(self, i, block, 0 * slot, ahead)
-    )
-    monkeypatch.setattr(tpu_kernel._Buffers, "wait", lambda self, i, block, slot: _wait(self, i, block, 0 * slot))
+    start, wait = tpu_kernel._Buffers.start, tpu_kernel._Buffers.wait
+    monkeypatch.setattr(tpu_kernel._Buffers, "start", lambda self, i, at, slot, ahead: start(self, i, at, 0, ahead))
+    monkeypatch.setattr(tpu_kernel._Buffers, "wait", lambda self, i, at, slot: wait(self, i, at, 0))
     assert not _error(SMALL, "on_wait") < 1e-5
 
 
@@ -74,9 +72,6 @@ def test_a_read_of_rows_that_nobody_wrote_is_found(monkeypatch):
     monkeypatch.setattr(tpu_kernel._Buffers, "clear_tail", lambda *_: None)
     for mode in ("plain", "on_wait"):
         assert not _error(SMALL, mode) < 1e-5
-
-
-_wait = tpu_kernel._Buffers.wait
 
 
 def _error(case, mode):
