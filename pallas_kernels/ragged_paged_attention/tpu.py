@@ -16,8 +16,6 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks,
 from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import LOG2E, KernelSizes, attention_kernel
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
-ROW_CHUNK = 512
-
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
     """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H].
@@ -48,6 +46,11 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     return jnp.where(token < metadata.query_start[-1], out, 0)
 
 
+def _chunk(size: int, wanted: int) -> int:
+    """The largest part of `size` up to `wanted` that divides it and is whole rows of lanes, or all of it."""
+    return next((part for part in range(min(wanted, size) // LANES * LANES, 0, -LANES) if size % part == 0), size)
+
+
 def _attend(
     q: jax.Array,
     kv_pages: jax.Array,
@@ -75,8 +78,8 @@ def _attend(
         window=options.sliding_window,
         soft_cap=options.soft_cap,
         sinks=options.sinks is not None,
-        row_chunk=min(packed.shape[2], ROW_CHUNK),
-        key_chunk=blocks.keys,
+        row_chunk=_chunk(packed.shape[2], blocks.row_chunk),
+        key_chunk=_chunk(blocks.keys, blocks.key_chunk),
     )
     scores = options.scale * options.k_scale
     scores = scores * LOG2E if options.soft_cap is None else scores / options.soft_cap

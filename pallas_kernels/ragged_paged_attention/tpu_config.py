@@ -26,11 +26,14 @@ class TpuBlocks:
         queries: tokens of a request at once.
         keys: of the cache at once: a multiple of the page size.
         vmem: bytes that the kernel may use.
+        row_chunk, key_chunk: rows and keys of one product.
     """
 
     queries: int
     keys: int
     vmem: int
+    row_chunk: int
+    key_chunk: int
 
 
 def chunk_block(shape: AttentionShape, target: Target) -> int:
@@ -40,14 +43,14 @@ def chunk_block(shape: AttentionShape, target: Target) -> int:
 
 def decode_blocks(shape: AttentionShape, target: Target) -> TpuBlocks:
     """Sizes for requests of one token."""
-    return _fit(shape, target, 1, _sizes(target, "decode", shape)["keys"])
+    return _fit(shape, target, 1, _sizes(target, "decode", shape))
 
 
 def chunk_blocks(shape: AttentionShape, target: Target) -> TpuBlocks:
     """Sizes for chunks of prompts."""
     sizes = _sizes(target, "chunk", shape)
     queries = max(16, sizes["rows"] // shape.group)
-    return _fit(shape, target, 1 << (queries.bit_length() - 1), sizes["keys"])  # a power of 2, see the kernel
+    return _fit(shape, target, 1 << (queries.bit_length() - 1), sizes)  # a power of 2, see the kernel
 
 
 def check(shape: AttentionShape) -> None:
@@ -72,8 +75,9 @@ def check(shape: AttentionShape) -> None:
         )
 
 
-def _fit(shape: AttentionShape, target: Target, queries: int, keys: int) -> TpuBlocks:
+def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, int]) -> TpuBlocks:
     """The largest blocks up to those asked for whose buffers fit."""
+    keys = sizes["keys"]
     limit = int(VMEM.get(target.kind, min(VMEM.values())) * 0.8)
     unit = math.lcm(shape.page_size, LANES)  # whole pages, and scores of whole rows of lanes
     keys = max(keys // unit, 1) * unit
@@ -89,7 +93,7 @@ def _fit(shape: AttentionShape, target: Target, queries: int, keys: int) -> TpuB
                 f"{shape.num_kv_heads} kv heads of {shape.head_size} in pages of {shape.page_size}: one block is "
                 f"larger than the vector memory of TPU {target.kind} (a smaller --page-size)"
             )
-    return TpuBlocks(queries, keys, limit)
+    return TpuBlocks(queries, keys, limit, sizes.get("row_chunk", sizes["rows"]), sizes.get("key_chunk", keys))
 
 
 def _bytes(shape: AttentionShape, queries: int, keys: int) -> int:

@@ -90,7 +90,8 @@ class _Blocks:
 
     def page(self, ahead: int, entry: jax.Array) -> jax.Array:
         """Of this grid step's request (ahead = 0) or of the next one's (1)."""
-        return self.tables[ahead][0, 0, entry]
+        number: jax.Array = self.tables[ahead][0, 0, entry]
+        return number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,12 +199,12 @@ def attention_kernel(
     state = _State(peak, total, output)
     num = num_blocks[0]
 
-    @pl.when((i == 0) & (num > 0))
     def _first() -> None:
         slot_of[0] = 0
         buffers.start(i, blocks.bounds(i)[0], jnp.int32(0), ahead=0)
 
-    @pl.when(i < num)
+    pl.when((i == 0) & (num > 0))(_first)
+
     def _block() -> None:
         state.reset()
         first, last = blocks.bounds(i)
@@ -212,37 +213,44 @@ def attention_kernel(
         def body(block: jax.Array, slot: jax.Array) -> jax.Array:
             is_last = block + 1 >= last
 
-            @pl.when(jnp.logical_not(is_last))
             def _prefetch() -> None:
                 buffers.start(i, block + 1, 1 - slot, ahead=0)
 
-            @pl.when(is_last & (i + 1 < num))
+            pl.when(jnp.logical_not(is_last))(_prefetch)
+
             def _prefetch_next() -> None:
                 buffers.start(i + 1, blocks.bounds(i + 1)[0], 1 - slot, ahead=1)
+
+            pl.when(is_last & (i + 1 < num))(_prefetch_next)
 
             buffers.wait(i, block, slot)
             base = block * sizes.keys
 
-            @pl.when(base + sizes.keys > end)
             def _clear() -> None:
                 buffers.clear_tail(slot, end - base)
+
+            pl.when(base + sizes.keys > end)(_clear)
 
             seen = base + sizes.keys <= at + 1  # by the first query, so by all
             if sizes.window is not None:
                 seen &= base > at + count[i] - 1 - sizes.window
 
-            @pl.when(seen)
             def _unmasked() -> None:
                 _add_keys(q, rows, slot, state, factors, sizes, None)
 
-            @pl.when(jnp.logical_not(seen))
+            pl.when(seen)(_unmasked)
+
             def _masked() -> None:
                 _add_keys(q, rows, slot, state, factors, sizes, (base, at, end))
+
+            pl.when(jnp.logical_not(seen))(_masked)
 
             return 1 - slot
 
         slot_of[0] = lax.fori_loop(first, last, body, slot_of[0])
         _finish(out, sinks, state, factors, sizes)
+
+    pl.when(i < num)(_block)
 
 
 def _add_keys(
