@@ -11,6 +11,8 @@ from jax.experimental.pallas import triton as pltriton
 
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
 from palladio.pallas_kernels.target import Target
+from palladio.pallas_kernels.triton_precision import Precision, product_precision
+from palladio.pallas_kernels.triton_precision import matmul as matmul_tile
 
 MIN_CAPABILITY = 8.0
 DTYPES = ("bfloat16", "float16", "float32")
@@ -48,7 +50,7 @@ def matmul(
     plan = plan_tiles(group_sizes, M, tiles.rows)
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     out: jax.Array = pl.pallas_call(
-        functools.partial(_multiply_tile, tiles=tiles),
+        functools.partial(_multiply_tile, tiles=tiles, precision=product_precision(rows.dtype, target)),
         # Tiles of one group follow each other with the same columns, so the matrix is read from memory once.
         grid=(plan.group.shape[0], pl.cdiv(F, tiles.columns)),
         in_specs=[anywhere] * 5,
@@ -86,6 +88,7 @@ def _multiply_tile(
     out_ref: jax.Array,
     *,
     tiles: MatmulTiles,
+    precision: Precision,
 ) -> None:
     """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F], out_ref [M, F]."""
     (M, D), F = rows_ref.shape, matrices_ref.shape[1]
@@ -93,25 +96,22 @@ def _multiply_tile(
     group, first, count = group_ref[tile], first_ref[tile], count_ref[tile]
     column = pl.program_id(1) * tiles.columns + lax.iota(jnp.int32, tiles.columns)
     row = lax.iota(jnp.int32, tiles.rows)
-    # Rows and columns beyond the end are read as the last ones and never written: cheaper than masks in the loop.
+    # Rows beyond the end are read as the last one and never written, which is cheaper than a mask in the loop. Columns
+    # must stay consecutive: only then does a thread load several at once.
     read_row = jnp.minimum(first + jnp.minimum(row, jnp.maximum(count, 1) - 1), M - 1)
-    read_column = jnp.minimum(column, F - 1) if F % tiles.columns else column
+    columns_inside = column < F if F % tiles.columns else None
 
     def step(index: jax.Array, sums: jax.Array) -> jax.Array:
         inner = index * tiles.inner + lax.iota(jnp.int32, tiles.inner)
-        valid = None if D % tiles.inner == 0 else inner < D
-        left = _load(rows_ref, read_row, inner, None if valid is None else valid[None, :])
-        right = _load(matrices_ref, group * D + inner, read_column, None if valid is None else valid[:, None])
-        precision = lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
-        product = lax.dot_general(
-            left, right, (((1,), (0,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
-        )
-        return sums + product
+        inside = inner < D if D % tiles.inner else None
+        left = _load(rows_ref, read_row, inner, None, inside)
+        right = _load(matrices_ref, group * D + inner, column, inside, columns_inside)
+        return sums + matmul_tile(left, right, precision)
 
     shape = (tiles.rows, tiles.columns)
 
     def multiply() -> None:
-        steps = jnp.where(count > 0, pl.cdiv(D, tiles.inner), 0)
+        steps = jnp.where(count > 0, jnp.int32(pl.cdiv(D, tiles.inner)), jnp.int32(0))
         sums = lax.fori_loop(0, steps, step, jnp.zeros(shape, jnp.float32))
         # A tile of no group writes zeros into all of its rows.
         limit = jnp.where(count > 0, count, jnp.minimum(M - first, tiles.rows))
@@ -122,11 +122,23 @@ def _multiply_tile(
     pl.when(first < M)(multiply)
 
 
-def _load(ref: jax.Array, rows: jax.Array, columns: jax.Array, valid: jax.Array | None) -> jax.Array:
-    """[R, C] of ref, 0 where `valid`, which broadcasts to that shape, is False."""
-    where = ref.at[_grid(rows, columns)]
-    mask = None if valid is None else jnp.broadcast_to(valid, (rows.shape[0], columns.shape[0]))
-    loaded: jax.Array = pltriton.load(where, mask=mask, other=None if mask is None else jnp.zeros((), ref.dtype))
+def _load(
+    ref: jax.Array,
+    rows: jax.Array,
+    columns: jax.Array,
+    rows_inside: jax.Array | None,
+    columns_inside: jax.Array | None,
+) -> jax.Array:
+    """[R, C] of ref, 0 in rows and columns that are not inside; None: all are."""
+    shape = (rows.shape[0], columns.shape[0])
+    mask: jax.Array | None = None
+    if rows_inside is not None:
+        mask = jnp.broadcast_to(rows_inside[:, None], shape)
+    if columns_inside is not None:
+        of_columns = jnp.broadcast_to(columns_inside[None, :], shape)
+        mask = of_columns if mask is None else mask & of_columns
+    other = None if mask is None else jnp.zeros((), ref.dtype)
+    loaded: jax.Array = pltriton.load(ref.at[_grid(rows, columns)], mask=mask, other=other)
     return loaded
 
 

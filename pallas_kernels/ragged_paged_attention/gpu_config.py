@@ -28,7 +28,10 @@ class DecodeBlocks:
 
     @classmethod
     def of(cls, shape: AttentionShape) -> "DecodeBlocks":
-        return cls(keys=32 if _is_wide(shape) else 64, spare_parts=-(-WANTED_PROGRAMS // shape.num_kv_heads))
+        row_bytes = _row_bytes(shape)
+        keys = 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
+        spare_parts = -(-WANTED_PROGRAMS // shape.num_kv_heads)
+        return cls(keys, spare_parts, num_warps=4 if row_bytes <= 512 else 8)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,15 +51,19 @@ class PrefillBlocks:
 
     @classmethod
     def of(cls, shape: AttentionShape) -> "PrefillBlocks":
-        if _is_wide(shape):
-            return cls(rows=128, keys=32, num_stages=2)
-        return cls(rows=128, keys=64)
+        row_bytes, in_float32 = _row_bytes(shape), jnp.dtype(shape.dtype) == jnp.float32
+        if row_bytes <= 256:
+            return cls(rows=128, keys=64)
+        if in_float32:  # whose factors are kept twice, each rounded to TensorFloat and the rest
+            wide = row_bytes > 512
+            return cls(rows=16 if wide else 32, keys=16 if wide else 32, num_stages=2)
+        return cls(rows=128, keys=32, num_stages=2)
 
     def queries(self, group: int) -> int:
         """Tokens of a block, with so many query heads a kv head."""
         return max(1, self.rows // group)
 
 
-def _is_wide(shape: AttentionShape) -> bool:
-    """Whether a row of the cache takes more than 256 bytes as keys and as values, each."""
-    return shape.head_size * jnp.dtype(shape.dtype).itemsize > 256
+def _row_bytes(shape: AttentionShape) -> int:
+    """Of one key, or one value, as a factor of a product."""
+    return shape.head_size * jnp.dtype(shape.dtype).itemsize

@@ -26,6 +26,7 @@ from palladio.pallas_kernels.ragged_paged_attention.triton_tile import (
     store,
     tile_lanes,
 )
+from palladio.pallas_kernels.triton_precision import product_precision
 
 
 class Parts(NamedTuple):
@@ -123,6 +124,7 @@ def _attend_parts(
     _, N, H = q.shape
     P, K, S, W = kv_pages.shape
     G, num_parts = N // K, parts.request.shape[0]
+    dtype = compute_dtype(q, kv_pages)
     reader = functools.partial(
         CacheReader,
         num_kv_heads=K,
@@ -130,7 +132,8 @@ def _attend_parts(
         table_width=block_table.shape[1],
         head_size=H,
         value_lane=padded_head_size(H),
-        dtype=compute_dtype(q, kv_pages),
+        dtype=dtype,
+        precision=product_precision(dtype, options.target),
         block=blocks.keys,
         soft_cap=options.soft_cap,
     )
@@ -186,7 +189,7 @@ def _attend_part(
             scores = cache.scores(q, keys)
             if end is not None:
                 scores = jnp.where(cache.tokens(start)[None, :] < end, scores, LOWEST)
-            return softmax.add(scores, values)
+            return softmax.add(scores, values, cache.precision)
 
         length = jnp.maximum(end - first, 0)
         full = lax.div(length, cache.block)

@@ -25,6 +25,7 @@ from palladio.pallas_kernels.ragged_paged_attention.triton_tile import (
     store,
     tile_lanes,
 )
+from palladio.pallas_kernels.triton_precision import product_precision
 
 
 def attend(
@@ -43,6 +44,7 @@ def attend(
     P, K, S, W = kv_pages.shape
     queries = blocks.queries(N // K)
     plan = metadata.chunks_of(T, queries)
+    dtype = compute_dtype(q, kv_pages)
     reader = functools.partial(
         CacheReader,
         num_kv_heads=K,
@@ -50,7 +52,8 @@ def attend(
         table_width=metadata.block_table.shape[1],
         head_size=H,
         value_lane=padded_head_size(H),
-        dtype=compute_dtype(q, kv_pages),
+        dtype=dtype,
+        precision=product_precision(dtype, options.target),
         block=blocks.keys,
         soft_cap=options.soft_cap,
     )
@@ -123,7 +126,7 @@ def _attend_block(
                 if window is not None:
                     visible &= cache.tokens(start)[None, :] > query_position[:, None] - window
                 scores = jnp.where(visible, scores, LOWEST)
-            return softmax.add(scores, values)
+            return softmax.add(scores, values, cache.precision)
 
         # Blocks of keys that all queries see whole lie in the middle.
         first, full = jnp.int32(0), jnp.int32(0)

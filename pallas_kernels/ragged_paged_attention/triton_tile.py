@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import triton as pltriton
 
+from palladio.pallas_kernels.triton_precision import Precision, matmul
+
 LOG2E = math.log2(math.e)
 MIN_ROWS = 16  # of a product's left side
 LOWEST = -1e30  # not -inf: the difference of two of them must be a number
@@ -39,12 +41,12 @@ class Softmax(NamedTuple):
             jnp.zeros((num_rows,), jnp.float32),
         )
 
-    def add(self, scores: jax.Array, values: jax.Array) -> "Softmax":
+    def add(self, scores: jax.Array, values: jax.Array, precision: Precision) -> "Softmax":
         """Scores f32[R, C] and values [C, L] of one more block."""
         peak = jnp.maximum(self.peak, scores.max(axis=1))
         decay = jnp.exp2(self.peak - peak)
         weights = jnp.exp2(scores - peak[:, None])
-        output = self.output * decay[:, None] + matmul(weights.astype(values.dtype), values)
+        output = self.output * decay[:, None] + matmul(weights.astype(values.dtype), values, precision)
         return Softmax(output, peak, self.total * decay + weights.sum(axis=1))
 
     def with_sinks(self, sinks: jax.Array) -> "Softmax":
@@ -67,7 +69,7 @@ class CacheReader:
         kv_ref: [P·K·S, 2·Hp] the cache as rows. table_ref: i32[B·Pmax] the block table.
         head: i32[], the kv head.
         num_kv_heads: K. page_size: S. table_width: Pmax. head_size: H. value_lane: Hp, where the values begin.
-        dtype: what products are computed in.
+        dtype: of the factors of products. precision: of products.
         block: tokens a block (C).
         scale: f32[], factor on q·k, with that of the stored keys.
         soft_cap: see AttentionOptions.
@@ -82,6 +84,7 @@ class CacheReader:
     head_size: int
     value_lane: int
     dtype: jnp.dtype
+    precision: Precision
     block: int
     scale: jax.Array
     soft_cap: float | None
@@ -110,7 +113,7 @@ class CacheReader:
 
     def scores(self, q: jax.Array, keys: jax.Array) -> jax.Array:
         """q [R, L], keys [C, L] → f32[R, C], in units of log2."""
-        scores = matmul(q, keys, transpose=True)
+        scores = matmul(q, keys, self.precision, transpose=True)
         if self.soft_cap is None:
             return scores * (self.scale * LOG2E)
         # tanh by exp2: exact for large scores of either sign, where exp2 is 0 or inf.
@@ -153,11 +156,3 @@ def store(ref: jax.Array, index: tuple[jax.Array, ...], values: jax.Array, mask:
 def _at(ref: jax.Array, index: tuple[jax.Array, ...]) -> Any:
     # The interpreter takes no mixture of scalars and arrays.
     return ref.at[tuple(jnp.broadcast_arrays(*index))]
-
-
-def matmul(a: jax.Array, b: jax.Array, *, transpose: bool = False) -> jax.Array:
-    """[M, C] and [C, N] ([N, C] with `transpose`) → f32[M, N]; float32 is not rounded to TensorFloat."""
-    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return lax.dot_general(
-        a, b, (((1,), (1 if transpose else 0,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
-    )
