@@ -12,8 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = 2
-# Of a layer: norm, 4 products, cache write, rotation of q, attention and its sum, activation, residual, norm.
-KERNELS_PER_LAYER, KERNELS_BESIDE = 13, 10
+# Of a layer: 4 products, cache write, rotation of q, attention and its sum, activation, norms with residuals, and what
+# XLA splits these into before it has seen the device.
+KERNELS_PER_LAYER, KERNELS_BESIDE = 14, 10
 
 pytestmark = [
     pytest.mark.slow,
