@@ -67,8 +67,8 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
     attend = functools.partial(ragged_paged_attention, scale=1.0, backend=kernels.attention, target=kernels.target)
     write = functools.partial(kv_cache_update, backend=kernels.cache_update, target=kernels.target)
     try:
-        jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(ints(T), ints(T), one_each=True))  # type: ignore[arg-type]
         jax.eval_shape(attend, rows(N), pages, metadata)
+        jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(ints(T), ints(T), one_each=True))  # type: ignore[arg-type]
     except NotImplementedError as error:
         return str(error)
     return None

@@ -32,9 +32,11 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
     require(target)
     _, K, S, W = kv_pages.shape
     tile = ROW_TILE.get(kv_pages.dtype.itemsize, 0)
-    if not tile or S % tile or kv_pages.dtype == jnp.float16:
+    if not tile or kv_pages.dtype == jnp.float16:
+        raise NotImplementedError(f"a cache of {kv_pages.dtype} (--kv-cache-dtype)")
+    if S % tile:
         raise NotImplementedError(
-            f"pages of {S} tokens in {kv_pages.dtype}: they must be a multiple of {tile or 8} (--page-size)"
+            f"pages of {S} tokens: with a cache of {kv_pages.dtype} they must be a multiple of {tile} (--page-size)"
         )
     runs = writes.runs or plan_runs(writes)
     if runs.page.shape[0] > MAX_RUNS:
