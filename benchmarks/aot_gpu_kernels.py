@@ -161,6 +161,8 @@ def compile_case(mesh: Mesh, case: Attention | Experts, dump: Path) -> Iterator[
     )
     program = aot_targets.compile_for(mesh, jitted, args)
     shared = _shared_memory(dump)
+    if not any(dump.glob("*.ptx")):
+        raise RuntimeError("XLA dumped no PTX: this version wants other flags than main() gives it")
     for path in sorted(dump.glob("*.ptx")):
         text = path.read_text(encoding="utf-8")
         if not any(f".entry {kernel}(" in text for kernel in KERNEL_NAMES):
@@ -254,8 +256,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="palladio-aot-") as folder:
         # XLA reads it when it is first used, which importing jax is not.
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={folder}"
-        os.environ["XLA_FLAGS"] = flags.strip()
+        flags = [os.environ.get("XLA_FLAGS", ""), f"--xla_dump_to={folder}"]
+        if jax.__version_info__ >= (0, 11):  # before, PTX is dumped anyway
+            flags.append("--xla_dump_emitter_re=ptx|llvm-ir")
+        os.environ["XLA_FLAGS"] = " ".join(flags).strip()
         chosen = {name: case for name, case in cases(args.smoke).items() if (args.only or "") in name}
         rows = compile_all(chosen, Path(folder))
     if args.json:
