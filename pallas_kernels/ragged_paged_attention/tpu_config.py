@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-import importlib.resources
 import json
 import math
+from pathlib import Path
 
 import jax.numpy as jnp
 
@@ -13,6 +13,7 @@ from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.target import Target
 
 MIB = 2**20
+TUNED = Path(__file__).resolve().parent.parent / "tuned"
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB, "7x": 64 * MIB}
 MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
 ROW_TILE = {1: 32, 2: 16, 4: 8}  # rows of a native tile, by the bytes of an element
@@ -118,8 +119,8 @@ def _sizes(target: Target, kind: str, shape: AttentionShape) -> dict[str, int]:
 
 @functools.cache
 def _table(kind: str) -> dict[str, dict[str, int]]:
-    file = importlib.resources.files("palladio.pallas_kernels") / "tuned" / kind / "ragged_paged_attention.json"
-    if not kind or not file.is_file():
+    file = TUNED / kind / "ragged_paged_attention.json"
+    if not file.is_file():
         return {}
     table: dict[str, dict[str, int]] = json.loads(file.read_text(encoding="utf-8"))
     return table

@@ -4,13 +4,17 @@ No mode of interpretation finds every fault, so some cases run in all three; and
 would be found.
 """
 
+import json
+import re
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention import tpu_kernel
+from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_kernel
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, make
 
@@ -86,3 +90,35 @@ def _error(case, mode):
 
 def _races():
     return interpret_pallas_call.races is not None and interpret_pallas_call.races.races_found
+
+
+@pytest.mark.parametrize("kind", sorted(tpu_config.VMEM))
+@pytest.mark.parametrize("heads", [(32, 8, 128), (14, 2, 64), (32, 32, 128), (16, 1, 256)])
+@pytest.mark.parametrize("page_size", [16, 48, 128])
+def test_block_sizes_suit_the_kernel(kind, heads, page_size):
+    N, K, H = heads
+    shape = AttentionShape(N, K, H, page_size, 64, 8, jnp.bfloat16, jnp.bfloat16)
+    for sizes_of in (tpu_config.decode_blocks, tpu_config.chunk_blocks):
+        blocks = sizes_of(shape, Target("tpu", kind))
+        assert blocks.keys % page_size == 0
+        assert blocks.keys % 128 == 0  # rows of lanes
+        assert blocks.queries & (blocks.queries - 1) == 0  # the kernel takes remainders by masks
+        assert blocks.vmem < tpu_config.VMEM[kind]
+    assert blocks.queries >= 16
+
+
+def test_sizes_of_a_sweep_are_read(monkeypatch):
+    shape = AttentionShape(32, 8, 128, 16, 64, 8, jnp.bfloat16, jnp.bfloat16)
+    swept = {"chunk h128": {"rows": 256, "keys": 1024, "row_chunk": 128, "key_chunk": 256}}
+    monkeypatch.setattr(tpu_config, "_table", lambda kind: swept if kind == "v6e" else {})
+    blocks = tpu_config.chunk_blocks(shape, Target("tpu", "v6e"))
+    assert (blocks.queries, blocks.keys, blocks.row_chunk, blocks.key_chunk) == (64, 1024, 128, 256)
+    assert tpu_config.chunk_blocks(shape, Target("tpu", "v5e")).queries == 128
+
+
+def test_the_files_of_sweeps_name_chips_and_sizes():
+    for file in tpu_config.TUNED.rglob("*.json"):
+        assert file.parent.name in tpu_config.VMEM
+        for name, sizes in json.loads(file.read_text()).items():
+            assert re.fullmatch(r"(decode|chunk) h(64|128|256)", name)
+            assert set(sizes) <= {"rows", "keys", "row_chunk", "key_chunk"}
