@@ -20,7 +20,7 @@ from tests.pallas_kernels.attention_cases import CASES, Case, attend, make
 
 RUNNABLE = [case for case in CASES if case.page_size % (8 if case.kv_dtype == "float32" else 32) == 0]
 SMALL = Case("small", ((150, 3), (20, 30)), num_heads=2, num_kv_heads=1, padding_tokens=3)
-SIMULATED = [SMALL, *(case for case in CASES if case.name in ("mixed, window", "all", "decode, padded"))]
+SIMULATED = [SMALL, *(case for case in CASES if case.name in ("mixed, window", "everything", "decode, padded"))]
 
 
 @pytest.fixture(autouse=True)
