@@ -36,7 +36,7 @@ def test_every_kernel_compiles(chip, tmp_path):
     [
         ("v5e", {"decode": 860, "prefill": 9600}),
         ("v6e", {"decode": 780, "prefill": 6500}),
-        ("7x", {"decode": 790, "prefill": 6400}),
+        ("7x", {"decode": 790, "prefill": 6349}),
     ],
 )
 def test_the_inner_loops_stay_within_their_budget(chip, budgets, tmp_path):
