@@ -17,7 +17,7 @@ TORCH_ARGS ?=
 
 BIN := $(VENV)/bin
 
-.PHONY: help serve test test-slow conformance clients lint format wheel docs clean
+.PHONY: help serve test test-slow conformance clients lint format wheel docs aot clean
 
 help:
 	@printf '%s\n' \
@@ -30,6 +30,7 @@ help:
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
 	  'make docs       rewrite docs/flags.md from the flag table' \
+	  'make aot        compile kernels and steps for TPUs and GPUs that are not there; needs jax[tpu] and the CUDA plugin' \
 	  'make clean      remove the environment and what tools left behind'
 
 serve: $(VENV)/.installed
@@ -59,6 +60,10 @@ wheel: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python scripts/gen_flag_docs.py
+
+# Compilers of accelerators, without one: `pip install 'jax[tpu]' 'jax-cuda13-plugin[with-cuda]'` into the environment.
+aot: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m slow tests/aot $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -34,6 +34,8 @@ from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.weights import abstract_model
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
@@ -177,11 +179,12 @@ def needs_of(target: Target, shape: DeviceShape, weights: Weights, sizes: Sizes)
 
 
 def compile_all(
-    config: ModelConfig, target: Target, num_devices: int, sizes: Sizes, only: Sequence[str]
+    config: ModelConfig, target: Target, num_devices: int, sizes: Sizes, only: Sequence[str], backend: str = "auto"
 ) -> Iterator[dict[str, Any]]:
     """A row for each program: its figures, and in "wrong" what is wrong with it."""
     mesh = target.mesh(num_devices)
-    structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh))
+    kernels = Kernels(backend, KernelTarget.of(mesh.devices.flat[0]))
+    structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh, kernels=kernels))
     shape = device_shape(config, mesh, sizes)
     memory = DeviceMemory(target.memory, target.memory)
     needs = needs_of(target, shape, weights, sizes)
@@ -261,13 +264,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=PROGRAMS)
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--context-length", type=int, help="default: the model's")
+    parser.add_argument("--attention-backend", default="auto")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     hf_config = MODELS[args.model] | ({"num_hidden_layers": args.layers} if args.layers else {})
     config, target = ModelConfig.from_hf(hf_config), TARGETS[args.target]
     print(f"{args.model}, bfloat16, for {args.target}; jax {jax.__version__}")
     rows: list[dict[str, Any]] = []
-    for row in compile_all(config, target, args.devices, _sizes(args, config), args.only):
+    for row in compile_all(config, target, args.devices, _sizes(args, config), args.only, args.attention_backend):
         if not rows:
             print(f"{'program':<24} {'  '.join(header for header, *_ in COLUMNS)}  verdict")
         print(table_line(row), flush=True)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from palladio.pallas_kernels.target import Target
+
 Figures = dict[str, Any]
 
 ATTENTION_CASES = (  # kind, (cached before, new) of each request, N, K, H, sliding window
@@ -16,8 +18,8 @@ ATTENTION_CASES = (  # kind, (cached before, new) of each request, N, K, H, slid
 TOLERANCES = {"float32": 2e-5, "bfloat16": 2e-2}  # largest difference from the reference, of outputs of about 1
 
 
-def attention_numerics(tiny: bool) -> Figures:
-    """The largest error of the default backend against the reference, both on this device."""
+def attention_numerics(tiny: bool, target: Target | None = None, backend: str = "auto") -> Figures:
+    """The largest error of a backend against the reference, both on this device; target: default: this device."""
     import functools
 
     import jax
@@ -27,6 +29,7 @@ def attention_numerics(tiny: bool) -> Figures:
     from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
 
     rng, page_size = np.random.default_rng(0), 16
+    target = target or Target.of(jax.devices()[0])
     errors: dict[str, float] = {}
     for kind, lengths, N, K, H, window in ATTENTION_CASES[::3] if tiny else ATTENTION_CASES:
         totals = np.array([before + new for before, new in lengths], np.int32)
@@ -47,8 +50,9 @@ def attention_numerics(tiny: bool) -> Figures:
         for dtype in TOLERANCES:
             arrays = jnp.asarray(q, dtype), jnp.asarray(pages, dtype)
             outputs = []
-            for backend in ("auto", "reference"):
-                call = functools.partial(ragged_paged_attention, scale=H**-0.5, sliding_window=window, backend=backend)
+            for name in (backend, "reference"):
+                options = {"scale": H**-0.5, "sliding_window": window, "backend": name, "target": target}
+                call = functools.partial(ragged_paged_attention, **options)
                 with jax.default_matmul_precision("highest"):  # else a GPU rounds float32 factors to 10 bits
                     outputs.append(np.asarray(jax.jit(call)(*arrays, metadata), np.float32))
             error = float(np.abs(outputs[0] - outputs[1]).max())

@@ -1,6 +1,10 @@
 """Attention: one fused projection, rotation, the cache write, the kernel, and the projection back."""
 
+import dataclasses
+from typing import Self
+
 import jax
+from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.forward_batch import ForwardBatch
@@ -8,8 +12,48 @@ from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
 from palladio.model.norm import RMSNorm
 from palladio.model.rope import Rotation, rotate
-from palladio.pallas_kernels.kv_cache_update import kv_cache_update
-from palladio.pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update, plan_writes
+from palladio.pallas_kernels.ragged_paged_attention import (
+    AttentionMetadata,
+    AttentionShape,
+    plan_attention,
+    ragged_paged_attention,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PagedStep:
+    """How a step writes and reads the cache: planned once, the same for every layer."""
+
+    writes: CacheWrites
+    metadata: AttentionMetadata
+
+    @classmethod
+    def of(
+        cls, batch: ForwardBatch, config: ModelConfig, dtype: DTypeLike, kv_pages: jax.Array, kernels: Kernels
+    ) -> Self:
+        """Args: dtype: of activations. kv_pages: one layer's cache."""
+        shape = AttentionShape(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_size=config.head_size,
+            page_size=kv_pages.shape[2],
+            table_width=batch.block_table.shape[1],
+            num_rows=batch.kv_len.shape[0],
+            dtype=dtype,
+            kv_dtype=kv_pages.dtype,
+        )
+        return cls(
+            plan_writes(batch.cache_writes(kv_pages.shape[2]), backend=kernels.cache_update, target=kernels.target),
+            plan_attention(
+                batch.attention_metadata(),
+                batch.token_ids.shape[0],
+                shape,
+                backend=kernels.attention,
+                target=kernels.target,
+            ),
+        )
 
 
 class Attention(Module):
@@ -19,18 +63,16 @@ class Attention(Module):
     like the cache, and one product makes all three.
     """
 
-    def __init__(self, context: Context, config: ModelConfig, layer: int, backend: str) -> None:
+    def __init__(self, context: Context, config: ModelConfig, layer: int, kernels: Kernels) -> None:
         D, N, K, H = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_size
         self.qkv = Linear(context, (D, K, N // K + 2, H), (None, "kv_heads", None, None), bias=config.qkv_bias)
         self.output = Linear(context, (N * H, D), ("heads", None), bias=config.output_bias)
         self.query_norm = RMSNorm(context, H, config.rms_norm_eps, axis=None) if config.qk_norm else None
         self.key_norm = RMSNorm(context, H, config.rms_norm_eps, axis=None) if config.qk_norm else None
         self.sliding_window = config.sliding_windows[layer]
-        self.backend = backend
+        self.kernels = kernels
 
-    def __call__(
-        self, x: jax.Array, by: Rotation, batch: ForwardBatch, kv_pages: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: jax.Array, by: Rotation, step: PagedStep, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
         """x [T, D], kv_pages [P, K, S, 2·Hp] → [T, D] and the cache with this step's keys and values."""
         qkv = self.qkv(x)  # [T, K, G+2, H]
         T, K, heads, H = qkv.shape
@@ -38,13 +80,15 @@ class Attention(Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k = rotate(q, by), rotate(k, by)
-        kv_pages = kv_cache_update(kv_pages, k, v, batch.page_ids, batch.page_offsets)
+        target = self.kernels.target
+        kv_pages = kv_cache_update(kv_pages, k, v, step.writes, backend=self.kernels.cache_update, target=target)
         out = ragged_paged_attention(
             q,
             kv_pages,
-            batch.attention_metadata(),
+            step.metadata,
             scale=H**-0.5,
             sliding_window=self.sliding_window,
-            backend=self.backend,
+            backend=self.kernels.attention,
+            target=target,
         )
         return self.output(out.reshape(T, -1)), kv_pages

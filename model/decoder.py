@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from palladio.model.attention import Attention
+from palladio.model.attention import Attention, PagedStep
 from palladio.model.config import ModelConfig
 from palladio.model.embedding import TokenTable
 from palladio.model.forward_batch import ForwardBatch
@@ -13,22 +13,21 @@ from palladio.model.mlp import GatedMLP
 from palladio.model.module import Context, Module
 from palladio.model.norm import RMSNorm
 from palladio.model.rope import Rotation, rotation
+from palladio.pallas_kernels.choice import Kernels
 
 
 class DecoderLayer(Module):
     """Attention and MLP, each with its norm before and its residual around."""
 
-    def __init__(self, context: Context, config: ModelConfig, layer: int, attention_backend: str) -> None:
+    def __init__(self, context: Context, config: ModelConfig, layer: int, kernels: Kernels) -> None:
         self.attention_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
-        self.attention = Attention(context, config, layer, attention_backend)
+        self.attention = Attention(context, config, layer, kernels)
         self.mlp_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
         self.mlp = GatedMLP(context, config)
 
-    def __call__(
-        self, x: jax.Array, by: Rotation, batch: ForwardBatch, kv_pages: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: jax.Array, by: Rotation, step: PagedStep, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
         """x [T, D], kv_pages [P, K, S, 2·Hp] → the same, after this layer."""
-        attended, kv_pages = self.attention(self.attention_norm(x), by, batch, kv_pages)
+        attended, kv_pages = self.attention(self.attention_norm(x), by, step, kv_pages)
         x += attended
         x += self.mlp(self.mlp_norm(x))
         return x, kv_pages
@@ -37,13 +36,12 @@ class DecoderLayer(Module):
 class CausalLM(Module):
     """A decoder-only language model over a paged KV cache."""
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, attention_backend: str, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: Kernels, rngs: nnx.Rngs) -> None:
         context = Context(dtype, rngs)
         self.config = config
+        self.kernels = kernels
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
-        self.layers = nnx.List(
-            DecoderLayer(context, config, layer, attention_backend) for layer in range(config.num_layers)
-        )
+        self.layers = nnx.List(DecoderLayer(context, config, layer, kernels) for layer in range(config.num_layers))
         self.norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
         has_table = config.has_head and not config.tie_word_embeddings
         self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None
@@ -60,9 +58,10 @@ class CausalLM(Module):
         """
         x = self.embedding.embed(batch.token_ids)
         by = rotation(self.config.rope, self.config.head_size, batch.positions)
+        step = PagedStep.of(batch, self.config, x.dtype, kv_cache[0], self.kernels)
         written = []
         for layer, kv_pages in zip(self.layers, kv_cache, strict=True):
-            x, kv_pages = layer(x, by, batch, kv_pages)
+            x, kv_pages = layer(x, by, step, kv_pages)
             written.append(kv_pages)
         return self.norm(x), tuple(written)
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 import jax
 
+from palladio.pallas_kernels.kv_cache_update import CacheWrites
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 
 
@@ -47,3 +48,11 @@ class ForwardBatch:
         return AttentionMetadata(
             self.query_start, self.kv_len, self.block_table, self.num_requests, self.num_decodes, self.kind
         )
+
+    def cache_writes(self, page_size: int) -> CacheWrites:
+        """Where the step's keys and values go."""
+        num_rows, num_tokens = self.kv_len.shape[0], self.token_ids.shape[0]
+        # A request's tokens touch at most two pages more than they would fill.
+        max_runs = num_tokens // page_size + 2 * num_rows
+        one_each = self.kind == "decode"
+        return CacheWrites(self.page_ids, self.page_offsets, max_runs=None if one_each else max_runs, one_each=one_each)

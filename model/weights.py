@@ -26,6 +26,7 @@ from palladio.model.registry import find_family
 from palladio.model.safetensors_file import Array, StoredTensor
 from palladio.model.sharding import ShardingRules
 from palladio.model.weight_transforms import Part, part_of
+from palladio.pallas_kernels.choice import Kernels
 
 Progress = Callable[[int, int], None]
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
@@ -55,7 +56,7 @@ def load_model(
     dtype: DTypeLike,
     mesh: Mesh,
     load_format: Literal["auto", "safetensors", "dummy"] = "auto",
-    attention_backend: str = "auto",
+    kernels: Kernels = Kernels(),
     seed: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> CausalLM:
@@ -67,14 +68,14 @@ def load_model(
         dtype: of parameters and activations, whatever the files hold.
         mesh: devices; ShardingRules place each parameter on them.
         load_format: "dummy" makes random weights; anything else reads safetensors.
-        attention_backend: see ragged_paged_attention.
+        kernels: what it runs on.
         seed: of dummy weights; the same seed gives the same weights.
         progress: called with (parameters done, parameters in all) after each.
 
     Raises:
         CheckpointError: the files do not hold exactly what the config promises.
     """
-    abstract = nnx.eval_shape(lambda: CausalLM(config, dtype, attention_backend, nnx.Rngs(0)))
+    abstract = nnx.eval_shape(lambda: CausalLM(config, dtype, kernels, nnx.Rngs(0)))
     graphdef, state = nnx.split(abstract)
     params = {".".join(map(str, keys)): (keys, param) for keys, param in nnx.to_flat_state(state)}
     arrays = (
@@ -89,9 +90,9 @@ def load_model(
     return model
 
 
-def abstract_model(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, attention_backend: str = "auto") -> CausalLM:
+def abstract_model(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, kernels: Kernels = Kernels()) -> CausalLM:
     """The model that `load_model` makes with the same arguments, with a ShapeDtypeStruct for each array."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: CausalLM(config, dtype, attention_backend, nnx.Rngs(0))))
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: CausalLM(config, dtype, kernels, nnx.Rngs(0))))
     rules, placed = ShardingRules(), []
     for keys, param in nnx.to_flat_state(state):
         sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])

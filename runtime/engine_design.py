@@ -17,12 +17,14 @@ from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import make_mesh
 from palladio.model.weights import abstract_model
+from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, use_persistent_cache
 from palladio.runtime.compile_plan import ProgramKey
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.kernel_choice import choose_kernels
 from palladio.runtime.memory import MemoryNeeds, MemoryPlan, device_memory, plan_memory
 from palladio.runtime.out_of_memory import compile_advice, explaining_compiles
 from palladio.runtime.pooling import Pooling
@@ -40,7 +42,7 @@ logger = logging.getLogger("palladio.engine")
 class EngineDesign:
     """Attributes:
     device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
-    shape: of the device's state. plan: who gets the memory.
+    kernels: what the model runs on. shape: of the device's state. plan: who gets the memory.
     programs: declared, not built. store: of exported programs; None: there is none.
     """
 
@@ -49,6 +51,7 @@ class EngineDesign:
     path: Path
     model: ModelConfig
     limits: EngineLimits
+    kernels: Kernels
     dtypes: Dtypes
     seed: int
     shape: DeviceShape
@@ -74,11 +77,10 @@ class EngineDesign:
         dtypes = Dtypes.of(config, device.platform)
         shape = _shape(config, path, model, limits, dtypes)
         buckets = limits.buckets(config, defaults)
-        structure, weights = flatten_model(
-            abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, attention_backend=execution.attention_backend)
-        )
+        kernels = choose_kernels(execution.attention_backend, device, model, shape)
+        structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, kernels=kernels))
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
-        stores = _Stores.of(config, f"{model} {execution.attention_backend} {shape} {buckets.sample}", shape)
+        stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
 
         def declare(num_pages: int) -> StepPrograms:
             built: ProgramSet[ProgramKey] = ProgramSet(monitor, stores.exports)
@@ -105,6 +107,7 @@ class EngineDesign:
             path=path,
             model=model,
             limits=limits,
+            kernels=kernels,
             dtypes=dtypes,
             seed=seed,
             shape=shape,

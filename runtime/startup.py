@@ -147,7 +147,7 @@ def _load(design: EngineDesign, on_progress: Callable[[LoadProgress], None]) -> 
         dtype=design.dtypes.model,
         mesh=design.shape.mesh,
         load_format=source.load_format,
-        attention_backend=design.config.execution.attention_backend,
+        kernels=design.kernels,
         seed=design.seed,
         progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
     )

@@ -44,7 +44,9 @@ def unpack_forward(
     B = layout.num_requests
     query_start = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(lengths, dtype=jnp.int32)])
     token = jnp.arange(layout.num_tokens, dtype=jnp.int32)
-    row = jnp.minimum(jnp.searchsorted(query_start[1:], token, side="right"), B - 1).astype(jnp.int32)
+    # compare_all: the other ways are loops of tiny kernels, which break a GPU's CUDA graph.
+    ended = jnp.searchsorted(query_start[1:], token, side="right", method="compare_all")
+    row = jnp.minimum(ended, B - 1).astype(jnp.int32)
     real = token < query_start[B]
     positions = jnp.where(real, starts[row] + token - query_start[row], 0)
     batch = ForwardBatch(

@@ -32,7 +32,8 @@ RUNTIME_FACE = {
 # The modules of the runtime that may import jax. All others are the host side: importing them must not bring jax in.
 DEVICE_SIDE = {
     *("batch_builder", "compilation", "compile_plan", "device_state", "embedding_plan", "engine_core", "engine_design"),
-    *("memory", "model_runner", "out_of_memory", "pooler", "precompile", "profiler", "program_set", "program_store"),
+    *("kernel_choice", "memory", "model_runner", "out_of_memory", "pooler", "precompile", "profiler", "program_set"),
+    "program_store",
     *("sampler", "sampler_state", "scoring", "sizing", "startup", "step_functions", "step_programs", "warm_up"),
 }
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other

@@ -5,20 +5,32 @@ import functools
 import jax
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.kv_cache_update import reference, xla
+from palladio.pallas_kernels.kv_cache_update import reference, tpu, xla
+from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
+from palladio.pallas_kernels.ragged_paged_attention.layout import pack_rows
+from palladio.pallas_kernels.target import Target
 
-BACKENDS = {"xla": xla.update, "reference": reference.update}
-AUTO_ORDER = ("xla", "reference")
+BACKENDS = {"tpu": tpu.update, "xla": xla.update, "reference": reference.update}
+AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("tpu", "xla", "reference"), "gpu": ("xla", "reference")}
+PLANNED = frozenset({"tpu"})  # backends that use CacheWrites.runs
+
+
+def plan_writes(writes: CacheWrites, *, backend: str = "auto", target: Target = Target()) -> CacheWrites:
+    """What backends would compute for each layer, computed once."""
+    chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
+    return writes.planned() if chosen in PLANNED else writes
 
 
 def kv_cache_update(
     kv_pages: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    page_ids: jax.Array,
-    page_offsets: jax.Array,
+    writes: CacheWrites,
     *,
+    k_scale: jax.Array | float = 1.0,
+    v_scale: jax.Array | float = 1.0,
     backend: str = "auto",
+    target: Target = Target(),
 ) -> jax.Array:
     """Writes one row per token and kv head.
 
@@ -26,12 +38,18 @@ def kv_cache_update(
         kv_pages: [P, K, S, 2·Hp] one layer's cache; donate it, and the write is in place.
         k: [T, K, H] keys.
         v: [T, K, H] values.
-        page_ids: i32[T] page of each token; padding writes to page 0, whose content is never read.
-        page_offsets: i32[T] row within the page.
+        writes: where to. No cell twice, but those of page 0; tokens of one page follow each other along T and in it.
+        k_scale, v_scale: f32[], what a cache of 8 bits divides by before it rounds; others ignore them.
         backend: "auto", or the name of one.
+        target: what kernels are compiled for; "auto" picks by it.
 
     Returns:
-        [P, K, S, 2·Hp] the cache with those rows replaced.
+        [P, K, S, 2·Hp] the cache with those rows replaced. What page 0 holds is not defined.
+
+    Raises:
+        ValueError: unknown backend.
+        NotImplementedError: no backend accepts the call.
     """
-    bound = {name: functools.partial(call, kv_pages, k, v, page_ids, page_offsets) for name, call in BACKENDS.items()}
-    return dispatch("kv_cache_update", bound, AUTO_ORDER, backend)
+    rows = pack_rows(k, v, kv_pages.shape[-1], kv_pages.dtype, k_scale, v_scale)
+    calls = {name: functools.partial(call, kv_pages, rows, writes, target) for name, call in BACKENDS.items()}
+    return dispatch("kv_cache_update", calls, AUTO_ORDER[target.platform], backend)

@@ -12,16 +12,12 @@ to float32 and back, and takes 17 ms and more whatever the formulation. Keep the
 import jax
 import jax.numpy as jnp
 
-
-def pack_rows(k: jax.Array, v: jax.Array, kv_pages: jax.Array) -> jax.Array:
-    """k and v [T, K, H] → rows of the cache [T, K, 2·Hp] in its dtype; lanes beyond H are 0."""
-    spare = kv_pages.shape[-1] // 2 - k.shape[-1]
-    padding = ((0, 0), (0, 0), (0, spare))
-    return jnp.concatenate([jnp.pad(k, padding), jnp.pad(v, padding)], axis=-1).astype(kv_pages.dtype)
+from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
+from palladio.pallas_kernels.target import Target
 
 
-def update(kv_pages: jax.Array, k: jax.Array, v: jax.Array, page_ids: jax.Array, page_offsets: jax.Array) -> jax.Array:
-    """kv_pages [P, K, S, 2·Hp], k and v [T, K, H] → [P, K, S, 2·Hp]."""
+def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Target) -> jax.Array:
+    """kv_pages [P, K, S, 2·Hp], rows [T, K, 2·Hp] → [P, K, S, 2·Hp]; the same for every target."""
     heads = jnp.arange(kv_pages.shape[1])
-    where = page_ids[:, None], heads, page_offsets[:, None]  # [T, K]
-    return kv_pages.at[where].set(pack_rows(k, v, kv_pages), mode="promise_in_bounds")
+    where = writes.page_ids[:, None], heads, writes.page_offsets[:, None]  # [T, K]
+    return kv_pages.at[where].set(rows, mode="promise_in_bounds")

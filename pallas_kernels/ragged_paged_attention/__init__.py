@@ -1,7 +1,15 @@
 """Attention of a ragged batch of queries over keys and values in pages."""
 
-from palladio.pallas_kernels.ragged_paged_attention.api import ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention.api import plan_attention, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.layout import kv_page_shape, padded_head_size
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata
 
-__all__ = ["AttentionMetadata", "kv_page_shape", "padded_head_size", "ragged_paged_attention"]
+__all__ = [
+    "AttentionMetadata",
+    "AttentionShape",
+    "kv_page_shape",
+    "padded_head_size",
+    "plan_attention",
+    "ragged_paged_attention",
+]

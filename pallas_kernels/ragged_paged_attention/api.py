@@ -1,16 +1,58 @@
 """The public face of ragged paged attention; picks a backend."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.ragged_paged_attention import reference, xla
+from palladio.pallas_kernels.ragged_paged_attention import gpu_triton, reference, tpu, xla
+from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.tpu_config import chunk_block
+from palladio.pallas_kernels.target import Target
 
-BACKENDS = {"xla": xla.attention, "reference": reference.attention}
-AUTO_ORDER = ("xla", "reference")
+BACKENDS = {
+    "tpu": tpu.attention,
+    "gpu_triton": gpu_triton.attention,
+    "xla": xla.attention,
+    "reference": reference.attention,
+}
+AUTO_ORDER = {
+    "cpu": ("xla", "reference"),
+    "tpu": ("tpu", "xla", "reference"),
+    "gpu": ("gpu_triton", "xla", "reference"),
+}
+PALLAS = {"tpu": "tpu", "gpu_triton": "gpu"}  # platforms of the backends that are made for one
+# Of backends that want the tokens of chunks in blocks: how many tokens a block.
+CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {
+    "tpu": chunk_block,
+    "gpu_triton": gpu_triton.chunk_tokens,
+}
+
+
+def plan_attention(
+    metadata: AttentionMetadata,
+    num_tokens: int,
+    shape: AttentionShape,
+    *,
+    backend: str = "auto",
+    target: Target = Target(),
+) -> AttentionMetadata:
+    """With what a backend would compute for each layer of a step, computed once.
+
+    Args:
+        num_tokens: T.
+        shape: of the layers that share the plan.
+        backend, target: as ragged_paged_attention gets them.
+    """
+    chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
+    try:
+        block = CHUNK_BLOCKS[chosen](shape, target) if chosen in CHUNK_BLOCKS else None
+    except NotImplementedError:  # the backend will say so itself, and another may be tried
+        return metadata
+    return metadata.planned(num_tokens, block)
 
 
 def ragged_paged_attention(
@@ -21,7 +63,11 @@ def ragged_paged_attention(
     scale: float,
     sliding_window: int | None = None,
     soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
+    k_scale: jax.Array | float = 1.0,
+    v_scale: jax.Array | float = 1.0,
     backend: str = "auto",
+    target: Target = Target(),
 ) -> jax.Array:
     """Causal attention with grouped queries (N = K·G; query head n reads kv head n // G).
 
@@ -32,7 +78,10 @@ def ragged_paged_attention(
         scale: factor on q·k.
         sliding_window: a query at position p sees keys at positions p - sliding_window + 1 … p.
         soft_cap: cap of the scores by tanh.
+        sinks: f32[N], for each query head the score of one more key, whose value is 0.
+        k_scale, v_scale: f32[], what the stored keys and values are multiplied by.
         backend: "auto", or the name of one.
+        target: what kernels are compiled for; "auto" picks by it.
 
     Returns:
         [T, N, H] in q's dtype. Rows of padding are finite and meaningless.
@@ -48,6 +97,8 @@ def ragged_paged_attention(
         raise ValueError(f"q {q.shape} does not fit kv_pages {kv_pages.shape}: N must be a multiple of K, and W 2·Hp")
     if metadata.kind == "decode" and T != B:
         raise ValueError(f"a decode batch has one token a request, got {T} tokens for {B} requests")
-    options = AttentionOptions(scale, sliding_window, soft_cap)
+    if sinks is not None and sinks.shape != (N,):
+        raise ValueError(f"sinks are one score a query head, f32[{N}], got shape {sinks.shape}")
+    options = AttentionOptions(scale, sliding_window, soft_cap, target, sinks, k_scale, v_scale)
     bound = {name: functools.partial(call, q, kv_pages, metadata, options) for name, call in BACKENDS.items()}
-    return dispatch("ragged_paged_attention", bound, AUTO_ORDER, backend)
+    return dispatch("ragged_paged_attention", bound, AUTO_ORDER[target.platform], backend)

@@ -5,6 +5,9 @@ from typing import Literal
 
 import jax
 
+from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan, plan_blocks
+from palladio.pallas_kernels.target import Target
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +24,8 @@ class AttentionMetadata:
         num_decodes: i32[], the first so many requests own one token each (request b token b), so cheaper code may
             compute them; 0 promises nothing.
         kind: static; "decode" promises T == B and that row b owns token b alone.
+        chunks: how the tokens of requests num_decodes … are cut into blocks, planned once for all layers; None: each
+            call plans for itself.
     """
 
     query_start: jax.Array
@@ -29,8 +34,26 @@ class AttentionMetadata:
     num_requests: jax.Array
     num_decodes: jax.Array
     kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})
+    chunks: BlockPlan | None = None
+
+    def chunks_of(self, num_tokens: int, block: int) -> BlockPlan:
+        """The blocks of up to `block` tokens: as planned, or planned now if that was for another size.
+
+        Args:
+            num_tokens: T.
+        """
+        if self.chunks is not None and self.chunks.block == block:
+            return self.chunks
+        return plan_blocks(self.query_start, self.kv_len, self.num_decodes, num_tokens, block)
+
+    def planned(self, num_tokens: int, block: int | None) -> "AttentionMetadata":
+        """With the plan for blocks of that size; without one if it is None or the step only decodes."""
+        if block is None or self.kind == "decode":
+            return self
+        return dataclasses.replace(self, chunks=self.chunks_of(num_tokens, block))
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AttentionOptions:
     """What is the same for every token of a layer.
@@ -39,8 +62,16 @@ class AttentionOptions:
         scale: factor on q·k before the softmax.
         sliding_window: a query at position p sees only keys at positions > p - sliding_window; None: all before it.
         soft_cap: scores become soft_cap · tanh(score / soft_cap); None: unchanged.
+        target: what the kernels are compiled for.
+        sinks: f32[N], the score of one more key of each query head, whose value is 0; None: there is none.
+        k_scale: f32[], stored keys times this are the keys.
+        v_scale: f32[], stored values times this are the values.
     """
 
-    scale: float
-    sliding_window: int | None = None
-    soft_cap: float | None = None
+    scale: float = dataclasses.field(metadata={"static": True})
+    sliding_window: int | None = dataclasses.field(default=None, metadata={"static": True})
+    soft_cap: float | None = dataclasses.field(default=None, metadata={"static": True})
+    target: Target = dataclasses.field(default=Target(), metadata={"static": True})  # frozen
+    sinks: jax.Array | None = None
+    k_scale: jax.Array | float = 1.0
+    v_scale: jax.Array | float = 1.0

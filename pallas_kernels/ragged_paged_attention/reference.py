@@ -21,7 +21,7 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
 
     rows = kv_pages[metadata.block_table[request]]  # [T, Pmax, K, S, W]
     rows = rows.transpose(0, 2, 1, 3, 4).reshape(T, K, Pmax * S, -1).astype(jnp.float32)
-    keys, values = rows[..., :H], rows[..., Hp : Hp + H]  # [T, K, C, H]
+    keys, values = rows[..., :H] * options.k_scale, rows[..., Hp : Hp + H] * options.v_scale  # [T, K, C, H]
 
     key_position = jnp.arange(Pmax * S)
     visible = (key_position <= position[:, None]) & (key_position < kv_len[:, None])  # [T, C]
@@ -35,7 +35,12 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     visible = visible[:, None, None, :]
     # Not -inf: a padding row sees no key at all, and must stay finite.
     scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-    weights = jnp.where(visible, jax.nn.softmax(scores, axis=-1), 0.0)
+    if options.sinks is None:
+        weights = jax.nn.softmax(scores, axis=-1)
+    else:
+        sinks = jnp.broadcast_to(options.sinks.astype(jnp.float32).reshape(1, K, N // K, 1), (T, K, N // K, 1))
+        weights = jax.nn.softmax(jnp.concatenate([scores, sinks], axis=-1), axis=-1)[..., :-1]
+    weights = jnp.where(visible, weights, 0.0)
     values = jnp.where(visible[:, 0, 0, :, None][:, None], values, 0.0)  # stale rows may hold anything, even NaN
     out = jnp.einsum("tkgc,tkch->tkgh", weights, values, precision="highest")
     return out.reshape(T, N, H).astype(q.dtype)

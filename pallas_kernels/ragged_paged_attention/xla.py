@@ -35,8 +35,12 @@ class _Softmax(NamedTuple):
     output: jax.Array
 
     @classmethod
-    def start(cls, rows: tuple[int, ...], head_size: int) -> "_Softmax":
-        return cls(jnp.full(rows, LOWEST), jnp.zeros(rows), jnp.zeros((*rows, head_size)))
+    def start(cls, rows: tuple[int, ...], head_size: int, sinks: jax.Array | None) -> "_Softmax":
+        """Args: sinks: f32, broadcasts to rows; of each row, the score of a key whose value is 0."""
+        output = jnp.zeros((*rows, head_size))
+        if sinks is None:
+            return cls(jnp.full(rows, LOWEST), jnp.zeros(rows), output)
+        return cls(jnp.broadcast_to(sinks, rows), jnp.ones(rows), output)
 
     def finish(self) -> jax.Array:
         return self.output / jnp.maximum(self.total, jnp.finfo(jnp.float32).tiny)[..., None]
@@ -58,7 +62,7 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
             _Pass(min(T, QUERY_BLOCK), jnp.where(decodes, 0, query_len), False),
         ):
             out = _attend(q, kv_pages, metadata, options, part, out)
-    return out.reshape(T, N, H).astype(q.dtype)
+    return (out * options.v_scale).reshape(T, N, H).astype(q.dtype)
 
 
 class _Pass(NamedTuple):
@@ -91,7 +95,8 @@ def _attend(
     # A block reads and writes `block` rows even where its request ends earlier. Blocks go in the order of their first
     # tokens, so the next one overwrites what does not belong to its predecessor; the last one needs the extra rows.
     extra = ((0, block - 1), (0, 0), (0, 0), (0, 0))
-    padded = jnp.pad(q.astype(jnp.float32) * options.scale, extra)
+    padded = jnp.pad(q.astype(jnp.float32) * (options.scale * options.k_scale), extra)
+    sinks = None if options.sinks is None else jnp.tile(options.sinks.astype(jnp.float32).reshape(K, G), (1, block))
     block_end = jnp.cumsum(-(-query_len // block))  # [B], blocks of requests 0 … b
 
     def attend(number: jax.Array, out: jax.Array) -> jax.Array:
@@ -112,7 +117,7 @@ def _attend(
 
         first = _first_key(first_position, options) // chunk
         last = -(-jnp.minimum(first_position + block, kv_len) // chunk)
-        softmax = lax.fori_loop(first, last, add_chunk, _Softmax.start((K, block * G), H))
+        softmax = lax.fori_loop(first, last, add_chunk, _Softmax.start((K, block * G), H, sinks))
         done = softmax.finish().reshape(K, block, G, H).transpose(1, 0, 2, 3)
         return lax.dynamic_update_slice_in_dim(out, done, start, axis=0)
 

@@ -5,6 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
+from palladio.pallas_kernels.choice import Kernels
 from tests.model.driver import Driver, greedy, load
 from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
 from tests.tiny_model import FAMILIES, make_checkpoint
@@ -72,7 +73,7 @@ def test_prefill_and_decode_in_one_step(tmp_path):
 def test_reference_backend_agrees(tmp_path):
     path = make_checkpoint(tmp_path, "mistral")
     outputs = [
-        Driver(*load(path, attention_backend=backend), len(prompts())).step(prompts())
+        Driver(*load(path, kernels=Kernels(backend)), len(prompts())).step(prompts())
         for backend in ("xla", "reference")
     ]
     for b in range(len(prompts())):

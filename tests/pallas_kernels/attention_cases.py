@@ -1,9 +1,17 @@
 """The attention cases that every backend runs, and their oracle: numpy, float64, one token at a time."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+import pytest
+
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
+from palladio.pallas_kernels.target import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +31,19 @@ class Case:
     padding_tokens: int = 0
     window: int | None = None
     soft_cap: float | None = None
+    sinks: bool = False
+    kv_dtype: str = "float32"  # 8 bits: with scales
 
     def __str__(self) -> str:
         return self.name
 
 
 S = 16
+QUICK = ("small", "mixed", "sinks, window, mixed", "decode, window", "everything")
+SIZES = (  # N, K, H
+    *((1, 1, 16), (8, 1, 16), (14, 2, 64), (6, 2, 96), (4, 4, 128)),
+    *((10, 2, 128), (12, 3, 80), (16, 1, 192), (4, 2, 256)),
+)
 CASES = [
     Case("one token", ((0, 1),)),
     Case("page edges", tuple((0, n) for n in (1, S - 1, S, S + 1, 2 * S, 2 * S + 1)), padding_rows=2, padding_tokens=9),
@@ -47,6 +62,25 @@ CASES = [
     Case("window", ((0, 100), (150, 40), (0, 3)), window=20, padding_tokens=4),
     Case("window of one", ((0, 20), (17, 4)), window=1),
     Case("soft cap", ((0, 40), (10, 10)), soft_cap=5.0),
+    Case("sinks", ((0, 40), (60, 10)), num_heads=6, sinks=True, padding_tokens=2),
+    Case("sinks, window, mixed", ((60, 1), (2, 70)), num_decodes=1, sinks=True, window=20),
+    Case("decode, sinks", tuple((n - 1, 1) for n in (1, 200, 16)), kind="decode", num_heads=14, sinks=True),
+    Case("window of a page and a bit", ((0, 90), (150, 40)), window=S + 1, num_decodes=0),
+    Case(
+        "everything",
+        ((40, 1), (9, 60)),
+        num_decodes=1,
+        window=30,
+        soft_cap=4.0,
+        sinks=True,
+        kv_dtype="int8",
+        page_size=32,
+    ),
+    *(
+        Case(f"{kind}, {dtype}", lengths, kind=kind, kv_dtype=dtype, page_size=32, head_size=128)
+        for kind, lengths in (("prefill", ((0, 37), (60, 5))), ("decode", ((66, 1), (0, 1))))
+        for dtype in ("float8_e4m3fn", "float8_e5m2", "int8")
+    ),
     Case("decode", tuple((n - 1, 1) for n in (1, 2, S - 1, S, S + 1, 130, 384)), kind="decode"),
     Case("decode, padded", tuple((n - 1, 1) for n in (5, 300)), kind="decode", padding_rows=6),
     Case("decode, window", tuple((n - 1, 1) for n in (5, 300, 17, 129)), kind="decode", padding_rows=1, window=30),
@@ -56,7 +90,17 @@ CASES = [
     *(
         Case(f"{kind}, N={n} K={k} H={h}", lengths, kind=kind, num_heads=n, num_kv_heads=k, head_size=h)
         for kind, lengths in (("prefill", ((0, 37), (20, 5))), ("decode", ((36, 1), (0, 1))))
-        for n, k, h in ((1, 1, 16), (8, 1, 16), (14, 2, 64), (6, 2, 96), (4, 4, 128), (10, 2, 128), (12, 3, 80))
+        for n, k, h in (
+            (1, 1, 16),
+            (8, 1, 16),
+            (14, 2, 64),
+            (6, 2, 96),
+            (4, 4, 128),
+            (10, 2, 128),
+            (12, 3, 80),
+            (16, 1, 192),
+            (4, 2, 256),
+        )
     ),
 ]
 
@@ -69,18 +113,23 @@ class Data:
     kv_len: npt.NDArray[np.int32]
     block_table: npt.NDArray[np.int32]
     num_requests: int
+    sinks: npt.NDArray[np.float32] | None  # [N]
+    k_scale: float
+    v_scale: float
     expected: npt.NDArray[np.float64]  # real rows only
 
 
 def make(case: Case) -> Data:
-    """Random pages in random order; whatever must not be read (page 0, rows beyond the end) is NaN."""
+    """Random pages in random order; rows that must not be read (page 0, beyond the end) are NaN if there is one."""
     rng = np.random.default_rng(len(case.name))
     N, K, H, size = case.num_heads, case.num_kv_heads, case.head_size, case.page_size
+    dtype = jnp.dtype(case.kv_dtype)
+    k_scale, v_scale = {"int8": (0.03, 0.05), "float32": (1.0, 1.0)}.get(case.kv_dtype, (0.5, 2.0))
     half = 64 if H <= 64 else -(-H // 128) * 128
     totals = [before + new for before, new in case.lengths]
     needed = [-(-total // size) for total in totals]
     order = rng.permutation(sum(needed)) + 1
-    kv_pages = np.full((sum(needed) + 1, K, size, 2 * half), np.nan, np.float32)
+    kv_pages = np.full((sum(needed) + 1, K, size, 2 * half), 77 if dtype == jnp.int8 else np.nan, dtype)
     B = len(totals) + case.padding_rows
     table = np.zeros((B, case.table_width), np.int32)
     sequences = []
@@ -88,25 +137,75 @@ def make(case: Case) -> Data:
         pages, order = order[:count], order[count:]
         table[row, :count] = pages
         k, v = rng.normal(size=(2, total, K, H)).astype(np.float32)
-        sequences.append((k, v))
+        k, v = (stored(x, scale, dtype) for x, scale in ((k, k_scale), (v, v_scale)))
+        sequences.append((k.astype(float) * k_scale, v.astype(float) * v_scale))
         for position in range(total):
             cell = kv_pages[pages[position // size], :, position % size]
+            cell[:] = 0
             cell[:, :H], cell[:, half : half + H] = k[position], v[position]
     new = [n for _, n in case.lengths]
     tokens = sum(new)
     starts = np.concatenate([np.cumsum([0, *new]), np.full(case.padding_rows, tokens)]).astype(np.int32)
     T = B if case.kind == "decode" else tokens + case.padding_tokens
     q = rng.normal(size=(T, N, H)).astype(np.float32)
+    sinks = rng.normal(size=N).astype(np.float32) if case.sinks else None
     expected = [
-        _one(q[starts[row] + j].astype(float), *sequences[row], before + j, case)
+        _one(q[starts[row] + j].astype(float), *sequences[row], before + j, case, sinks)
         for row, (before, count) in enumerate(case.lengths)
         for j in range(count)
     ]
     kv_len = np.array(totals + [0] * case.padding_rows, np.int32)
-    return Data(q, kv_pages, starts, kv_len, table, len(totals), np.array(expected).reshape(tokens, N, H))
+    return Data(
+        q,
+        kv_pages,
+        starts,
+        kv_len,
+        table,
+        len(totals),
+        sinks,
+        k_scale,
+        v_scale,
+        np.array(expected).reshape(tokens, N, H),
+    )
 
 
-def _one(q: npt.NDArray, k: npt.NDArray, v: npt.NDArray, position: int, case: Case) -> npt.NDArray:
+def stored(x: npt.NDArray, scale: float, dtype: np.dtype) -> npt.NDArray:
+    """As the cache holds it."""
+    return np.clip(np.round(x / scale), -127, 127).astype(dtype) if dtype == jnp.int8 else (x / scale).astype(dtype)
+
+
+def metadata_of(data: Data, case: Case) -> AttentionMetadata:
+    """What the op is told of a case."""
+    decodes = data.num_requests if case.kind == "decode" else case.num_decodes
+    arrays = (data.query_start, data.kv_len, data.block_table, np.int32(data.num_requests), np.int32(decodes))
+    return AttentionMetadata(*map(jnp.asarray, arrays), case.kind)
+
+
+def attend(case: Case, data: Data, backend: str, target: Target = Target(), dtype: str = "float32") -> npt.NDArray:
+    """The op's output [T, N, H] for a case, jitted."""
+
+    def call(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, sinks: jax.Array | None) -> jax.Array:
+        return ragged_paged_attention(
+            q,
+            kv_pages,
+            metadata,
+            scale=case.head_size**-0.5,
+            sliding_window=case.window,
+            soft_cap=case.soft_cap,
+            sinks=sinks,
+            k_scale=data.k_scale,
+            v_scale=data.v_scale,
+            backend=backend,
+            target=target,
+        )
+
+    kv_pages = jnp.asarray(data.kv_pages, dtype if case.kv_dtype == "float32" else None)
+    return np.asarray(jax.jit(call)(jnp.asarray(data.q, dtype), kv_pages, metadata_of(data, case), data.sinks))
+
+
+def _one(
+    q: npt.NDArray, k: npt.NDArray, v: npt.NDArray, position: int, case: Case, sinks: npt.NDArray | None
+) -> npt.NDArray:
     """One token: q [N, H], k and v [C, K, H] → [N, H]."""
     first = 0 if case.window is None else max(0, position - case.window + 1)
     out = np.empty_like(q)
@@ -116,6 +215,13 @@ def _one(q: npt.NDArray, k: npt.NDArray, v: npt.NDArray, position: int, case: Ca
         scores = keys @ q[head] * case.head_size**-0.5
         if case.soft_cap is not None:
             scores = case.soft_cap * np.tanh(scores / case.soft_cap)
-        weights = np.exp(scores - scores.max())
-        out[head] = weights @ values / weights.sum()
+        sink = -np.inf if sinks is None else float(sinks[head])
+        peak = max(scores.max(), sink)
+        weights = np.exp(scores - peak)
+        out[head] = weights @ values / (weights.sum() + np.exp(sink - peak))
     return out
+
+
+def interpreted(cases: Sequence[Case]) -> list[Any]:
+    """As parameters of a test that interprets a kernel, which takes seconds a case: all but a few are slow."""
+    return [case if case.name in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in cases]

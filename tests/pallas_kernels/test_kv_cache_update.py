@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.kv_cache_update import kv_cache_update
-from palladio.pallas_kernels.kv_cache_update.api import BACKENDS
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import kv_page_shape, padded_head_size
+from palladio.pallas_kernels.target import Target
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
+@pytest.mark.parametrize("backend", ["xla", "reference", "auto"])
 @pytest.mark.parametrize("head_size", [16, 64, 96, 128])
 @pytest.mark.parametrize("num_tokens", [1, 5, 40])
 def test_writes_only_its_rows(backend, head_size, num_tokens):
@@ -26,15 +26,15 @@ def test_writes_only_its_rows(backend, head_size, num_tokens):
     for token, (page, row) in enumerate(zip(cells // 8, cells % 8, strict=True)):
         expected[page, :, row] = 0
         expected[page, :, row, :head_size], expected[page, :, row, half : half + head_size] = k[token], v[token]
-    out = kv_cache_update(jnp.asarray(cache), k, v, cells // 8, cells % 8, backend=backend)
+    out = kv_cache_update(jnp.asarray(cache), k, v, CacheWrites(cells // 8, cells % 8), backend=backend)
     np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["xla", "reference"])
 def test_padding_touches_only_page_0(backend):
     cache = jnp.ones(kv_page_shape(3, 2, 4, 64))
     rows = jnp.arange(3.0)[:, None, None] * jnp.ones((3, 2, 64))
-    out = kv_cache_update(cache, rows, rows, jnp.array([2, 0, 0]), jnp.array([1, 0, 0]), backend=backend)
+    out = kv_cache_update(cache, rows, rows, CacheWrites(jnp.array([2, 0, 0]), jnp.array([1, 0, 0])), backend=backend)
     np.testing.assert_array_equal(out[1], 1)
     np.testing.assert_array_equal(out[2, :, 1], 0)
     np.testing.assert_array_equal(out[2, :, 2:], 1)
@@ -46,9 +46,41 @@ def test_in_place_when_donated(num_tokens):
     cache = jax.ShapeDtypeStruct(shape, jnp.float32)
     row = jax.ShapeDtypeStruct((num_tokens, 2, 64), jnp.float32)
     ids = jax.ShapeDtypeStruct((num_tokens,), jnp.int32)
-    compiled = jax.jit(kv_cache_update, donate_argnums=0).lower(cache, row, row, ids, ids).compile()
+    compiled = jax.jit(kv_cache_update, donate_argnums=0).lower(cache, row, row, CacheWrites(ids, ids)).compile()
     text = compiled.as_text()
     assert "input_output_alias={ {}: (0" in text
     copies = re.findall(r"f32\[64,2,16,128\]\S* (?:copy|transpose|convert)\(", text)
     assert not copies
     assert compiled.memory_analysis().temp_size_in_bytes < np.prod(shape) * 4
+
+
+@pytest.mark.parametrize("mode", ["plain", "on_wait", "eager"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int8"])
+@pytest.mark.parametrize("one_each", [False, True])
+def test_the_tpu_kernel_writes_what_xla_writes(mode, dtype, one_each):
+    if mode != "plain" and dtype in ("float32", "float8_e4m3fn"):
+        pytest.skip("the simulator's time is better spent on the others")
+    rng, S = np.random.default_rng(1), 32
+    cache = jnp.asarray(rng.normal(size=kv_page_shape(9, 2, S, 64)) * 10, dtype)
+    if one_each:
+        pages, offsets = np.array([3, 1, 8, 0, 5, 0]), np.array([0, S - 1, 17, 0, 16, 3])
+    else:  # a request over three pages, one inside a page, one that fills a page, and padding
+        pages = np.repeat([4, 2, 7, 5, 6, 0], [5, S, 9, 4, S, 3])
+        offsets = np.concatenate([range(S - 5, S), range(S), range(9), range(11, 15), range(S), [0, 0, 0]])
+    T = len(pages)
+    k, v = rng.normal(size=(2, T, 2, 64)).astype(np.float32)
+    writes = CacheWrites(jnp.asarray(pages, jnp.int32), jnp.asarray(offsets, jnp.int32), one_each=one_each)
+    scales = {"k_scale": 0.02, "v_scale": 0.03}
+    expected = kv_cache_update(cache, k, v, writes, backend="xla", **scales)
+    update = jax.jit(kv_cache_update, static_argnames=("backend", "target"))
+    out = update(cache, k, v, writes.planned(), backend="tpu", target=Target("tpu", "v6e", mode), **scales)
+    np.testing.assert_array_equal(out[1:].astype(np.float32), expected[1:].astype(np.float32))
+
+
+def test_the_tpu_kernel_refuses_pages_of_no_whole_tiles():
+    cache, rows = jnp.zeros(kv_page_shape(3, 2, 4, 64)), jnp.zeros((1, 2, 64))
+    writes = CacheWrites(jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32))
+    with pytest.raises(NotImplementedError, match=r"multiple of 8 .--page-size."):
+        kv_cache_update(cache, rows, rows, writes, backend="tpu", target=Target("tpu", "v6e", "plain"))
+    with pytest.raises(NotImplementedError, match="runs on TPUs, not on cpu"):
+        kv_cache_update(cache, rows, rows, writes, backend="tpu")

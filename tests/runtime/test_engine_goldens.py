@@ -7,9 +7,21 @@ from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
 from tests.runtime.tiny_engine import Collector, create_core
 from tests.tiny_model import make_checkpoint
 
+INTERPRETED = [pytest.mark.slow, pytest.mark.timeout(1200)]  # to trace and compile Pallas kernels for a CPU takes long
 
-@pytest.mark.parametrize("family", ["qwen3", "mistral"])  # with and without sliding windows; the model tests have all
-def test_greedy_tokens_are_those_of_transformers(family, tmp_path) -> None:
+
+@pytest.mark.parametrize(
+    ("family", "backend"),  # with and without sliding windows; the model tests have all families
+    [
+        ("qwen3", "auto"),
+        ("mistral", "auto"),
+        pytest.param("qwen3", "tpu", marks=INTERPRETED),
+        pytest.param("mistral", "tpu", marks=INTERPRETED),
+        pytest.param("mistral", "gpu_triton", marks=INTERPRETED),
+    ],
+)
+def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> None:
+    """The Pallas kernels too, interpreted."""
     golden = np.load(GOLDENS / f"{family}.npz")["tokens"]
     core = create_core(
         make_checkpoint(tmp_path, family),
@@ -19,6 +31,7 @@ def test_greedy_tokens_are_those_of_transformers(family, tmp_path) -> None:
         max_running_requests=3,
         compile="lazy",
         chunked_prefill_size=20,
+        attention_backend=backend,
     )
     collector = Collector(core)
     for i, prompt in enumerate(prompts()):

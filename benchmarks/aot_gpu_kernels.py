@@ -1,0 +1,277 @@
+"""Compiles the GPU kernels for an H200 that is not there, and reads what ptxas says of each.
+
+    pip install 'jax-cuda13-plugin[with-cuda]'
+    python benchmarks/aot_gpu_kernels.py                     # every head size, dtype and feature
+    python benchmarks/aot_gpu_kernels.py --smoke             # a few of them
+    python benchmarks/aot_gpu_kernels.py --only H=128 --json out.json
+
+No kernel may spill registers or take more shared memory than a block can have, and those with a product in 16 bits
+must use the tensor cores.
+"""
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import aot_targets  # first: it tells jax where to run
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+
+from palladio.pallas_kernels.grouped_matmul import grouped_matmul
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+from palladio.pallas_kernels.target import Target
+
+MAX_SHARED_BYTES = 232_448  # of a block, on compute capability 9.0
+KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", "grouped_matmul")
+PRODUCTS = ("paged_decode", "paged_prefill", "grouped_matmul")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attention:
+    """A mixed step of 2,048 tokens, which has all three kernels."""
+
+    head_size: int
+    num_heads: int = 32
+    num_kv_heads: int = 8
+    page_size: int = 16
+    num_pages: int = 8192
+    dtype: DTypeLike = jnp.bfloat16
+    kv_dtype: DTypeLike = jnp.bfloat16
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: bool = False
+    scales: bool = False
+
+    def call(self, target: Target, shape: Callable[..., jax.ShapeDtypeStruct]) -> tuple[Any, tuple[Any, ...]]:
+        """A jitted function, and its arguments' shapes."""
+        T, B, N = 2048, 16, self.num_heads
+        cache = kv_page_shape(self.num_pages, self.num_kv_heads, self.page_size, self.head_size)
+        rows, scalar = shape((B,), jnp.int32), shape((), jnp.int32)
+        metadata = AttentionMetadata(
+            shape((B + 1,), jnp.int32), rows, shape((B, 4096 // self.page_size), jnp.int32), scalar, scalar, "prefill"
+        )
+        sinks = shape((N,), jnp.float32) if self.sinks else None
+        k_scale = v_scale = shape((), jnp.float32) if self.scales else 1.0
+
+        @jax.jit
+        def attend(
+            q: jax.Array,
+            kv_pages: jax.Array,
+            metadata: AttentionMetadata,
+            sinks: jax.Array | None,
+            k_scale: jax.Array | float,
+            v_scale: jax.Array | float,
+        ) -> jax.Array:
+            return ragged_paged_attention(
+                q,
+                kv_pages,
+                metadata,
+                scale=self.head_size**-0.5,
+                sliding_window=self.window,
+                soft_cap=self.soft_cap,
+                sinks=sinks,
+                k_scale=k_scale,
+                v_scale=v_scale,
+                backend="gpu_triton",
+                target=target,
+            )
+
+        q = shape((T, N, self.head_size), self.dtype)
+        return attend, (q, shape(cache, self.kv_dtype), metadata, sinks, k_scale, v_scale)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Experts:
+    """A product of grouped rows."""
+
+    num_rows: int
+    num_experts: int = 64
+    inner: int = 2048
+    columns: int = 768
+    dtype: DTypeLike = jnp.bfloat16
+
+    def call(self, target: Target, shape: Callable[..., jax.ShapeDtypeStruct]) -> tuple[Any, tuple[Any, ...]]:
+        """A jitted function, and its arguments' shapes."""
+
+        @jax.jit
+        def multiply(rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array) -> jax.Array:
+            return grouped_matmul(rows, matrices, group_sizes, backend="gpu_triton", target=target)
+
+        return multiply, (
+            shape((self.num_rows, self.inner), self.dtype),
+            shape((self.num_experts, self.inner, self.columns), self.dtype),
+            shape((self.num_experts,), jnp.int32),
+        )
+
+
+def cases(smoke: bool) -> dict[str, Attention | Experts]:
+    """By name."""
+    everything: dict[str, Any] = {"window": 1024, "soft_cap": 30.0, "sinks": True}
+    few: dict[str, Attention | Experts] = {
+        "attention H=128": Attention(128),
+        "attention H=64 float8_e4m3fn, all features": Attention(
+            64, kv_dtype=jnp.float8_e4m3fn, scales=True, **everything
+        ),
+        "experts 512 rows": Experts(512),
+    }
+    if smoke:
+        return few
+    found = dict(few)
+    for head_size in (64, 96, 128, 192, 256):
+        for kv_dtype in (jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.int8):
+            scales = jnp.dtype(kv_dtype).itemsize == 1
+            name = f"attention H={head_size}{f' {jnp.dtype(kv_dtype).name}' if scales else ''}"
+            found[name] = Attention(head_size, kv_dtype=kv_dtype, scales=scales)
+        found[f"attention H={head_size}, all features"] = Attention(head_size, **everything)
+        found[f"attention H={head_size} float32"] = Attention(head_size, dtype=jnp.float32, kv_dtype=jnp.float32)
+    return found | {
+        "attention H=128 G=1": Attention(128, num_heads=8),
+        "attention H=64 G=7": Attention(64, num_heads=14, num_kv_heads=2),
+        "attention H=128 G=16": Attention(128, num_heads=128),
+        "attention H=128 S=1": Attention(128, page_size=1),
+        "attention H=128 S=256": Attention(128, page_size=256),
+        "attention H=128, cache of 18 GiB": Attention(128, num_pages=300_000),
+        "experts 4,096 rows": Experts(4096),
+        "experts 65,536 rows": Experts(65536),
+        "experts 512 rows, odd sizes": Experts(512, inner=1000, columns=360),
+        "experts 512 rows float32": Experts(512, dtype=jnp.float32),
+    }
+
+
+def compile_case(mesh: Mesh, case: Attention | Experts, dump: Path) -> Iterator[dict[str, Any]]:
+    """A row for each kernel of the compiled program, with what is wrong in "wrong"."""
+    for left in dump.iterdir():
+        left.unlink()
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    jitted, args = case.call(
+        Target("gpu", "9.0"), lambda size, dtype: jax.ShapeDtypeStruct(size, dtype, sharding=everywhere)
+    )
+    program = aot_targets.compile_for(mesh, jitted, args)
+    shared = _shared_memory(dump)
+    if not any(dump.glob("*.ptx")):
+        raise RuntimeError("XLA dumped no PTX: this version wants other flags than main() gives it")
+    for path in sorted(dump.glob("*.ptx")):
+        text = path.read_text(encoding="utf-8")
+        if not any(f".entry {kernel}(" in text for kernel in KERNEL_NAMES):
+            continue  # XLA's own
+        for kernel, figures in _ptxas(path).items():
+            code = text[text.index(f".entry {kernel}(") + 1 :].split(".entry", 1)[0]
+            figures |= {
+                "kernel": kernel,
+                "tensor_core_instructions": code.count("wgmma.mma_async") + len(re.findall(r"\bmma\.sync", code)),
+                "wgmma": code.count("wgmma.mma_async"),
+                "async_copies": len(re.findall(r"cp\.async\.c[ag]\.", code)),
+                "shared_bytes": shared[kernel],
+                "compile_seconds": program.compile_seconds,
+            }
+            yield figures | {"wrong": _check(figures, case.dtype)}
+
+
+def _check(figures: dict[str, Any], dtype: DTypeLike) -> list[str]:
+    wrong = []
+    if figures["spilled_bytes"]:
+        wrong.append(f"spills {figures['spilled_bytes']} bytes")
+    if figures["shared_bytes"] > MAX_SHARED_BYTES:
+        wrong.append(f"takes {figures['shared_bytes']} bytes of shared memory")
+    if figures["kernel"] in PRODUCTS and dtype != jnp.float32 and not figures["tensor_core_instructions"]:
+        wrong.append("does not use the tensor cores")
+    return wrong
+
+
+def _shared_memory(dump: Path) -> dict[str, int]:
+    """Bytes by kernel, of the program compiled last."""
+    launch = re.compile(r"kCustomKernel .*\] (\w+) grid: .*shared_memory: (\d+) bytes")
+    (listing,) = dump.glob("*thunk_sequence.txt")
+    found = (launch.search(line) for line in listing.read_text(encoding="utf-8").splitlines())
+    return {match[1]: int(match[2]) for match in found if match}
+
+
+def _ptxas(path: Path) -> dict[str, dict[str, Any]]:
+    """Registers and spills by kernel."""
+    command = [_find_ptxas(), "-v", "-arch=sm_90a", str(path), "-o", os.devnull]
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    found: dict[str, dict[str, Any]] = {}
+    for part in report.split("Compiling entry function ")[1:]:
+        kernel = part.split("'")[1]
+        spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
+        registers = re.search(r"Used (\d+) registers", part)
+        if spills is None or registers is None:
+            raise ValueError(f"ptxas reports differently than expected: {part[:200]}")
+        found[kernel] = {"registers": int(registers[1]), "spilled_bytes": int(spills[1]) + int(spills[2])}
+    return found
+
+
+def _find_ptxas() -> str:
+    """nvidia-cuda-nvcc's, else the one on PATH.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (path := Path(folder) / "cu13/bin/ptxas").is_file():
+            return str(path)
+    if (found := shutil.which("ptxas")) is None:
+        raise FileNotFoundError("ptxas is missing: pip install 'jax-cuda13-plugin[with-cuda]'")
+    return found
+
+
+def compile_all(chosen: dict[str, Attention | Experts], dump: Path) -> list[dict[str, Any]]:
+    """Prints a line for each kernel; returns them."""
+    mesh = aot_targets.TARGETS["h200"].mesh()
+    print(f"for h200 (sm_90a); jax {jax.__version__}")
+    print(f"{'case':<44} {'kernel':<22} regs  spills  shared KiB  wgmma  mma  cp.async  compile s  verdict")
+    rows: list[dict[str, Any]] = []
+    for name, case in chosen.items():
+        for row in compile_case(mesh, case, dump):
+            rows.append({"case": name, **row})
+            mma = row["tensor_core_instructions"] - row["wgmma"]
+            print(
+                f"{name:<44} {row['kernel']:<22} {row['registers']:4}  {row['spilled_bytes']:6}  "
+                f"{row['shared_bytes'] / 1024:10.1f}  {row['wgmma']:5}  {mma:3}  {row['async_copies']:8}  "
+                f"{row['compile_seconds']:9.1f}  {'; '.join(row['wrong']) or 'ok'}",
+                flush=True,
+            )
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="a few cases")
+    parser.add_argument("--only", help="cases whose names contain this")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="palladio-aot-") as folder:
+        # XLA reads it when it is first used, which importing jax is not.
+        flags = [os.environ.get("XLA_FLAGS", ""), f"--xla_dump_to={folder}"]
+        if jax.__version_info__ >= (0, 11):  # before, PTX is dumped anyway
+            flags.append("--xla_dump_emitter_re=ptx|llvm-ir")
+        os.environ["XLA_FLAGS"] = " ".join(flags).strip()
+        chosen = {name: case for name, case in cases(args.smoke).items() if (args.only or "") in name}
+        rows = compile_all(chosen, Path(folder))
+    if args.json:
+        report = {
+            "command": " ".join(["python benchmarks/aot_gpu_kernels.py", *(argv or sys.argv[1:])]),
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "jax": jax.__version__,
+            "kernels": rows,
+        }
+        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 1 if not rows or any(row["wrong"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""Compiles every TPU kernel for every generation, without one: head sizes, cache dtypes, features.
+
+    pip install 'jax[tpu]'
+    python benchmarks/kernel_matrix.py                     # all
+    python benchmarks/kernel_matrix.py --smoke             # one of each kernel, for two generations
+    python benchmarks/kernel_matrix.py --chips v6e 7x --json out.json
+
+Each row is one layer's cache write and attention in one program, which must compile (so vector, scalar and device
+memory suffice, else the compiler refuses), update the whole cache in place, and copy nothing of its shape.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import aot_targets  # first: it tells jax where to run
+import jax
+import jax.numpy as jnp
+from aot_steps import Facts
+from jax.sharding import NamedSharding, PartitionSpec
+
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
+from palladio.pallas_kernels.ragged_paged_attention import (
+    AttentionMetadata,
+    kv_page_shape,
+    ragged_paged_attention,
+)
+from palladio.pallas_kernels.target import Target
+
+CHIPS = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
+SMOKE_CHIPS = ("v5e", "7x")
+NUM_PAGES, TABLE_WIDTH = 2048, 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layer:
+    """What a row compiles. kind: of the step; sinks, window, soft_cap: of AttentionOptions."""
+
+    kind: str
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    page_size: int = 64
+    dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: bool = False
+
+    def __str__(self) -> str:
+        features = [
+            f"window {self.window}" if self.window else "",
+            f"cap {self.soft_cap:g}" if self.soft_cap else "",
+            "sinks" if self.sinks else "",
+        ]
+        heads = f"{self.num_heads}/{self.num_kv_heads} of {self.head_size}, {self.kv_dtype}, pages of {self.page_size}"
+        return ", ".join([f"{self.kind} {heads}", *filter(None, features)])
+
+
+SMOKE = (
+    Layer("decode", 14, 2, 64, page_size=16),
+    Layer("prefill", 8, 2, 128, kv_dtype="int8", page_size=32, window=128, soft_cap=30.0, sinks=True),
+)
+LAYERS = tuple(
+    layer
+    for kind in ("decode", "prefill")
+    for layer in (
+        *(Layer(kind, *sizes) for sizes in ((14, 2, 64), (12, 4, 96), (32, 8, 128), (16, 1, 192), (8, 2, 256))),
+        *(Layer(kind, n, 4, 128) for n in (4, 64)),
+        *(Layer(kind, 32, 8, 128, kv_dtype=dtype) for dtype in ("float8_e4m3fn", "float8_e5m2", "int8")),
+        *(Layer(kind, 32, 8, 128, page_size=size) for size in (16, 128, 256)),
+        Layer(kind, 14, 2, 64, dtype="float32", kv_dtype="float32"),
+        Layer(kind, 32, 8, 128, window=1024),
+        Layer(kind, 8, 4, 256, soft_cap=50.0, window=4096),
+        Layer(kind, 64, 8, 64, window=128, sinks=True),
+    )
+)
+
+
+def compile_layer(layer: Layer, chip: str) -> dict[str, Any]:
+    """One row: its figures, and in "wrong" what is wrong."""
+    mesh = aot_targets.Target("tpu", CHIPS[chip], 0).mesh()
+    target = Target.of(mesh.devices.flat[0])
+    whole = NamedSharding(mesh, PartitionSpec())
+    decode = layer.kind == "decode"
+    N, K, H, S = layer.num_heads, layer.num_kv_heads, layer.head_size, layer.page_size
+    T, B = (64, 64) if decode else (2048, 16)
+
+    def array(*sizes: int, dtype: str = "int32") -> Any:
+        return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype), sharding=whole)
+
+    metadata = AttentionMetadata(array(B + 1), array(B), array(B, TABLE_WIDTH), array(), array(), layer.kind)
+    writes = CacheWrites(array(T), array(T), max_runs=None if decode else T // S + 2 * B, one_each=decode)
+    shape = kv_page_shape(NUM_PAGES, K, S, H)
+    new = array(T, K, H, dtype=layer.dtype)
+    sinks = array(N, dtype="float32") if layer.sinks else None
+
+    def step(kv_pages: Any, q: Any, k: Any, v: Any, metadata: Any, writes: Any, sinks: Any) -> tuple[Any, Any]:
+        scales = {"k_scale": 0.5, "v_scale": 2.0}
+        kv_pages = kv_cache_update(kv_pages, k, v, writes, backend="tpu", target=target, **scales)
+        out = ragged_paged_attention(
+            q,
+            kv_pages,
+            metadata,
+            scale=H**-0.5,
+            sliding_window=layer.window,
+            soft_cap=layer.soft_cap,
+            sinks=sinks,
+            backend="tpu",
+            target=target,
+            **scales,
+        )
+        return kv_pages, out
+
+    row: dict[str, Any] = {"chip": chip, "layer": str(layer)}
+    args = (array(*shape, dtype=layer.kv_dtype), array(T, N, H, dtype=layer.dtype), new, new, metadata, writes, sinks)
+    try:
+        program = aot_targets.compile_for(mesh, jax.jit(step, donate_argnums=0), args)
+    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:
+        return row | {"wrong": [f"refused: {type(refusal).__name__}: {str(refusal).strip()[:400]}"]}
+    copies = Facts.of(program.hlo, shape).cache_copies
+    cache_bytes = math.prod(shape) * jnp.dtype(layer.kv_dtype).itemsize
+    wrong = [f"copies the cache {copies} times"] if copies else []
+    if program.alias_bytes != cache_bytes:
+        wrong.append(f"updates {program.alias_bytes:,} bytes in place, the cache has {cache_bytes:,}")
+    return row | {
+        "compile_seconds": program.compile_seconds,
+        "compile_cpu_seconds": program.compile_cpu_seconds,
+        "temp_bytes": program.temp_bytes,
+        "wrong": wrong,
+    }
+
+
+def compile_matrix(chips: Sequence[str], layers: Sequence[Layer]) -> Iterator[dict[str, Any]]:
+    """A row for each."""
+    for chip in chips:
+        for layer in layers:
+            yield compile_layer(layer, chip)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--chips", choices=CHIPS, nargs="+")
+    parser.add_argument("--smoke", action="store_true", help="two layers, two generations")
+    parser.add_argument("--only", default="", help="layers whose description holds this text")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    chips = args.chips or (SMOKE_CHIPS if args.smoke else tuple(CHIPS))
+    layers = [layer for layer in (SMOKE if args.smoke else LAYERS) if args.only in str(layer)]
+    rows = []
+    print(f"jax {jax.__version__}")
+    for row in compile_matrix(chips, layers):
+        seconds = f"{row['compile_seconds']:6.1f} s {row['temp_bytes'] / 2**20:6.1f} MiB" if not row["wrong"] else ""
+        print(f"{row['chip']:<4} {row['layer']:<72} {seconds} {'; '.join(row['wrong']) or 'ok'}", flush=True)
+        rows.append(row)
+    if args.json:
+        report = {
+            "command": " ".join(["python benchmarks/kernel_matrix.py", *(argv or sys.argv[1:])]),
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "jax": jax.__version__,
+            "rows": rows,
+        }
+        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 1 if any(row["wrong"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""Products of consecutive groups of rows with a matrix each: the experts of a mixture."""
+
+from palladio.pallas_kernels.grouped_matmul.api import grouped_matmul
+
+__all__ = ["grouped_matmul"]

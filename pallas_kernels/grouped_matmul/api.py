@@ -1,0 +1,52 @@
+"""The public face of grouped matmul; picks a backend."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from palladio.pallas_kernels.dispatch import dispatch
+from palladio.pallas_kernels.grouped_matmul import gpu_triton, reference, xla
+from palladio.pallas_kernels.target import Target
+
+BACKENDS = {"gpu_triton": gpu_triton.matmul, "xla": xla.matmul, "reference": reference.matmul}
+AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("xla", "reference"), "gpu": ("gpu_triton", "xla", "reference")}
+
+
+def grouped_matmul(
+    rows: jax.Array,
+    matrices: jax.Array,
+    group_sizes: jax.Array,
+    *,
+    backend: str = "auto",
+    target: Target = Target(),
+) -> jax.Array:
+    """Multiplies the first group of rows with the first matrix, the next one with the second, and so on.
+
+    Args:
+        rows: [M, D].
+        matrices: [E, D, F] in the dtype of rows.
+        group_sizes: i32[E], rows of each group; their sum is at most M.
+        backend: "auto", or the name of one.
+        target: what kernels are compiled for; "auto" picks by it.
+
+    Returns:
+        [M, F] in rows' dtype; 0 for rows of no group. Sums are in float32.
+
+    Raises:
+        ValueError: unknown backend, or arguments that do not fit together.
+        NotImplementedError: no backend accepts the call.
+    """
+    E, D, _ = matrices.shape
+    if rows.shape[1] != D or group_sizes.shape != (E,):
+        raise ValueError(
+            f"rows {rows.shape}, matrices {matrices.shape} and group_sizes {group_sizes.shape} do not fit together: "
+            "they are [M, D], [E, D, F] and [E]"
+        )
+    if rows.dtype != matrices.dtype or group_sizes.dtype != jnp.int32:
+        raise ValueError(
+            f"rows ({rows.dtype}) and matrices ({matrices.dtype}) must have one dtype, and group_sizes "
+            f"({group_sizes.dtype}) int32"
+        )
+    calls = {name: functools.partial(call, rows, matrices, group_sizes, target) for name, call in BACKENDS.items()}
+    return dispatch("grouped_matmul", calls, AUTO_ORDER[target.platform], backend)

@@ -1,0 +1,34 @@
+"""Tile sizes of the GPU kernel: by the shapes alone."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MatmulTiles:
+    """How a product is cut up; all sizes are powers of two.
+
+    Attributes:
+        rows: of a tile. columns: of a tile. inner: of D at a time.
+        num_warps: of a program. num_stages: of its pipeline of loads.
+    """
+
+    rows: int
+    columns: int
+    inner: int
+    num_warps: int
+    num_stages: int
+
+    @classmethod
+    def of(cls, rows: jax.Array, matrices: jax.Array) -> "MatmulTiles":
+        """A group of the usual size fills a tile: with few rows, time goes into reading the matrices once."""
+        usual = -(-rows.shape[0] // matrices.shape[0])
+        if rows.dtype == jnp.float32:
+            return cls(rows=32, columns=64, inner=32, num_warps=4, num_stages=2)
+        if usual <= 16:
+            return cls(rows=16, columns=128, inner=128, num_warps=4, num_stages=3)
+        if usual <= 64:
+            return cls(rows=64, columns=128, inner=64, num_warps=4, num_stages=4)
+        return cls(rows=128, columns=128, inner=64, num_warps=8, num_stages=4)

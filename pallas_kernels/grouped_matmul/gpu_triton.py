@@ -1,0 +1,147 @@
+"""The backend for GPUs: a Pallas kernel by way of Triton, in which each tile of rows reads the one matrix it needs."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as pltriton
+
+from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
+from palladio.pallas_kernels.target import Target
+from palladio.pallas_kernels.triton_precision import Precision, product_precision
+from palladio.pallas_kernels.triton_precision import matmul as matmul_tile
+
+MIN_CAPABILITY = 8.0
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+class RowTiles(NamedTuple):
+    """Rows cut into tiles of one group each, and after them tiles of rows of no group.
+
+    Attributes:
+        group: i32[I]. first: i32[I], a tile's first row. num_rows: i32[I]; 0 for rows of no group, or beyond all rows.
+    """
+
+    group: jax.Array
+    first: jax.Array
+    num_rows: jax.Array
+
+
+def matmul(
+    rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target, tiles: MatmulTiles | None = None
+) -> jax.Array:
+    """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
+
+    Raises:
+        NotImplementedError: the target is no GPU of compute capability 8.0 or more, or the dtype is not one it takes.
+    """
+    if target.interpret is None and target.platform != "gpu":
+        raise NotImplementedError(f"Triton compiles for GPUs, not for {target.platform}")
+    if target.interpret is None and target.kind and float(target.kind) < MIN_CAPABILITY:
+        raise NotImplementedError(f"it needs compute capability {MIN_CAPABILITY} or more, this GPU has {target.kind}")
+    if rows.dtype.name not in DTYPES:
+        raise NotImplementedError(f"it computes in {', '.join(DTYPES)}, not {rows.dtype}")
+    M, D = rows.shape
+    E, _, F = matrices.shape
+    tiles = tiles or MatmulTiles.of(rows, matrices)
+    plan = plan_tiles(group_sizes, M, tiles.rows)
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    out: jax.Array = pl.pallas_call(
+        functools.partial(_multiply_tile, tiles=tiles, precision=product_precision(rows.dtype, target)),
+        # Tiles of one group follow each other with the same columns, so the matrix is read from memory once.
+        grid=(plan.group.shape[0], pl.cdiv(F, tiles.columns)),
+        in_specs=[anywhere] * 5,
+        out_specs=anywhere,
+        out_shape=jax.ShapeDtypeStruct((M, F), rows.dtype),
+        compiler_params=pltriton.CompilerParams(num_warps=tiles.num_warps, num_stages=tiles.num_stages),
+        interpret=target.interpret is not None,
+        name="grouped_matmul",
+    )(rows, matrices.reshape(E * D, F), *plan)
+    return out
+
+
+def plan_tiles(group_sizes: jax.Array, num_rows: int, tile: int) -> RowTiles:
+    """group_sizes i32[E] → ceil(M / tile) + E tiles. All products of a layer with the same groups share it."""
+    E = group_sizes.shape[0]
+    parts = -(-group_sizes // tile)
+    ends = jnp.cumsum(parts)
+    number = jnp.arange(-(-num_rows // tile) + E)
+    # compare_all: the other ways are loops of tiny kernels, which break a GPU's CUDA graph.
+    group = jnp.minimum(jnp.searchsorted(ends, number, side="right", method="compare_all"), E - 1)
+    rows_before = jnp.cumsum(group_sizes) - group_sizes
+    offset = (number - (ends - parts)[group]) * tile
+    real = number < ends[-1]
+    first = jnp.where(real, rows_before[group] + offset, group_sizes.sum() + (number - ends[-1]) * tile)
+    count = jnp.where(real, jnp.minimum(group_sizes[group] - offset, tile), 0)
+    return RowTiles(*(x.astype(jnp.int32) for x in (group, first, count)))
+
+
+def _multiply_tile(
+    rows_ref: jax.Array,
+    matrices_ref: jax.Array,
+    group_ref: jax.Array,
+    first_ref: jax.Array,
+    count_ref: jax.Array,
+    out_ref: jax.Array,
+    *,
+    tiles: MatmulTiles,
+    precision: Precision,
+) -> None:
+    """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F], out_ref [M, F]."""
+    (M, D), F = rows_ref.shape, matrices_ref.shape[1]
+    tile = pl.program_id(0)
+    group, first, count = group_ref[tile], first_ref[tile], count_ref[tile]
+    column = pl.program_id(1) * tiles.columns + lax.iota(jnp.int32, tiles.columns)
+    row = lax.iota(jnp.int32, tiles.rows)
+    # Rows beyond the end are read as the last one and never written, which is cheaper than a mask in the loop. Columns
+    # must stay consecutive: only then does a thread load several at once.
+    read_row = jnp.minimum(first + jnp.minimum(row, jnp.maximum(count, 1) - 1), M - 1)
+    columns_inside = column < F if F % tiles.columns else None
+
+    def step(index: jax.Array, sums: jax.Array) -> jax.Array:
+        inner = index * tiles.inner + lax.iota(jnp.int32, tiles.inner)
+        inside = inner < D if D % tiles.inner else None
+        left = _load(rows_ref, read_row, inner, None, inside)
+        right = _load(matrices_ref, group * D + inner, column, inside, columns_inside)
+        return sums + matmul_tile(left, right, precision)
+
+    shape = (tiles.rows, tiles.columns)
+
+    def multiply() -> None:
+        steps = jnp.where(count > 0, jnp.int32(pl.cdiv(D, tiles.inner)), jnp.int32(0))
+        sums = lax.fori_loop(0, steps, step, jnp.zeros(shape, jnp.float32))
+        # A tile of no group writes zeros into all of its rows.
+        limit = jnp.where(count > 0, count, jnp.minimum(M - first, tiles.rows))
+        mask = jnp.broadcast_to((row < limit)[:, None] & (column < F)[None, :], shape)
+        where = out_ref.at[_grid(first + row, column)]
+        pltriton.store(where, sums.astype(out_ref.dtype), mask=mask)
+
+    pl.when(first < M)(multiply)
+
+
+def _load(
+    ref: jax.Array,
+    rows: jax.Array,
+    columns: jax.Array,
+    rows_inside: jax.Array | None,
+    columns_inside: jax.Array | None,
+) -> jax.Array:
+    """[R, C] of ref, 0 in rows and columns that are not inside; None: all are."""
+    shape = (rows.shape[0], columns.shape[0])
+    mask: jax.Array | None = None
+    if rows_inside is not None:
+        mask = jnp.broadcast_to(rows_inside[:, None], shape)
+    if columns_inside is not None:
+        of_columns = jnp.broadcast_to(columns_inside[None, :], shape)
+        mask = of_columns if mask is None else mask & of_columns
+    other = None if mask is None else jnp.zeros((), ref.dtype)
+    loaded: jax.Array = pltriton.load(ref.at[_grid(rows, columns)], mask=mask, other=other)
+    return loaded
+
+
+def _grid(rows: jax.Array, columns: jax.Array) -> Any:
+    shape = (rows.shape[0], columns.shape[0])
+    return jnp.broadcast_to(rows[:, None], shape), jnp.broadcast_to(columns[None, :], shape)

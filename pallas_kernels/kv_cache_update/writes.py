@@ -1,0 +1,63 @@
+"""Where a step's new keys and values go, and how they fall into runs: planned once a step, for all layers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CacheWrites:
+    """One cell of the cache for each of T tokens.
+
+    Attributes:
+        page_ids: i32[T], page of each token; padding writes to page 0, whose content is never read.
+        page_offsets: i32[T], row within the page.
+        runs: the same as runs, for kernels that write runs; None: each call plans for itself.
+        max_runs: static; what `runs` may come to at most, if less than T; None: T.
+        one_each: static; promises that every run is of one row.
+    """
+
+    page_ids: jax.Array
+    page_offsets: jax.Array
+    runs: "WriteRuns | None" = None
+    max_runs: int | None = dataclasses.field(default=None, metadata={"static": True})
+    one_each: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    def planned(self) -> "CacheWrites":
+        """With runs."""
+        return self if self.runs is not None else dataclasses.replace(self, runs=plan_runs(self))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class WriteRuns:
+    """Tokens that follow each other both along T and in a page. Rows of page 0 are in no run.
+
+    Attributes:
+        page: i32[R], which page. row: i32[R], its first row. token: i32[R], index of the first token along T.
+        count: i32[R], tokens of the run. num_runs: i32[1], real runs.
+    """
+
+    page: jax.Array
+    row: jax.Array
+    token: jax.Array
+    count: jax.Array
+    num_runs: jax.Array
+
+
+def plan_runs(writes: CacheWrites) -> WriteRuns:
+    """Cuts a step's writes into runs."""
+    page, row = writes.page_ids, writes.page_offsets
+    T = page.shape[0]
+    token = jnp.arange(T, dtype=jnp.int32)
+    follows = (page[1:] == page[:-1]) & (row[1:] == row[:-1] + 1)
+    begins = jnp.concatenate([jnp.ones(1, bool), ~follows])
+    # Of each token, where the next run begins.
+    end = lax.cummin(jnp.concatenate([jnp.where(begins, token, T)[1:], jnp.full(1, T, jnp.int32)]), reverse=True)
+    real = begins & (page != 0)
+    size = T if writes.max_runs is None else min(T, writes.max_runs)
+    first = jnp.nonzero(real, size=size, fill_value=0)[0].astype(jnp.int32)
+    return WriteRuns(page[first], row[first], first, end[first] - first, real.sum(dtype=jnp.int32).reshape(1))

@@ -1,0 +1,69 @@
+"""Block sizes of the GPU kernels: by the shapes alone, so that the same program comes of the same model anywhere."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
+
+WANTED_PROGRAMS = 528  # four for each of an H200's 132 multiprocessors: what runs at once with these registers
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DecodeBlocks:
+    """How the decode kernel is cut up.
+
+    Attributes:
+        keys: at a time; a power of two.
+        spare_parts: parts beyond one a request, into which long requests are cut.
+        min_part: keys below which a request is not cut.
+        num_warps: of a program. num_stages: of its pipeline of loads.
+    """
+
+    keys: int
+    spare_parts: int
+    min_part: int = 256
+    num_warps: int = 4
+    num_stages: int = 3
+
+    @classmethod
+    def of(cls, shape: AttentionShape) -> "DecodeBlocks":
+        row_bytes = _row_bytes(shape)
+        keys = 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
+        spare_parts = -(-WANTED_PROGRAMS // shape.num_kv_heads)
+        return cls(keys, spare_parts, num_warps=4 if row_bytes <= 512 else 8)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrefillBlocks:
+    """How the prefill kernel is cut up.
+
+    Attributes:
+        rows: of a tile at most, which are queries times query heads a kv head; a power of two.
+        keys: at a time; a power of two.
+        num_warps: of a program. num_stages: of its pipeline of loads.
+    """
+
+    rows: int
+    keys: int
+    num_warps: int = 8
+    num_stages: int = 3
+
+    @classmethod
+    def of(cls, shape: AttentionShape) -> "PrefillBlocks":
+        row_bytes, in_float32 = _row_bytes(shape), jnp.dtype(shape.dtype) == jnp.float32
+        if row_bytes <= 256:
+            return cls(rows=128, keys=64)
+        if in_float32:  # whose factors are kept twice, each rounded to TensorFloat and the rest
+            wide = row_bytes > 512
+            return cls(rows=16 if wide else 32, keys=16 if wide else 32, num_stages=2)
+        return cls(rows=128, keys=32, num_stages=2)
+
+    def queries(self, group: int) -> int:
+        """Tokens of a block, with so many query heads a kv head."""
+        return max(1, self.rows // group)
+
+
+def _row_bytes(shape: AttentionShape) -> int:
+    """Of one key, or one value, as a factor of a product."""
+    return shape.head_size * jnp.dtype(shape.dtype).itemsize

@@ -1,0 +1,76 @@
+"""The backend for GPUs: Pallas kernels by way of Triton, for decode and for ragged prefill.
+
+Both are ordinary kernels to XLA, so a decode step stays one CUDA graph with every version of JAX that we support.
+Products run on the tensor cores; pages are read straight from the cache, only as far as each request's keys go.
+"""
+
+import math
+
+import jax
+
+from palladio.pallas_kernels.ragged_paged_attention import triton_decode, triton_prefill
+from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.gpu_config import DecodeBlocks, PrefillBlocks
+from palladio.pallas_kernels.ragged_paged_attention.layout import QUANTIZED
+from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.target import Target
+
+MAX_HEAD_SIZE = 256
+MIN_CAPABILITY = 8.0
+DTYPES = ("bfloat16", "float16", "float32")
+INT32_ELEMENTS = 2**31
+
+
+def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
+    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]; 0 for rows of padding.
+
+    Raises:
+        NotImplementedError: the target is no GPU of compute capability 8.0 or more, or a head size, dtype or size of
+            the cache is not one that the kernels take.
+    """
+    if (reason := _refusal(q, kv_pages, options.target)) is not None:
+        raise NotImplementedError(reason)
+    shape = _shape_of(q, kv_pages, metadata)
+    decode = DecodeBlocks.of(shape)
+    if metadata.kind == "decode":
+        return triton_decode.attend(q, kv_pages, metadata, options, decode)
+    out = triton_prefill.attend(q, kv_pages, metadata, options, PrefillBlocks.of(shape))
+    return triton_decode.attend(q, kv_pages, metadata, options, decode, onto=out)
+
+
+def chunk_tokens(shape: AttentionShape, target: Target) -> int:
+    """Tokens of a prefill block, for plan_attention."""
+    del target  # sizes that suit one GPU suit the others
+    return PrefillBlocks.of(shape).queries(shape.group)
+
+
+def _shape_of(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata) -> AttentionShape:
+    B, Pmax = metadata.block_table.shape
+    return AttentionShape(
+        num_heads=q.shape[1],
+        num_kv_heads=kv_pages.shape[1],
+        head_size=q.shape[2],
+        page_size=kv_pages.shape[2],
+        table_width=Pmax,
+        num_rows=B,
+        dtype=q.dtype,
+        kv_dtype=kv_pages.dtype,
+    )
+
+
+def _refusal(q: jax.Array, kv_pages: jax.Array, target: Target) -> str | None:
+    """Why the kernels cannot do this call; None: they can."""
+    head_size = q.shape[-1]
+    if target.interpret is None and target.platform != "gpu":
+        return f"Triton compiles for GPUs, not for {target.platform}"
+    if target.interpret is None and target.kind and float(target.kind) < MIN_CAPABILITY:
+        return f"it needs compute capability {MIN_CAPABILITY} or more, this GPU has {target.kind}"
+    if head_size > MAX_HEAD_SIZE:
+        return f"heads of {head_size} exceed {MAX_HEAD_SIZE}: their tiles exceed a multiprocessor's registers"
+    if q.dtype.name not in DTYPES or kv_pages.dtype.name not in (*DTYPES, *QUANTIZED):
+        return f"it computes in {', '.join(DTYPES)}, not {q.dtype} with a cache of {kv_pages.dtype}"
+    if kv_pages.dtype.itemsize == 1 and INT32_ELEMENTS < math.prod(kv_pages.shape) <= 2 * INT32_ELEMENTS:
+        # Pallas takes 32-bit offsets up to 4 GiB, and Triton reads them as signed numbers.
+        size = math.prod(kv_pages.shape) / 2**30
+        return f"a layer's cache of 8 bits may take up to 2 GiB or more than 4 GiB, not {size:.1f}: change its pages"
+    return None

@@ -1,0 +1,126 @@
+"""Block sizes of the TPU kernels, and what those kernels cannot take."""
+
+import dataclasses
+import functools
+import json
+import math
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.target import Target
+
+MIB = 2**20
+TUNED = Path(__file__).resolve().parent.parent / "tuned"
+VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB, "7x": 64 * MIB}
+MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
+ROW_TILE = {1: 32, 2: 16, 4: 8}  # rows of a native tile, by the bytes of an element
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TpuBlocks:
+    """Sizes of one kernel.
+
+    Attributes:
+        queries: tokens of a request at once.
+        keys: of the cache at once: a multiple of the page size.
+        vmem: bytes that the kernel may use.
+        row_chunk, key_chunk: rows and keys of one product.
+    """
+
+    queries: int
+    keys: int
+    vmem: int
+    row_chunk: int
+    key_chunk: int
+
+
+def chunk_block(shape: AttentionShape, target: Target) -> int:
+    """Tokens of a block of a chunk."""
+    return chunk_blocks(shape, target).queries
+
+
+def decode_blocks(shape: AttentionShape, target: Target) -> TpuBlocks:
+    """Sizes for requests of one token."""
+    return _fit(shape, target, 1, _sizes(target, "decode", shape))
+
+
+def chunk_blocks(shape: AttentionShape, target: Target) -> TpuBlocks:
+    """Sizes for chunks of prompts."""
+    sizes = _sizes(target, "chunk", shape)
+    queries = max(16, sizes["rows"] // shape.group)
+    return _fit(shape, target, 1 << (queries.bit_length() - 1), sizes)  # a power of 2, see the kernel
+
+
+def check(shape: AttentionShape) -> None:
+    """
+    Raises:
+        NotImplementedError: these kernels do not take such a layer; the message says what to change.
+    """
+    if jnp.dtype(shape.dtype) not in (jnp.float32, jnp.bfloat16):
+        raise NotImplementedError(f"TPUs compute in bfloat16 or float32, not in {jnp.dtype(shape.dtype)} (--dtype)")
+    tile = ROW_TILE.get(jnp.dtype(shape.kv_dtype).itemsize)
+    if tile is None or jnp.dtype(shape.kv_dtype) == jnp.float16:
+        raise NotImplementedError(f"a cache of {jnp.dtype(shape.kv_dtype)} (--kv-cache-dtype)")
+    if shape.page_size % tile:
+        raise NotImplementedError(
+            f"pages of {shape.page_size} tokens: with a cache of {jnp.dtype(shape.kv_dtype)} they must be a multiple "
+            f"of {tile} (--page-size)"
+        )
+    if shape.table_width > MAX_TABLE_WIDTH:
+        raise NotImplementedError(
+            f"{shape.table_width} pages a request: scalar memory holds the numbers of {MAX_TABLE_WIDTH:,} (a larger "
+            f"--page-size or a smaller --context-length)"
+        )
+
+
+def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, int]) -> TpuBlocks:
+    """The largest blocks up to those asked for whose buffers fit."""
+    keys = sizes["keys"]
+    limit = int(VMEM.get(target.kind, min(VMEM.values())) * 0.8)
+    unit = math.lcm(shape.page_size, LANES)  # whole pages, and scores of whole rows of lanes
+    keys = max(keys // unit, 1) * unit
+    while _bytes(shape, queries, keys) > limit:
+        if keys > max(unit, 256):
+            keys = max(keys // 2 // unit, 1) * unit
+        elif queries > 16:
+            queries //= 2
+        elif keys > unit:
+            keys = max(keys // 2 // unit, 1) * unit
+        else:
+            raise NotImplementedError(
+                f"{shape.num_kv_heads} kv heads of {shape.head_size} in pages of {shape.page_size}: one block is "
+                f"larger than the vector memory of TPU {target.kind} (a smaller --page-size)"
+            )
+    return TpuBlocks(queries, keys, limit, sizes.get("row_chunk", sizes["rows"]), sizes.get("key_chunk", keys))
+
+
+def _bytes(shape: AttentionShape, queries: int, keys: int) -> int:
+    """What a kernel's buffers take, with some room for values in flight."""
+    rows = shape.num_kv_heads * (-(-shape.group // 8) * 8 if queries == 1 else shape.group * queries)
+    head = max(shape.row_width // 2, LANES)
+    itemsize = jnp.dtype(shape.dtype).itemsize
+    cache = 2 * shape.num_kv_heads * keys * shape.row_width * jnp.dtype(shape.kv_dtype).itemsize
+    in_out = 4 * rows * head * itemsize
+    state = rows * (2 * LANES + head) * 4
+    scores = 3 * (rows // shape.num_kv_heads) * keys * 4
+    return cache + in_out + state + scores
+
+
+def _sizes(target: Target, kind: str, shape: AttentionShape) -> dict[str, int]:
+    """Rows (queries times heads) and keys at once: as a sweep found for this kind of device, or what suits most."""
+    if target.interpret is not None:  # small, so that small cases have several
+        return {"rows": 64, "keys": LANES}
+    tuned = _table(target.kind).get(f"{kind} h{shape.row_width // 2}", {})
+    return {"rows": 512, "keys": 512} | tuned
+
+
+@functools.cache
+def _table(kind: str) -> dict[str, dict[str, int]]:
+    file = TUNED / kind / "ragged_paged_attention.json"
+    if not file.is_file():
+        return {}
+    table: dict[str, dict[str, int]] = json.loads(file.read_text(encoding="utf-8"))
+    return table

@@ -1,0 +1,356 @@
+"""The TPU kernel: one grid step a block of queries of one request, an inner loop over blocks of its keys.
+
+Pages come by copies of their own into one of two buffers, always one block ahead, across grid steps too: the last block
+of keys of one request starts the first one of the next.
+
+Rows are group-major: row g · queries + j is query j of the g-th query head of a kv head, so a row's position is a
+remainder of a power of two. What found its place by the compiler's own counts (2026-11, libtpu 0.0.42):
+- peak and total are [rows, 128], all lanes of the peak equal: widening them is a concatenation, not lane work.
+- the total stays a sum a lane until the end: one cross-lane sum a block of queries, not one a block of keys.
+- the scale is folded into the exponent of 2, so a score costs one product less.
+- blocks of keys that every query sees skip the mask.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+
+Ref = Any
+LOWEST = -0.7 * float(jnp.finfo(jnp.float32).max)  # differences of two stay finite
+LOG2E = math.log2(math.e)
+SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelSizes:
+    """What is fixed when the kernel is compiled.
+
+    Attributes:
+        queries: tokens a block; 1: requests of one token each. keys: a block. page: tokens.
+        value_lane: where values begin in a row; 0: keys and values share its lanes.
+        window: see AttentionOptions.sliding_window. soft_cap: likewise. sinks: whether there are some.
+        row_chunk, key_chunk: of one product.
+    """
+
+    queries: int
+    keys: int
+    page: int
+    value_lane: int
+    window: int | None
+    soft_cap: float | None
+    sinks: bool
+    row_chunk: int
+    key_chunk: int
+
+    @property
+    def pages(self) -> int:
+        """A block of keys."""
+        return self.keys // self.page
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The step's blocks of queries, in scalar memory.
+
+    Attributes: request, position, count, num_blocks: see BlockPlan. kv_len: i32[B]. tables: i32[1, 1, Pmax], pages of
+    this grid step's request, and of the next one's.
+    """
+
+    request: Ref
+    position: Ref
+    count: Ref
+    num_blocks: Ref
+    kv_len: Ref
+    tables: tuple[Ref, Ref]
+    sizes: KernelSizes
+
+    def end(self, i: jax.Array) -> jax.Array:
+        """Keys that a block of queries sees, from 0 on."""
+        return jnp.minimum(self.kv_len[self.request[i]], self.position[i] + self.count[i])
+
+    def bounds(self, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """First and last + 1 of its blocks of keys."""
+        keys, window = self.sizes.keys, self.sizes.window
+        first = jnp.int32(0) if window is None else lax.div(jnp.maximum(self.position[i] - window + 1, 0), keys)
+        return first, lax.div(self.end(i) + (keys - 1), keys)
+
+    def num_pages(self, i: jax.Array, block: jax.Array) -> jax.Array:
+        """Of a block of keys."""
+        page = self.sizes.page
+        return jnp.clip(lax.div(self.end(i) - block * self.sizes.keys + (page - 1), page), 0, self.sizes.pages)
+
+    def page(self, ahead: int, entry: jax.Array) -> jax.Array:
+        """Of this grid step's request (ahead = 0) or of the next one's (1)."""
+        number: jax.Array = self.tables[ahead][0, 0, entry]
+        return number
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Buffers:
+    """Two buffers of keys and values [2, K, keys, W], and a semaphore for each."""
+
+    kv_pages: Ref
+    rows: Ref
+    arrived: Ref
+    blocks: _Blocks
+
+    def start(self, i: jax.Array, block: jax.Array, slot: jax.Array, ahead: int) -> None:
+        """Args: ahead: whether i is the next grid step."""
+        self._each(i, block, slot, ahead, lambda copy: copy.start())
+
+    def wait(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
+        self._each(i, block, slot, 0, lambda copy: copy.wait())
+
+    def _each(self, i: jax.Array, block: jax.Array, slot: jax.Array, ahead: int, act: Callable[[Any], None]) -> None:
+        sizes, blocks = self.blocks.sizes, self.blocks
+
+        def body(j: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(j * sizes.page, sizes.page), sizes.page)
+            page = blocks.page(ahead, block * sizes.pages + j)
+            act(pltpu.make_async_copy(self.kv_pages.at[page], self.rows.at[slot, :, rows, :], self.arrived.at[slot]))
+
+        lax.fori_loop(0, blocks.num_pages(i, block), body, None)
+
+    def clear_tail(self, slot: jax.Array, first: jax.Array) -> None:
+        """Zeros from row `first` of a block on: what lies there may be NaN, and 0 · NaN is NaN."""
+        _, num_heads, _, width = self.rows.shape
+        page = self.blocks.sizes.page
+
+        def body(j: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(j * page, page), page)
+            row = j * page + lax.broadcasted_iota(jnp.int32, (page, width), 0)
+            for head in range(num_heads):
+                kept = self.rows[slot, head, rows, :]
+                # As float32: not every generation selects among 8 or 16 bits.
+                value = jnp.where(row < first, kept.astype(jnp.float32), 0.0)
+                self.rows[slot, head, rows, :] = value.astype(kept.dtype)
+
+        lax.fori_loop(lax.div(first, page), self.blocks.sizes.pages, body, None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _State:
+    """The online softmax: peak and total f32[K, R, 128], output f32[K, R, Hp]."""
+
+    peak: Ref
+    total: Ref
+    output: Ref
+
+    def reset(self) -> None:
+        self.peak[...] = jnp.full_like(self.peak, LOWEST)
+        self.total[...] = jnp.zeros_like(self.total)
+        self.output[...] = jnp.zeros_like(self.output)
+
+
+def _lanes(x: jax.Array, width: int) -> jax.Array:
+    """x [R, 128], all lanes equal → [R, width]."""
+    return x if width == LANES else jnp.concatenate([x] * (width // LANES), axis=1)
+
+
+def _as(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    if x.dtype == dtype:
+        return x
+    return x.astype(jnp.float32).astype(dtype) if x.dtype == jnp.int8 else x.astype(dtype)
+
+
+def _product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
+    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return lax.dot_general(
+        a, b, (((contract[0],), (contract[1],)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+    )
+
+
+def attention_kernel(
+    request: Ref,
+    position: Ref,
+    count: Ref,
+    num_blocks: Ref,
+    kv_len: Ref,
+    factors: Ref,
+    table: Ref,
+    next_table: Ref,
+    q: Ref,
+    sinks: Ref,
+    kv_pages: Ref,
+    out: Ref,
+    rows: Ref,
+    arrived: Ref,
+    peak: Ref,
+    total: Ref,
+    output: Ref,
+    slot_of: Ref,
+    *,
+    sizes: KernelSizes,
+) -> None:
+    """Scalars request … kv_len, tables: see _Blocks; factors f32[2]. q and out [1, K, R, Hp], sinks f32[K, ≥G, 128] (in
+    base 2), kv_pages the cache in HBM; scratch: see _Buffers and _State, slot_of i32[1] the buffer to read next."""
+    i = pl.program_id(0)
+    blocks = _Blocks(request, position, count, num_blocks, kv_len, (table, next_table), sizes)
+    buffers = _Buffers(kv_pages, rows, arrived, blocks)
+    state = _State(peak, total, output)
+    num = num_blocks[0]
+
+    def _first() -> None:
+        slot_of[0] = 0
+        buffers.start(i, blocks.bounds(i)[0], jnp.int32(0), ahead=0)
+
+    pl.when((i == 0) & (num > 0))(_first)
+
+    def _block() -> None:
+        state.reset()
+        first, last = blocks.bounds(i)
+        end, at = blocks.end(i), position[i]
+
+        def body(block: jax.Array, slot: jax.Array) -> jax.Array:
+            is_last = block + 1 >= last
+
+            def _prefetch() -> None:
+                buffers.start(i, block + 1, 1 - slot, ahead=0)
+
+            pl.when(jnp.logical_not(is_last))(_prefetch)
+
+            def _prefetch_next() -> None:
+                buffers.start(i + 1, blocks.bounds(i + 1)[0], 1 - slot, ahead=1)
+
+            pl.when(is_last & (i + 1 < num))(_prefetch_next)
+
+            buffers.wait(i, block, slot)
+            base = block * sizes.keys
+
+            def _clear() -> None:
+                buffers.clear_tail(slot, end - base)
+
+            pl.when(base + sizes.keys > end)(_clear)
+
+            seen = base + sizes.keys <= at + 1  # by the first query, so by all
+            if sizes.window is not None:
+                seen &= base > at + count[i] - 1 - sizes.window
+
+            def _unmasked() -> None:
+                _add_keys(q, rows, slot, state, factors, sizes, None)
+
+            pl.when(seen)(_unmasked)
+
+            def _masked() -> None:
+                _add_keys(q, rows, slot, state, factors, sizes, (base, at, end))
+
+            pl.when(jnp.logical_not(seen))(_masked)
+
+            return 1 - slot
+
+        slot_of[0] = lax.fori_loop(first, last, body, slot_of[0])
+        _finish(out, sinks, state, factors, sizes)
+
+    pl.when(i < num)(_block)
+
+
+def _add_keys(
+    q: Ref,
+    rows: Ref,
+    slot: jax.Array,
+    state: _State,
+    factors: Ref,
+    sizes: KernelSizes,
+    where: tuple[jax.Array, jax.Array, jax.Array] | None,
+) -> None:
+    """One block of keys. where: (position of the first key, of the first query, keys in all); None: all see all."""
+    num_heads, num_rows = q.shape[1], q.shape[2]
+    waiting: Callable[[], None] | None = None
+    for first_key in range(0, sizes.keys, sizes.key_chunk):
+        for first_row in range(0, num_rows, sizes.row_chunk):
+            visible = None if where is None else _visible(where, first_row, first_key, sizes)
+            for head in range(num_heads):
+                # The second product of one head is issued after the first of the next, so the units overlap.
+                add = _add_chunk(q, rows, slot, state, factors, sizes, (head, first_row, first_key), visible)
+                if waiting is not None:
+                    waiting()
+                waiting = add
+    if waiting is not None:
+        waiting()
+
+
+def _visible(
+    where: tuple[jax.Array, jax.Array, jax.Array], first_row: int, first_key: int, sizes: KernelSizes
+) -> jax.Array:
+    """bool[row_chunk, key_chunk]"""
+    base, at, end = where
+    shape = (sizes.row_chunk, sizes.key_chunk)
+    key = (base + first_key) + lax.broadcasted_iota(jnp.int32, shape, 1)
+    if sizes.queries == 1:
+        visible = key < end
+        return visible if sizes.window is None else visible & (key > at - sizes.window)
+    query = at + ((first_row + lax.broadcasted_iota(jnp.int32, shape, 0)) & (sizes.queries - 1))
+    visible = (key <= query) & (key < end)
+    return visible if sizes.window is None else visible & (key > query - sizes.window)
+
+
+def _add_chunk(
+    q: Ref,
+    rows: Ref,
+    slot: jax.Array,
+    state: _State,
+    factors: Ref,
+    sizes: KernelSizes,
+    place: tuple[int, int, int],
+    visible: jax.Array | None,
+) -> Callable[[], None]:
+    """Scores and weights of one chunk; what it returns adds the values."""
+    head, first_row, first_key = place
+    mine, these = pl.ds(first_row, sizes.row_chunk), pl.ds(first_key, sizes.key_chunk)
+    queries = q[0, head, mine, :]
+    if sizes.value_lane:
+        keys = _as(rows[slot, head, these, : sizes.value_lane], queries.dtype)
+        values = _as(rows[slot, head, these, sizes.value_lane :], queries.dtype)
+    else:
+        keys = values = _as(rows[slot, head, these, :], queries.dtype)
+    scores = _product(queries, keys, (1, 1))
+    factor: jax.Array | float = factors[SCORE_FACTOR]  # scale · log2(e), or with a soft cap scale / cap
+    if sizes.soft_cap is not None:
+        scores = jnp.tanh(scores * factor)
+        factor = sizes.soft_cap * LOG2E
+    if visible is not None:
+        scores = jnp.where(visible, scores, LOWEST)
+    before = state.peak[head, mine]
+    peak = jnp.maximum(before, jnp.max(scores, axis=1, keepdims=True))
+    weights = jnp.exp2((scores - _lanes(peak, sizes.key_chunk)) * factor)
+    decay = jnp.exp2((before - peak) * factor)
+    total = state.total[head, mine] * decay
+    for lane in range(0, sizes.key_chunk, LANES):
+        total += weights[:, lane : lane + LANES]
+    state.total[head, mine], state.peak[head, mine] = total, peak
+
+    def add() -> None:
+        product = _product(weights.astype(values.dtype), values, (1, 0))
+        state.output[head, mine] = state.output[head, mine] * _lanes(decay, product.shape[-1]) + product
+
+    return add
+
+
+def _finish(out: Ref, sinks: Ref, state: _State, factors: Ref, sizes: KernelSizes) -> None:
+    num_heads, num_rows = out.shape[1], out.shape[2]
+    size = num_rows if sizes.queries == 1 else sizes.queries
+    for head in range(num_heads):
+        for group, first in enumerate(range(0, num_rows, size)):
+            mine = pl.ds(first, size)
+            total = jnp.broadcast_to(jnp.sum(state.total[head, mine], axis=1, keepdims=True), (size, LANES))
+            share = factors[OUTPUT_FACTOR] / jnp.where(total == 0.0, 1.0, total)
+            if sizes.sinks:
+                sink = sinks[head]
+                if sizes.queries > 1:
+                    sink = jnp.broadcast_to(sink[group : group + 1], (size, LANES))
+                factor = factors[SCORE_FACTOR] if sizes.soft_cap is None else sizes.soft_cap * LOG2E
+                scaled = state.peak[head, mine] * factor
+                peak = jnp.maximum(scaled, sink)
+                decay = jnp.exp2(scaled - peak)
+                share = factors[OUTPUT_FACTOR] * decay / (total * decay + jnp.exp2(sink - peak))
+            value = state.output[head, mine] * _lanes(share, out.shape[-1])
+            out[0, head, mine, :] = value.astype(out.dtype)

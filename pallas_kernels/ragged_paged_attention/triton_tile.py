@@ -1,0 +1,158 @@
+"""One block of keys and values against a tile of queries: the inner step that both Triton kernels repeat.
+
+Scores are kept in units of log2, so that the softmax takes exp2, which is one instruction on the device. Lanes beyond
+the head size and rows beyond a request's end are never read: they may hold anything.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import triton as pltriton
+
+from palladio.pallas_kernels.triton_precision import Precision, matmul
+
+LOG2E = math.log2(math.e)
+MIN_ROWS = 16  # of a product's left side
+LOWEST = -1e30  # not -inf: the difference of two of them must be a number
+
+
+class Softmax(NamedTuple):
+    """Running state of the online softmax over R rows.
+
+    Attributes:
+        output: f32[R, L], weighted sum of the values so far.
+        peak: f32[R], highest score so far, in units of log2.
+        total: f32[R], sum of the weights so far.
+    """
+
+    output: jax.Array
+    peak: jax.Array
+    total: jax.Array
+
+    @classmethod
+    def start(cls, num_rows: int, num_lanes: int) -> "Softmax":
+        return cls(
+            jnp.zeros((num_rows, num_lanes), jnp.float32),
+            jnp.full((num_rows,), LOWEST, jnp.float32),
+            jnp.zeros((num_rows,), jnp.float32),
+        )
+
+    def add(self, scores: jax.Array, values: jax.Array, precision: Precision) -> "Softmax":
+        """Scores f32[R, C] and values [C, L] of one more block."""
+        peak = jnp.maximum(self.peak, scores.max(axis=1))
+        decay = jnp.exp2(self.peak - peak)
+        weights = jnp.exp2(scores - peak[:, None])
+        output = self.output * decay[:, None] + matmul(weights.astype(values.dtype), values, precision)
+        return Softmax(output, peak, self.total * decay + weights.sum(axis=1))
+
+    def with_sinks(self, sinks: jax.Array) -> "Softmax":
+        """sinks f32[R]: of each row, the score of one more key, whose value is 0."""
+        sinks = sinks * LOG2E
+        peak = jnp.maximum(self.peak, sinks)
+        decay = jnp.exp2(self.peak - peak)
+        return Softmax(self.output * decay[:, None], peak, self.total * decay + jnp.exp2(sinks - peak))
+
+    def finish(self, v_scale: jax.Array) -> jax.Array:
+        """f32[R, L]: the weighted means, times v_scale f32[]; 0 for rows that saw no key."""
+        return self.output * (v_scale / jnp.maximum(self.total, jnp.finfo(jnp.float32).tiny))[:, None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheReader:
+    """Reads blocks of one kv head's keys and values, and scores queries with them.
+
+    Attributes:
+        kv_ref: [P·K·S, 2·Hp] the cache as rows. table_ref: i32[B·Pmax] the block table.
+        head: i32[], the kv head.
+        num_kv_heads: K. page_size: S. table_width: Pmax. head_size: H. value_lane: Hp, where the values begin.
+        dtype: of the factors of products. precision: of products.
+        block: tokens a block (C).
+        scale: f32[], factor on q·k, with that of the stored keys.
+        soft_cap: see AttentionOptions.
+    """
+
+    kv_ref: jax.Array
+    table_ref: jax.Array
+    head: jax.Array
+    num_kv_heads: int
+    page_size: int
+    table_width: int
+    head_size: int
+    value_lane: int
+    dtype: jnp.dtype
+    precision: Precision
+    block: int
+    scale: jax.Array
+    soft_cap: float | None
+
+    @property
+    def num_lanes(self) -> int:
+        """Of a tile: the head size as a power of two, which Triton asks for (L)."""
+        return tile_lanes(self.head_size)
+
+    def read(self, request: jax.Array, first: jax.Array, end: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """Keys and values [C, L] of tokens first … first + C - 1 of a request.
+
+        Args:
+            end: tokens from here on are not read, and are zeros; None: all of them are there.
+        """
+        tokens = self.tokens(first)
+        valid = None if end is None else tokens < end
+        base = request * self.table_width
+        pages = load(self.table_ref, (base + lax.div(tokens, self.page_size),), valid)
+        rows = (pages * self.num_kv_heads + self.head) * self.page_size + lax.rem(tokens, self.page_size)
+        return self._load(rows, 0, valid), self._load(rows, self.value_lane, valid)
+
+    def tokens(self, first: jax.Array) -> jax.Array:
+        """i32[C], positions of the block that begins there."""
+        return first + lax.iota(jnp.int32, self.block)
+
+    def scores(self, q: jax.Array, keys: jax.Array) -> jax.Array:
+        """q [R, L], keys [C, L] → f32[R, C], in units of log2."""
+        scores = matmul(q, keys, self.precision, transpose=True)
+        if self.soft_cap is None:
+            return scores * (self.scale * LOG2E)
+        # tanh by exp2: exact for large scores of either sign, where exp2 is 0 or inf.
+        tanh = 1.0 - 2.0 / (jnp.exp2(scores * (2.0 * LOG2E * self.scale / self.soft_cap)) + 1.0)
+        return tanh * (self.soft_cap * LOG2E)
+
+    def _load(self, rows: jax.Array, first_lane: int, valid: jax.Array | None) -> jax.Array:
+        shape = (self.block, self.num_lanes)
+        mask = None if valid is None else lax.broadcast_in_dim(valid, shape, (0,))
+        lanes = lax.broadcasted_iota(jnp.int32, shape, 1)
+        if self.num_lanes != self.head_size:
+            inside = lanes < self.head_size
+            mask = inside if mask is None else mask & inside
+        cells = lax.broadcast_in_dim(rows, shape, (0,)), first_lane + lanes
+        return load(self.kv_ref, cells, mask).astype(self.dtype)
+
+
+def tile_lanes(head_size: int) -> int:
+    """The head size as a power of two, and at least what a product takes."""
+    return max(16, 1 << (head_size - 1).bit_length())
+
+
+def compute_dtype(q: jax.Array, kv_pages: jax.Array) -> jnp.dtype:
+    """What products are computed in: a cache of 8 bits is widened to q's dtype."""
+    return jnp.promote_types(q.dtype, kv_pages.dtype) if kv_pages.dtype.itemsize > 1 else jnp.dtype(q.dtype)
+
+
+def load(ref: jax.Array, index: tuple[jax.Array, ...], mask: jax.Array | None) -> jax.Array:
+    """Elements of ref at arrays of indices, 0 where the mask is False; those are not touched."""
+    other = None if mask is None else jnp.zeros((), ref.dtype)
+    loaded: jax.Array = pltriton.load(_at(ref, index), mask=mask, other=other)
+    return loaded
+
+
+def store(ref: jax.Array, index: tuple[jax.Array, ...], values: jax.Array, mask: jax.Array) -> None:
+    """Writes into ref at arrays of indices, where the mask is True."""
+    pltriton.store(_at(ref, index), values.astype(ref.dtype), mask=mask)
+
+
+def _at(ref: jax.Array, index: tuple[jax.Array, ...]) -> Any:
+    # The interpreter takes no mixture of scalars and arrays.
+    return ref.at[tuple(jnp.broadcast_arrays(*index))]

@@ -1,0 +1,74 @@
+"""Which kernels an engine runs on: settled at start-up, so that no request finds out what they cannot take."""
+
+import functools
+import logging
+
+import jax
+import jax.numpy as jnp
+
+from palladio.model.config import ModelConfig
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention.api import AUTO_ORDER, PALLAS
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.device_state import DeviceShape
+from palladio.runtime.errors import ConfigError
+
+logger = logging.getLogger("palladio.engine")
+
+
+def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: DeviceShape) -> Kernels:
+    """The kernels that --attention-backend asks for, or under auto the best that this device, model and cache allow.
+
+    On a device that they were not made for, Pallas kernels are interpreted: right, and very slow.
+
+    Raises:
+        ConfigError: the backend cannot run this; the message gives the reason and the flag to change.
+    """
+    target = Target.of(device)
+    if backend == "auto":
+        for name in AUTO_ORDER[target.platform]:
+            kernels = Kernels(name, target)
+            reason = refusal(kernels, model, shape)
+            if reason is None:
+                return kernels
+            logger.warning("Attention cannot use the kernels of %s and takes a slower path: %s", name, reason)
+        raise ConfigError(f"no attention backend can run this model here: {reason}")
+    platform = PALLAS.get(backend, target.platform)
+    if platform != target.platform:
+        logger.warning(
+            "--attention-backend %s: its kernels are made for a %s; on a %s they are interpreted, which is very slow",
+            backend,
+            platform.upper(),
+            target.platform.upper(),
+        )
+        target = Target(target.platform, "", "plain")
+    kernels = Kernels(backend, target)
+    reason = refusal(kernels, model, shape)
+    if reason is not None:
+        raise ConfigError(f"--attention-backend {backend} cannot run this: {reason}; or pass --attention-backend auto")
+    return kernels
+
+
+def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | None:
+    """Why these kernels cannot serve a model with this cache; None: they can. Nothing is compiled."""
+    T = B = shape.num_slots - 1
+    N, K, H = model.num_heads, model.num_kv_heads, model.head_size
+
+    def ints(*sizes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, jnp.int32)
+
+    def rows(heads: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((T, heads, H), shape.dtype)
+
+    pages = jax.ShapeDtypeStruct(kv_page_shape(2, K, shape.page_size, H), shape.cache.dtype)
+    metadata = AttentionMetadata(ints(B + 1), ints(B), ints(B, shape.pages_per_request), ints(), ints(), "decode")  # type: ignore[arg-type]
+    attend = functools.partial(ragged_paged_attention, scale=1.0, backend=kernels.attention, target=kernels.target)
+    write = functools.partial(kv_cache_update, backend=kernels.cache_update, target=kernels.target)
+    try:
+        jax.eval_shape(attend, rows(N), pages, metadata)
+        jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(ints(T), ints(T), one_each=True))  # type: ignore[arg-type]
+    except NotImplementedError as error:
+        return str(error)
+    return None

@@ -1,0 +1,124 @@
+"""The TPU kernels of ragged paged attention, interpreted on this host, against the oracle of the one case suite.
+
+No mode of interpretation finds every fault, so some cases run in all three; and a test plants faults to show that they
+would be found.
+"""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call
+from jax.experimental.pallas import tpu as pltpu
+
+from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_kernel
+from palladio.pallas_kernels.target import Target
+from tests.pallas_kernels.attention_cases import CASES, Case, attend, interpreted, make
+
+RUNNABLE = [case for case in CASES if case.page_size % (8 if case.kv_dtype == "float32" else 32) == 0]
+SMALL = Case("small", ((150, 3), (20, 30)), num_heads=2, num_kv_heads=1, padding_tokens=3)
+SIMULATED = [SMALL, *(case for case in CASES if case.name in ("mixed, window", "everything", "decode, padded"))]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_simulator():
+    pltpu.reset_tpu_interpret_mode_state()
+    yield
+    pltpu.reset_tpu_interpret_mode_state()
+
+
+@pytest.mark.parametrize("case", interpreted(RUNNABLE), ids=str)
+def test_matches_the_oracle(case):
+    assert _error(case, "plain") < 1e-5
+
+
+@pytest.mark.parametrize("mode", ["on_wait", "eager"])
+@pytest.mark.parametrize("case", interpreted(SIMULATED), ids=str)
+def test_matches_the_oracle_on_a_simulated_tpu(case, mode):
+    assert _error(case, mode) < 1e-5
+    assert not _races()
+
+
+@pytest.mark.parametrize("kind", ["prefill", "decode"])
+def test_bfloat16_accumulates_in_float32(kind):
+    case = Case("dtype", ((236, 1), (0, 1)), kind=kind, num_heads=4)
+    out = attend(case, make(case), "tpu", Target("tpu", "v6e", "plain"), dtype="bfloat16")
+    assert out.dtype == "bfloat16"
+    exact = attend(case, make(case), "reference", dtype="bfloat16")
+    np.testing.assert_allclose(out.astype(np.float32), exact.astype(np.float32), atol=1e-2)
+
+
+def test_a_missing_wait_is_found(monkeypatch):
+    monkeypatch.setattr(tpu_kernel._Buffers, "wait", lambda *_: None)
+    assert not _error(SMALL, "on_wait") < 1e-5  # a copy that nobody waits for never happens
+    _error(SMALL, "eager")
+    assert _races()
+
+
+def test_a_wrong_slot_is_found(monkeypatch):
+    start, wait = tpu_kernel._Buffers.start, tpu_kernel._Buffers.wait
+    monkeypatch.setattr(tpu_kernel._Buffers, "start", lambda self, i, at, slot, ahead: start(self, i, at, 0, ahead))
+    monkeypatch.setattr(tpu_kernel._Buffers, "wait", lambda self, i, at, slot: wait(self, i, at, 0))
+    assert not _error(SMALL, "on_wait") < 1e-5
+
+
+def test_a_page_out_of_range_is_found(monkeypatch):
+    page = tpu_kernel._Blocks.page
+    monkeypatch.setattr(tpu_kernel._Blocks, "page", lambda self, *args: page(self, *args) + 1000)
+    with pytest.raises(Exception, match=r"(?i)out of bounds|out-of-bounds|range"):
+        _error(SMALL, "on_wait")
+
+
+def test_a_read_of_rows_that_nobody_wrote_is_found(monkeypatch):
+    monkeypatch.setattr(tpu_kernel._Buffers, "clear_tail", lambda *_: None)
+    for mode in ("plain", "on_wait"):
+        assert not _error(SMALL, mode) < 1e-5
+
+
+def _error(case, mode):
+    """The largest one of a real row; NaN where anything at all is not finite."""
+    data = make(case)
+    jax.clear_caches()
+    out = attend(case, data, "tpu", Target("tpu", "v6e", mode))
+    if not np.isfinite(out).all():
+        return np.nan
+    return np.abs(out[: len(data.expected)] - data.expected).max(initial=0.0)
+
+
+def _races():
+    return interpret_pallas_call.races is not None and interpret_pallas_call.races.races_found
+
+
+@pytest.mark.parametrize("kind", sorted(tpu_config.VMEM))
+@pytest.mark.parametrize("heads", [(32, 8, 128), (14, 2, 64), (32, 32, 128), (16, 1, 256)])
+@pytest.mark.parametrize("page_size", [16, 48, 128])
+def test_block_sizes_suit_the_kernel(kind, heads, page_size):
+    N, K, H = heads
+    shape = AttentionShape(N, K, H, page_size, 64, 8, jnp.bfloat16, jnp.bfloat16)
+    for sizes_of in (tpu_config.decode_blocks, tpu_config.chunk_blocks):
+        blocks = sizes_of(shape, Target("tpu", kind))
+        assert blocks.keys % page_size == 0
+        assert blocks.keys % 128 == 0  # rows of lanes
+        assert blocks.queries & (blocks.queries - 1) == 0  # the kernel takes remainders by masks
+        assert blocks.vmem < tpu_config.VMEM[kind]
+    assert blocks.queries >= 16
+
+
+def test_sizes_of_a_sweep_are_read(monkeypatch):
+    shape = AttentionShape(32, 8, 128, 16, 64, 8, jnp.bfloat16, jnp.bfloat16)
+    swept = {"chunk h128": {"rows": 256, "keys": 1024, "row_chunk": 128, "key_chunk": 256}}
+    monkeypatch.setattr(tpu_config, "_table", lambda kind: swept if kind == "v6e" else {})
+    blocks = tpu_config.chunk_blocks(shape, Target("tpu", "v6e"))
+    assert (blocks.queries, blocks.keys, blocks.row_chunk, blocks.key_chunk) == (64, 1024, 128, 256)
+    assert tpu_config.chunk_blocks(shape, Target("tpu", "v5e")).queries == 128
+
+
+def test_the_files_of_sweeps_name_chips_and_sizes():
+    for file in tpu_config.TUNED.rglob("*.json"):
+        assert file.parent.name in tpu_config.VMEM
+        for name, sizes in json.loads(file.read_text()).items():
+            assert re.fullmatch(r"(decode|chunk) h(64|128|256)", name)
+            assert set(sizes) <= {"rows", "keys", "row_chunk", "key_chunk"}

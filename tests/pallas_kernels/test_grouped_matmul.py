@@ -1,0 +1,92 @@
+"""Every backend of grouped matmul against numpy; the Triton kernel is interpreted, so no GPU is needed."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.pallas_kernels.grouped_matmul import gpu_triton, grouped_matmul
+from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
+from palladio.pallas_kernels.target import Target
+
+INTERPRETED = Target("gpu", "9.0", interpret="plain")
+SIZES = {
+    "one group": [5],
+    "even": [16, 16, 16],
+    "edges": [1, 15, 16, 17, 31, 32, 33],
+    "empty groups": [0, 7, 0, 0, 20, 0],
+    "nothing": [0, 0, 0],
+    "one of many": [0, 0, 90, 0],
+}
+
+
+@pytest.mark.parametrize("backend", ["gpu_triton", "xla", "reference"])
+@pytest.mark.parametrize("spare_rows", [1, 40])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_matches_numpy(sizes, spare_rows, backend):
+    rows, matrices, expected = _make(sizes, spare_rows, 64, 128)
+    call = jax.jit(functools.partial(grouped_matmul, backend=backend, target=INTERPRETED))
+    out = call(rows, matrices, jnp.array(sizes, jnp.int32))
+    np.testing.assert_allclose(out, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("D", "F"), [(40, 128), (64, 72), (8, 24), (100, 200), (16, 1)])
+def test_sizes_that_no_tile_divides(D, F):
+    sizes = SIZES["edges"]
+    rows, matrices, expected = _make(sizes, 3, D, F)
+    call = functools.partial(gpu_triton.matmul, target=INTERPRETED, tiles=MatmulTiles(16, 32, 32, 4, 2))
+    out = jax.jit(call)(rows, matrices, jnp.array(sizes, jnp.int32))
+    np.testing.assert_allclose(out, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_rows", [8, 128, 1024])
+def test_bfloat16_accumulates_in_float32(num_rows):
+    """Of each size of tiles."""
+    sizes = [num_rows // 4, 0, num_rows // 2, num_rows // 4]
+    rows, matrices, expected = _make(sizes, 0, 256, 128, "bfloat16")
+    call = jax.jit(functools.partial(grouped_matmul, backend="gpu_triton", target=INTERPRETED))
+    out = call(rows, matrices, jnp.array(sizes, jnp.int32))
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(out, np.float32), expected, atol=0.02, rtol=0.01)
+
+
+@pytest.mark.parametrize("tile", [16, 64])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_tiles_cover_every_row_once(sizes, tile):
+    M = sum(sizes) + 50
+    plan = gpu_triton.plan_tiles(jnp.array(sizes, jnp.int32), M, tile)
+    group_of = np.full(M, -1)
+    for group, first, count in zip(*map(np.asarray, plan), strict=True):
+        assert (group_of[first : first + count] == -1).all()
+        group_of[first : first + count] = group
+    np.testing.assert_array_equal(group_of, np.repeat([*range(len(sizes)), -1], [*sizes, 50]))
+    zeroed = np.concatenate([np.arange(a, a + tile) for a, n in zip(plan.first, plan.num_rows, strict=True) if n == 0])
+    assert set(range(sum(sizes), M)) <= set(zeroed.tolist())
+    assert min(zeroed) >= sum(sizes)
+
+
+def test_misuse_is_an_error():
+    rows, matrices, _ = _make([4], 0, 16, 16)
+    with pytest.raises(ValueError, match="do not fit together"):
+        grouped_matmul(rows, matrices, jnp.zeros(2, jnp.int32))
+    with pytest.raises(ValueError, match="one dtype"):
+        grouped_matmul(rows.astype(jnp.bfloat16), matrices, jnp.zeros(1, jnp.int32))
+    with pytest.raises(NotImplementedError, match="for GPUs, not for tpu"):
+        grouped_matmul(rows, matrices, jnp.zeros(1, jnp.int32), backend="gpu_triton", target=Target("tpu", "v6e"))
+
+
+def test_a_gpu_gets_the_kernel_by_itself():
+    rows, matrices, _ = _make([4], 0, 16, 16)
+    call = functools.partial(grouped_matmul, target=INTERPRETED)
+    assert "pallas_call" in str(jax.make_jaxpr(call)(rows, matrices, jnp.array([4], jnp.int32)))
+
+
+def _make(sizes, spare_rows, D, F, dtype="float32"):
+    rng = np.random.default_rng(0)
+    rows = jnp.asarray(rng.normal(size=(sum(sizes) + spare_rows, D)), dtype)
+    matrices = jnp.asarray(rng.normal(size=(len(sizes), D, F)) / D**0.5, dtype)
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    exact = np.einsum("md,mdf->mf", np.asarray(rows, np.float64)[: len(group)], np.asarray(matrices, np.float64)[group])
+    return rows, matrices, np.concatenate([exact, np.zeros((spare_rows, F))])

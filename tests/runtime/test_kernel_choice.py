@@ -1,0 +1,73 @@
+"""What --attention-backend comes to: settled at start-up, with a reason and a flag where it cannot be."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from palladio.model.config import ModelConfig
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import make_mesh
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.device_state import DeviceShape
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.kernel_choice import choose_kernels, refusal
+from tests.runtime.tiny_engine import TINY_CONFIG
+
+MODEL = ModelConfig.from_hf(TINY_CONFIG)
+V6E = Target("tpu", "v6e")
+
+
+def shape(page_size=16, dtype=jnp.float32, pages_per_request=16, kv_dtype=None):
+    return DeviceShape(
+        num_slots=9,
+        pages_per_request=pages_per_request,
+        vocab_size=400,
+        num_valid_tokens=400,
+        num_decode_steps=1,
+        checks_cache=False,
+        dtype=dtype,
+        cache=KVCacheSpec.of(MODEL, page_size=page_size, dtype=kv_dtype or dtype),
+        mesh=make_mesh(1),
+    )
+
+
+def choose(backend, **sizes):
+    return choose_kernels(backend, jax.devices("cpu")[0], MODEL, shape(**sizes))
+
+
+def test_a_cpu_runs_the_portable_path():
+    assert choose("auto") == Kernels("xla", Target())
+
+
+def test_kernels_of_another_device_are_interpreted_and_said_to_be_slow(caplog):
+    assert choose("tpu").target.interpret == "plain"
+    assert "--attention-backend tpu: its kernels are made for a TPU; on a CPU they are interpreted" in caplog.text
+
+
+def test_what_a_forced_backend_cannot_take_is_an_error_that_names_the_flag():
+    with pytest.raises(ConfigError, match=r"--attention-backend tpu .*pages of 4 tokens: .*multiple of 8 .--page-size"):
+        choose("tpu", page_size=4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({}, None),
+        ({"dtype": jnp.bfloat16}, None),
+        ({"page_size": 8, "dtype": jnp.bfloat16}, "multiple of 16 (--page-size)"),
+        ({"dtype": jnp.bfloat16, "kv_dtype": jnp.float16}, "--kv-cache-dtype"),
+        ({"dtype": jnp.float16, "kv_dtype": jnp.float32}, "--dtype"),
+        ({"pages_per_request": 8192}, None),
+        ({"pages_per_request": 40_000}, "--context-length"),
+        ({"page_size": 4096, "dtype": jnp.bfloat16, "num_kv_heads": 64}, "vector memory"),
+    ],
+)
+def test_what_the_tpu_kernels_take(sizes, reason):
+    sizes = dict(sizes)
+    heads = sizes.pop("num_kv_heads", None)
+    model = MODEL if heads is None else dataclasses.replace(MODEL, num_heads=heads, num_kv_heads=heads)
+    said = refusal(Kernels("tpu", V6E), model, shape(**sizes))
+    assert (said is None) if reason is None else reason in said, said
