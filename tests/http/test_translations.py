@@ -8,20 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palladio.http import (
-    anthropic_chat,
-    anthropic_messages,
-    response_chat,
-    response_object,
-    response_run,
-    routes_messages,
-    routes_responses,
-)
+from palladio.http.anthropic import anthropic_chat, anthropic_messages, routes_messages
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.client_paths import client_paths
 from palladio.http.protocol import WireModel
 from palladio.http.protocol_chat import ChatRequest
+from palladio.http.responses import response_chat, response_object, response_run, routes_responses
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import chat_messages, input_items
