@@ -7,6 +7,7 @@ from typing import Any
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.client_paths import client_paths
+from palladio.http.foreign_tools import check_tool_fields
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_reasoning import ThinkingOptions
 from palladio.runtime.errors import InvalidRequestError
@@ -76,13 +77,7 @@ def _tools(body: CountTokensRequest) -> list[dict[str, Any]] | None:
                 param=f"{path}.type",
                 code="unsupported_parameter",
             )
-        for name, value in given.items():
-            if name not in _TOOL_FIELDS and (name not in _NEUTRAL or value != _NEUTRAL[name]):
-                raise InvalidRequestError(
-                    f"not supported yet: {path}.{name[:200]}",
-                    param=f"{path}.{name[:200]}",
-                    code="unsupported_parameter",
-                )
+        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL)
         if "input_schema" not in given:
             raise InvalidRequestError(f"{path}.input_schema is missing", param=f"{path}.input_schema")
         function = {name: given[name] for name in ("name", "description", "strict") if name in given}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.http.client_paths import client_paths
+from palladio.http.foreign_tools import check_tool_fields
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_reasoning import ReasoningOptions
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
@@ -120,13 +121,7 @@ def _tools(body: InputTokensRequest) -> list[dict[str, Any]] | None:
                 param=f"{path}.type",
                 code="unsupported_parameter",
             )
-        for name, value in given.items():
-            if name not in _TOOL_FIELDS and (name not in _NEUTRAL or value != _NEUTRAL[name]):
-                raise InvalidRequestError(
-                    f"not supported yet: {path}.{name[:200]}",
-                    param=f"{path}.{name[:200]}",
-                    code="unsupported_parameter",
-                )
+        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL)
         kept = {name: given[name] for name in _TOOL_FIELDS[1:] if name in given}
         tools.append({"type": "function", "function": kept})
     return tools

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from palladio.runtime.batch_builder import num_scored
 from palladio.runtime.buckets import Buckets
@@ -259,3 +259,17 @@ class Simulation:
         page = self.tables[slot][position // self.page_size]
         assert page != 0
         return page, position % self.page_size
+
+
+STOP = frozenset({EOS})
+
+
+def check(
+    sim: Simulation, prompts: dict[str, tuple[list[int], int]], constrained: Collection[str] = frozenset()
+) -> None:
+    for name, (prompt, max_tokens) in prompts.items():
+        expected = expected_constrained_output if name in constrained else expected_output
+        assert sim.outputs[name] == expected(prompt, max_tokens, STOP), name
+        assert sim.finished[name].finish is not None
+        assert sim.scored.get(name, prompt) == prompt, "prompt logprobs are whole"
+    assert sim.cache.num_used_tokens == 0

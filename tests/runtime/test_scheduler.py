@@ -1,31 +1,15 @@
 import itertools
 import sys
 import time
-from collections.abc import Collection
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
 from palladio.runtime.deadlines import Deadlines
 from palladio.runtime.errors import OverloadedError
 from palladio.runtime.new_token_ratio import NewTokenRatio
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.scheduled_batch import StepTokens
-from tests.runtime.scheduler_sim import EOS, Simulation, expected_constrained_output, expected_output
-
-STOP = frozenset({EOS})
-
-
-def check(
-    sim: Simulation, prompts: dict[str, tuple[list[int], int]], constrained: Collection[str] = frozenset()
-) -> None:
-    for name, (prompt, max_tokens) in prompts.items():
-        expected = expected_constrained_output if name in constrained else expected_output
-        assert sim.outputs[name] == expected(prompt, max_tokens, STOP), name
-        assert sim.finished[name].finish is not None
-        assert sim.scored.get(name, prompt) == prompt, "prompt logprobs are whole"
-    assert sim.cache.num_used_tokens == 0
+from tests.runtime.scheduler_sim import EOS, STOP, Simulation, check, expected_output
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -335,69 +319,3 @@ def test_ten_thousand_waiting_requests_are_not_touched_by_a_step() -> None:
             sys.setprofile(None)
             counts.append(calls)
         assert counts[1] < 1.5 * counts[0] + 50, policy
-
-
-actions = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.integers(1, 30), st.integers(0, 25)),
-        st.tuples(st.just("abort"), st.integers(0, 20), st.just(0)),
-        st.tuples(st.just("step"), st.integers(1, 6), st.just(0)),
-        st.tuples(st.just("flush"), st.just(0), st.just(0)),
-    ),
-    max_size=30,
-)
-modes = st.fixed_dictionaries(
-    {
-        "num_pages": st.integers(14, 24),
-        "page_size": st.sampled_from([1, 2, 4]),
-        "lag": st.sampled_from([0, 1]),
-        "mixes": st.booleans(),
-        "num_decode_steps": st.sampled_from([1, 1, 3]),
-        "shares_prefixes": st.sampled_from([True, True, False]),
-        "eviction_policy": st.sampled_from(["lru", "lfu"]),
-        "policy": st.sampled_from(["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]),
-        "one_shape": st.booleans(),
-    }
-)
-
-
-@hypothesis.given(actions, modes)
-@hypothesis.settings(max_examples=400, deadline=None)
-def test_any_interleaving_answers_every_request(steps, mode) -> None:
-    if mode["one_shape"]:
-        mode |= {"num_decode_steps": 1}
-    sim = Simulation(max_running=3, max_step_tokens=8, seconds_of=lambda batch: 0.001 * batch.num_tokens, **mode)
-    capacity = (sim.num_pages - 1) * sim.page_size
-    added: dict[str, tuple[list[int], int]] = {}
-    aborted: set[str] = set()
-    constrained: set[str] = set()
-    for action, first, second in steps:
-        if action == "add":
-            length, max_tokens = min(first, capacity // 2), min(second, capacity // 2)
-            name = f"r{len(added)}"
-            shared = list(range(10, 10 + length - length // 4))  # of every prompt: so that most share something
-            added[name] = (shared + [(length * 7 + i) % 90 for i in range(length // 4)], max_tokens)
-            options = RequestOptions(
-                priority=11 * (second % 3),
-                cache_salt=None if second % 5 else "salt",
-                background=(first + 3 * second) % 3 == 0,
-            )
-            if (first + second) % 4 == 0:
-                constrained.add(name)
-            sim.add(
-                *(name, *added[name]),
-                prompt_logprobs=0 if first % 3 == 0 else None,
-                options=options,
-                is_constrained=name in constrained,
-            )
-        elif action == "abort" and first < len(added):
-            name = f"r{first}"
-            if sim.scheduler.abort(name):
-                aborted.add(name)
-        elif action == "step":
-            for _ in range(first):
-                sim.step()
-        elif action == "flush":
-            sim.cache.flush()
-    sim.run()
-    check(sim, {name: value for name, value in added.items() if name not in aborted}, constrained)
