@@ -33,6 +33,7 @@ from jax.sharding import Mesh
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
@@ -185,6 +186,7 @@ def compile_all(
     mesh = target.mesh(num_devices)
     kernels = Kernels(backend, KernelTarget.of(mesh.devices.flat[0]))
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh, kernels=kernels))
+    config = TensorLayout.of(config, num_devices).config
     shape = device_shape(config, mesh, sizes)
     memory = DeviceMemory(target.memory, target.memory)
     needs = needs_of(target, shape, weights, sizes)

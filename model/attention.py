@@ -4,6 +4,7 @@ import dataclasses
 from typing import Self
 
 import jax
+from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
@@ -12,6 +13,7 @@ from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
 from palladio.model.norm import RMSNorm
 from palladio.model.rope import Rotation, rotate
+from palladio.model.sharding import TENSOR_AXIS, num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update, plan_writes
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -22,6 +24,7 @@ from palladio.pallas_kernels.ragged_paged_attention import (
 )
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PagedStep:
     """How a step writes and reads the cache: planned once, the same for every layer."""
@@ -31,12 +34,18 @@ class PagedStep:
 
     @classmethod
     def of(
-        cls, batch: ForwardBatch, config: ModelConfig, dtype: DTypeLike, kv_pages: jax.Array, kernels: Kernels
+        cls,
+        batch: ForwardBatch,
+        config: ModelConfig,
+        dtype: DTypeLike,
+        kv_pages: jax.Array,
+        kernels: Kernels,
+        num_shards: int = 1,
     ) -> Self:
-        """Args: dtype: of activations. kv_pages: one layer's cache."""
+        """Args: dtype: of activations. kv_pages: one layer's cache. num_shards: devices that share its heads."""
         shape = AttentionShape(
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
+            num_heads=config.num_heads // num_shards,
+            num_kv_heads=config.num_kv_heads // num_shards,
             head_size=config.head_size,
             page_size=kv_pages.shape[2],
             table_width=batch.block_table.shape[1],
@@ -63,7 +72,7 @@ class Attention(Module):
     like the cache, and one product makes all three.
     """
 
-    def __init__(self, context: Context, config: ModelConfig, layer: int, kernels: Kernels) -> None:
+    def __init__(self, context: Context, config: ModelConfig, layer: int, kernels: Kernels, mesh: Mesh) -> None:
         D, N, K, H = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_size
         self.qkv = Linear(context, (D, K, N // K + 2, H), (None, "kv_heads", None, None), bias=config.qkv_bias)
         self.output = Linear(context, (N * H, D), ("heads", None), bias=config.output_bias)
@@ -71,6 +80,7 @@ class Attention(Module):
         self.key_norm = RMSNorm(context, H, config.rms_norm_eps, axis=None) if config.qk_norm else None
         self.sliding_window = config.sliding_windows[layer]
         self.kernels = kernels
+        self.mesh = mesh
 
     def __call__(self, x: jax.Array, by: Rotation, step: PagedStep, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
         """x [T, D], kv_pages [P, K, S, 2·Hp] → [T, D] and the cache with this step's keys and values."""
@@ -80,15 +90,37 @@ class Attention(Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k = rotate(q, by), rotate(k, by)
+        out, kv_pages = self._on_each_device(q, k, v, step, kv_pages)
+        return self.output(out.reshape(T, -1)), kv_pages
+
+    def _on_each_device(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """`_write_and_attend`, by every device for its own heads: the compiler can't see into a kernel to split it."""
+        if num_shards(self.mesh) == 1:
+            return self._write_and_attend(q, k, v, step, kv_pages)
+        heads, pages, whole = PartitionSpec(None, TENSOR_AXIS), PartitionSpec(None, TENSOR_AXIS), PartitionSpec()
+        return jax.shard_map(
+            self._write_and_attend,
+            mesh=self.mesh,
+            in_specs=(heads, heads, heads, whole, pages),
+            out_specs=(heads, pages),
+            check_vma=False,  # a Pallas call does not say over which axes its result varies
+        )(q, k, v, step, kv_pages)
+
+    def _write_and_attend(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] and the cache."""
         target = self.kernels.target
         kv_pages = kv_cache_update(kv_pages, k, v, step.writes, backend=self.kernels.cache_update, target=target)
         out = ragged_paged_attention(
             q,
             kv_pages,
             step.metadata,
-            scale=H**-0.5,
+            scale=q.shape[-1] ** -0.5,
             sliding_window=self.sliding_window,
             backend=self.kernels.attention,
             target=target,
         )
-        return self.output(out.reshape(T, -1)), kv_pages
+        return out, kv_pages

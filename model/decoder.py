@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.attention import Attention, PagedStep
@@ -13,15 +14,16 @@ from palladio.model.mlp import GatedMLP
 from palladio.model.module import Context, Module
 from palladio.model.norm import RMSNorm
 from palladio.model.rope import Rotation, rotation
+from palladio.model.sharding import num_shards
 from palladio.pallas_kernels.choice import Kernels
 
 
 class DecoderLayer(Module):
     """Attention and MLP, each with its norm before and its residual around."""
 
-    def __init__(self, context: Context, config: ModelConfig, layer: int, kernels: Kernels) -> None:
+    def __init__(self, context: Context, config: ModelConfig, layer: int, kernels: Kernels, mesh: Mesh) -> None:
         self.attention_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
-        self.attention = Attention(context, config, layer, kernels)
+        self.attention = Attention(context, config, layer, kernels, mesh)
         self.mlp_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
         self.mlp = GatedMLP(context, config)
 
@@ -36,12 +38,17 @@ class DecoderLayer(Module):
 class CausalLM(Module):
     """A decoder-only language model over a paged KV cache."""
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: Kernels, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: Kernels, mesh: Mesh, rngs: nnx.Rngs) -> None:
+        """
+        Args:
+            config: as it is laid out over the mesh, see TensorLayout.
+        """
         context = Context(dtype, rngs)
         self.config = config
         self.kernels = kernels
+        self.mesh = mesh
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
-        self.layers = nnx.List(DecoderLayer(context, config, layer, kernels) for layer in range(config.num_layers))
+        self.layers = nnx.List(DecoderLayer(context, config, i, kernels, mesh) for i in range(config.num_layers))
         self.norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
         has_table = config.has_head and not config.tie_word_embeddings
         self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None
@@ -58,7 +65,7 @@ class CausalLM(Module):
         """
         x = self.embedding.embed(batch.token_ids)
         by = rotation(self.config.rope, self.config.head_size, batch.positions)
-        step = PagedStep.of(batch, self.config, x.dtype, kv_cache[0], self.kernels)
+        step = PagedStep.of(batch, self.config, x.dtype, kv_cache[0], self.kernels, num_shards(self.mesh))
         written = []
         for layer, kv_pages in zip(self.layers, kv_cache, strict=True):
             x, kv_pages = layer(x, by, step, kv_pages)

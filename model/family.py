@@ -5,7 +5,8 @@ from typing import Literal
 
 Transform = Literal[
     "vector",
-    "matrix",
+    "output",
+    "down",
     "rows",
     "query",
     "key",
@@ -96,7 +97,7 @@ DECODER_WEIGHTS: tuple[WeightRule, ...] = (
         ("v_proj.bias", "qkv.bias", "value_bias", "qkv_bias"),
         ("q_norm.weight", "query_norm.scale", "vector", "qk_norm"),
         ("k_norm.weight", "key_norm.scale", "vector", "qk_norm"),
-        ("o_proj.weight", "output.kernel", "matrix", "always"),
+        ("o_proj.weight", "output.kernel", "output", "always"),
         ("o_proj.bias", "output.bias", "vector", "output_bias"),
     ),
     *_layer_rules(
@@ -106,7 +107,7 @@ DECODER_WEIGHTS: tuple[WeightRule, ...] = (
         ("up_proj.weight", "gate_up.kernel", "up", "always"),
         ("gate_proj.bias", "gate_up.bias", "gate_bias", "mlp_bias"),
         ("up_proj.bias", "gate_up.bias", "up_bias", "mlp_bias"),
-        ("down_proj.weight", "down.kernel", "matrix", "always"),
+        ("down_proj.weight", "down.kernel", "down", "always"),
         ("down_proj.bias", "down.bias", "vector", "mlp_bias"),
     ),
     *_layer_rules(

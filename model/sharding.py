@@ -1,6 +1,7 @@
 """The device mesh, and which logical axis of a parameter is split over it. One table says all of it."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -8,18 +9,26 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 TENSOR_AXIS = "tensor"
 
 
-def make_mesh(tp_size: int) -> Mesh:
+def make_mesh(tp_size: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """A mesh of the first `tp_size` devices, along one axis.
+
+    Args:
+        devices: to choose from; None: all.
 
     Raises:
         ValueError: there are fewer devices.
     """
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     if tp_size > len(devices):
         raise ValueError(f"tp_size {tp_size} needs as many devices; {len(devices)} found")
     return jax.make_mesh(
         (tp_size,), (TENSOR_AXIS,), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:tp_size]
     )
+
+
+def num_shards(mesh: Mesh) -> int:
+    """Devices along the tensor axis."""
+    return int(mesh.shape[TENSOR_AXIS])
 
 
 @dataclasses.dataclass(frozen=True)

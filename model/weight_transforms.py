@@ -6,6 +6,35 @@ import numpy as np
 
 from palladio.model.family import Transform
 from palladio.model.safetensors_file import Array
+from palladio.model.tensor_layout import TensorLayout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Box:
+    """A block that a parameter shares with a stored tensor.
+
+    Attributes:
+        shape: of the block, all dimensions of the parameter.
+        target: where it begins in the parameter.
+        source: where it begins in the stored tensor's view.
+    """
+
+    shape: tuple[int, ...]
+    target: tuple[int, ...]
+    source: tuple[int, ...]
+
+    def copy(self, view: Array, index: tuple[slice, ...], out: Array) -> None:
+        """Copies what of the block lies in the slice `index` of the parameter into `out`, that slice."""
+        read, write = [], []
+        for size, target, source, where in zip(self.shape, self.target, self.source, index, strict=True):
+            first = where.start or 0
+            start = max(target, first)
+            stop = target + size if where.stop is None else min(target + size, where.stop)
+            if start >= stop:
+                return
+            read.append(slice(start - target + source, stop - target + source))
+            write.append(slice(start - first, stop - first))
+        np.copyto(out[tuple(write)], view[tuple(read)], casting="unsafe")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,55 +45,91 @@ class Part:
         file_shape: shape that the file's tensor must have.
         split: the tensor's dimensions taken apart: its view has this shape…
         order: …and then its dimensions in this order. Reading through the view copies nothing.
-        fused: (dimension, start, stop) of the parameter that this part fills; None: it is all of the parameter.
+        boxes: what of the view goes where.
     """
 
     file_shape: tuple[int, ...]
     split: tuple[int, ...]
     order: tuple[int, ...]
-    fused: tuple[int, int, int] | None = None
-
-    def view(self, stored: Array) -> Array:
-        """The stored tensor with the parameter's dimensions."""
-        return stored.reshape(self.split).transpose(self.order)
+    boxes: tuple[Box, ...]
 
     def copy(self, stored: Array, index: tuple[slice, ...], out: Array) -> None:
         """Copies what the slice `index` of the parameter needs of this part into `out`, that slice."""
-        source, target = list(index), [slice(None)] * out.ndim
-        if self.fused is not None:
-            dimension, start, stop = self.fused
-            source[dimension], target[dimension] = slice(None), slice(start, stop)  # a fused dimension is never split
-        np.copyto(out[tuple(target)], self.view(stored)[tuple(source)], casting="unsafe")
+        view = stored.reshape(self.split).transpose(self.order)
+        for box in self.boxes:
+            box.copy(view, index, out)
 
 
-def part_of(transform: Transform, shape: tuple[int, ...]) -> Part:
+def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout) -> Part:
     """The part that a transform makes of a parameter of this shape."""
+    stored = layout.stored
     match transform:
-        case "vector" | "rows":
-            return Part(shape, shape, tuple(range(len(shape))))
-        case "matrix":  # files hold [out, in]
-            return Part(shape[::-1], shape[::-1], (1, 0))
+        case "vector":
+            return _whole(shape, tuple(range(len(shape))))
+        case "rows":
+            return _whole((stored.vocab_size, shape[1]), (0, 1))
+        case "output":  # files hold [out, in], as in all that follow
+            return _output(shape, layout)
+        case "down":
+            return _whole((shape[1], stored.intermediate_size), (1, 0))
         case "gate" | "up":
-            D, _, F = shape
+            D, F = shape[0], stored.intermediate_size
             slot = ("gate", "up").index(transform)
-            return Part((F, D), (1, F, D), (2, 0, 1), (1, slot, slot + 1))
+            return Part((F, D), (1, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, 0, 0)),))
         case "gate_bias" | "up_bias":
-            _, F = shape
+            F = stored.intermediate_size
             slot = ("gate_bias", "up_bias").index(transform)
-            return Part((F,), (1, F), (0, 1), (0, slot, slot + 1))
+            return Part((F,), (1, F), (0, 1), (Box((1, F), (slot, 0), (0, 0)),))
         case "query" | "key" | "value":
-            D, K, heads, H = shape
-            start, stop = _head_slots(transform, heads)
-            size = stop - start
-            return Part((K * size * H, D), (K, size, H, D), (3, 0, 1, 2), (2, start, stop))
+            D, H, boxes = shape[0], shape[-1], _head_boxes(transform, layout)
+            heads = _num_stored_heads(transform, layout)
+            whole = tuple(Box((D, *box.shape, H), (0, *box.target, 0), (0, *box.source, 0)) for box in boxes)
+            return Part((heads * H, D), (1, heads, H, D), (3, 0, 1, 2), whole)
         case "query_bias" | "key_bias" | "value_bias":
-            K, heads, H = shape
-            start, stop = _head_slots(transform.removesuffix("_bias"), heads)
-            size = stop - start
-            return Part((K * size * H,), (K, size, H), (0, 1, 2), (1, start, stop))
+            kind = transform.removesuffix("_bias")
+            H, heads = shape[-1], _num_stored_heads(kind, layout)
+            whole = tuple(Box((*box.shape, H), (*box.target, 0), (*box.source, 0)) for box in _head_boxes(kind, layout))
+            return Part((heads * H,), (1, heads, H), (0, 1, 2), whole)
 
 
-def _head_slots(what: str, heads: int) -> tuple[int, int]:
-    """Each kv head's query heads come first, then its key, then its value."""
-    group = heads - 2
-    return {"query": (0, group), "key": (group, group + 1), "value": (group + 1, heads)}[what]
+def _whole(size: tuple[int, ...], order: tuple[int, ...]) -> Part:
+    """All of a tensor, its dimensions in this order, from the parameter's beginning on.
+
+    Args:
+        size: of the tensor.
+    """
+    start = (0,) * len(size)
+    return Part(size, size, order, (Box(tuple(size[i] for i in order), start, start),))
+
+
+def _output(shape: tuple[int, ...], layout: TensorLayout) -> Part:
+    """Of the projection back, [N·H, D]: the rows of each head."""
+    (rows, D), stored = shape, layout.stored
+    H, group = stored.head_size, layout.group
+    assert rows == layout.config.num_heads * H
+    file_shape = (D, stored.num_heads * H)
+    boxes = tuple(
+        Box((place.num_queries * H, D), (number * group * H, 0), (place.first_query * H, 0))
+        for number, place in enumerate(layout.places)
+        if place is not None
+    )
+    return Part(file_shape, file_shape, (1, 0), boxes)
+
+
+def _num_stored_heads(kind: str, layout: TensorLayout) -> int:
+    return layout.stored.num_heads if kind == "query" else layout.stored.num_kv_heads
+
+
+def _head_boxes(kind: str, layout: TensorLayout) -> list[Box]:
+    """Blocks of (kv head, slot). A kv head's query heads come first, then its key, then its value; the view of the
+    stored tensor has all heads in its second dimension."""
+    boxes = []
+    for number, place in enumerate(layout.places):
+        if place is None:
+            continue
+        if kind == "query":
+            boxes.append(Box((1, place.num_queries), (number, 0), (0, place.first_query)))
+        else:
+            slot = layout.group if kind == "key" else layout.group + 1
+            boxes.append(Box((1, 1), (number, slot), (0, place.kv_head)))
+    return boxes

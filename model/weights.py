@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -20,11 +20,13 @@ from jax.typing import DTypeLike
 from palladio.model.checkpoint import Checkpoint
 from palladio.model.config import ModelConfig, QuantizationConfig
 from palladio.model.decoder import CausalLM
+from palladio.model.dummy_weights import Params, random_arrays
 from palladio.model.errors import CheckpointError
 from palladio.model.family import Condition
 from palladio.model.registry import find_family
 from palladio.model.safetensors_file import Array, StoredTensor
-from palladio.model.sharding import ShardingRules
+from palladio.model.sharding import ShardingRules, num_shards
+from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weight_transforms import Part, part_of
 from palladio.pallas_kernels.choice import Kernels
 
@@ -75,11 +77,13 @@ def load_model(
     Raises:
         CheckpointError: the files do not hold exactly what the config promises.
     """
-    abstract = nnx.eval_shape(lambda: CausalLM(config, dtype, kernels, nnx.Rngs(0)))
-    graphdef, state = nnx.split(abstract)
+    layout = TensorLayout.of(config, num_shards(mesh))
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: CausalLM(layout.config, dtype, kernels, mesh, nnx.Rngs(0))))
     params = {".".join(map(str, keys)): (keys, param) for keys, param in nnx.to_flat_state(state)}
     arrays = (
-        _random_arrays(params, mesh, seed) if load_format == "dummy" else _stored_arrays(path, config, params, mesh)
+        random_arrays(params, layout, mesh, seed)
+        if load_format == "dummy"
+        else _stored_arrays(path, layout, params, mesh)
     )
     loaded = []
     for done, (name, array) in enumerate(arrays, start=1):
@@ -92,7 +96,8 @@ def load_model(
 
 def abstract_model(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, kernels: Kernels = Kernels()) -> CausalLM:
     """The model that `load_model` makes with the same arguments, with a ShapeDtypeStruct for each array."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: CausalLM(config, dtype, kernels, nnx.Rngs(0))))
+    layout = TensorLayout.of(config, num_shards(mesh))
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: CausalLM(layout.config, dtype, kernels, mesh, nnx.Rngs(0))))
     rules, placed = ShardingRules(), []
     for keys, param in nnx.to_flat_state(state):
         sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
@@ -101,31 +106,14 @@ def abstract_model(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, kernels
     return model
 
 
-Params = Mapping[str, tuple[tuple[str | int, ...], nnx.Param]]
-"""By dotted path: the path's keys and the parameter, abstract."""
-
-
-def _random_arrays(params: Params, mesh: Mesh, seed: int) -> Iterator[tuple[str, jax.Array]]:
-    rules, root = ShardingRules(), jax.random.key(seed)
-    programs: dict[tuple[object, ...], Callable[[jax.Array], jax.Array]] = {}  # one compile per shape, not per layer
-    for number, (name, (_, param)) in enumerate(params.items()):
-        metadata = param.get_metadata()
-        initializer, sharding = metadata["initializer"], rules.sharding(mesh, metadata["logical_axes"])
-        kind = (initializer, param.shape, param.dtype, sharding)
-        if kind not in programs:
-            make = functools.partial(initializer, shape=param.shape, dtype=param.dtype)
-            programs[kind] = jax.jit(make, out_shardings=sharding)
-        yield name, programs[kind](jax.random.fold_in(root, number))
-
-
-def _stored_arrays(path: Path, config: ModelConfig, params: Params, mesh: Mesh) -> Iterator[tuple[str, jax.Array]]:
-    rules = ShardingRules()
+def _stored_arrays(path: Path, layout: TensorLayout, params: Params, mesh: Mesh) -> Iterator[tuple[str, jax.Array]]:
+    rules, quantization = ShardingRules(), layout.stored.quantization
     with Checkpoint(path) as checkpoint:
-        plan = _plan(path, config, params, checkpoint)
+        plan = _plan(path, layout, params, checkpoint)
         for name, sources in plan.items():
             param = params[name][1]
             sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
-            read = functools.partial(_assemble, checkpoint, sources, config.quantization, param.shape, param.dtype)
+            read = functools.partial(_assemble, checkpoint, sources, quantization, param.shape, param.dtype)
             yield name, jax.make_array_from_callback(param.shape, sharding, read)
             for source in sources:
                 checkpoint.release(source.tensor)
@@ -141,6 +129,8 @@ def _assemble(
 ) -> Array:
     """The slice `index` of a parameter, put together from its parts."""
     out = _aligned_empty([len(range(size)[where]) for size, where in zip(shape, index, strict=True)], dtype)
+    if sum(math.prod(box.shape) for source in sources for box in source.part.boxes) < math.prod(shape):
+        out.fill(0)  # the rest is padding
     for source in sources:
         stored = checkpoint.read(source.tensor)
         if source.scale is not None:
@@ -170,12 +160,13 @@ def _dequantized(stored: Array, scale: Array, quantization: QuantizationConfig |
     return out
 
 
-def _plan(path: Path, config: ModelConfig, params: Params, checkpoint: Checkpoint) -> dict[str, list[Source]]:
+def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoint) -> dict[str, list[Source]]:
     """The sources of every parameter, all checked before the first is read.
 
     Raises:
         CheckpointError: tensors are missing, unexpected or have another shape.
     """
+    config = layout.stored
     family, left = find_family(config.architecture), _by_name(checkpoint)
     has_table = config.has_head and not config.tie_word_embeddings
     conditions: dict[Condition, bool] = {
@@ -197,7 +188,7 @@ def _plan(path: Path, config: ModelConfig, params: Params, checkpoint: Checkpoin
             if tensor is None:
                 missing.append(name)
                 continue
-            part = part_of(rule.transform, params[param][1].shape)
+            part = part_of(rule.transform, params[param][1].shape, layout)
             if tensor.shape != part.file_shape:
                 raise CheckpointError(f"{tensor} has shape {tensor.shape}; config.json asks for {part.file_shape}")
             plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))

@@ -137,7 +137,7 @@ class ExecutionConfig:
 
     Attributes:
         device: auto takes what jax finds first; cuda and gpu mean the same.
-        tp_size: chips that share each layer (1 for now).
+        tp_size: chips that share each layer.
         attention_backend: auto picks by platform and by what the model needs; tpu and gpu_triton are Pallas kernels,
             interpreted where there is no such device (slow); xla is the portable path.
         compilation_cache_dir: persistent cache of compiled programs; "" turns it off; default: xla in
@@ -283,10 +283,8 @@ class EngineConfig:
                 "--constrained-json-disable-any-whitespace and --constrained-json-whitespace-pattern contradict each "
                 "other: give one of them"
             )
-        if execution.tp_size != 1:
-            raise ConfigError(
-                f"--tp-size {execution.tp_size} is not supported yet: Palladio runs on one chip; use --tp-size 1"
-            )
+        if execution.tp_size < 1:
+            raise ConfigError(f"--tp-size must be at least 1, got {execution.tp_size}")
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any]) -> Self:

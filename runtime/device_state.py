@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from palladio.model.kv_cache import KVCacheSpec
@@ -71,20 +71,26 @@ class DeviceShape:
         return self.cache.page_size
 
     @property
+    def whole(self) -> NamedSharding:
+        """Of what every device has all of."""
+        return ShardingRules().sharding(self.mesh, ())
+
+    @property
     def mask_width(self) -> int:
         """Words of a mask of the vocabulary."""
         return -(-self.vocab_size // MASK_BITS)
 
     def allocate(self, weights: Weights, num_pages: int) -> DeviceState:
         """The state of an engine in which nothing has run."""
-        make = jax.jit(self._slot_state, out_shardings=ShardingRules().sharding(self.mesh, ()))
+        make = jax.jit(self._slot_state, out_shardings=self._slot_shardings())
         return DeviceState(weights, self.cache.allocate(num_pages, self.mesh), *make())
 
     def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
         """The same without memory: a ShapeDtypeStruct for each array."""
-        whole = ShardingRules().sharding(self.mesh, ())
         tables, sampler, pooled = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), jax.eval_shape(self._slot_state)
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            jax.eval_shape(self._slot_state),
+            self._slot_shardings(),
         )
         cache: Any = self.cache.abstract(num_pages, self.mesh)
         return DeviceState(weights, cache, tables, sampler, pooled)
@@ -96,6 +102,14 @@ class DeviceShape:
         else:
             sampler = SamplerState.of_last_token(jnp.zeros(self.num_slots, jnp.int32))
         return tables, sampler, jnp.zeros((self.num_slots, self.pooled_size))
+
+    def _slot_shardings(self) -> tuple[NamedSharding, SamplerState, NamedSharding]:
+        """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
+        columns = self.whole if self.pooling is not None else ShardingRules().sharding(self.mesh, (None, "vocab"))
+        whole: Any = self.whole
+        by_token: Any = columns
+        sampler = SamplerState(whole, by_token, by_token, whole, whole, whole)
+        return self.whole, sampler, self.whole
 
 
 def bytes_per_device(tree: Any) -> int:

@@ -11,11 +11,13 @@ from typing import Any, Self
 
 import jax
 import tokenizers
+from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import make_mesh
+from palladio.model.sharding import make_mesh, num_shards
+from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.buckets import Buckets
@@ -42,6 +44,7 @@ logger = logging.getLogger("palladio.engine")
 class EngineDesign:
     """Attributes:
     device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
+    layout: of the model over the devices.
     kernels: what the model runs on. shape: of the device's state. plan: who gets the memory.
     programs: declared, not built. store: of exported programs; None: there is none.
     """
@@ -50,6 +53,7 @@ class EngineDesign:
     device: jax.Device
     path: Path
     model: ModelConfig
+    layout: TensorLayout
     limits: EngineLimits
     kernels: Kernels
     dtypes: Dtypes
@@ -75,9 +79,11 @@ class EngineDesign:
         model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
         dtypes = Dtypes.of(config, device.platform)
-        shape = _shape(config, path, model, limits, dtypes)
+        mesh = _mesh(config)
+        layout = TensorLayout.of(model, num_shards(mesh))
+        shape = _shape(config, path, layout, limits, dtypes, mesh)
         buckets = limits.buckets(config, defaults)
-        kernels = choose_kernels(execution.attention_backend, device, model, shape)
+        kernels = choose_kernels(execution.attention_backend, device, layout.config, shape)
         structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, kernels=kernels))
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
         stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
@@ -106,6 +112,7 @@ class EngineDesign:
             device=device,
             path=path,
             model=model,
+            layout=layout,
             limits=limits,
             kernels=kernels,
             dtypes=dtypes,
@@ -149,19 +156,32 @@ def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
     return model
 
 
-def _shape(config: EngineConfig, path: Path, model: ModelConfig, limits: EngineLimits, dtypes: Dtypes) -> DeviceShape:
+def _mesh(config: EngineConfig) -> Mesh:
+    tp_size, devices = config.execution.tp_size, jax.devices()
+    if tp_size > len(devices):
+        raise ConfigError(
+            f"--tp-size {tp_size} needs as many devices, and jax finds {len(devices)} ({devices[0].device_kind}); "
+            f"use --tp-size {len(devices)} or less"
+        )
+    return make_mesh(tp_size, devices)
+
+
+def _shape(
+    config: EngineConfig, path: Path, layout: TensorLayout, limits: EngineLimits, dtypes: Dtypes, mesh: Mesh
+) -> DeviceShape:
+    model = layout.config
     spec = KVCacheSpec.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
     pooling = Pooling.of(path) if config.source.is_embedding else None
     return DeviceShape(
         num_slots=limits.max_running + 1,
         pages_per_request=-(-limits.context_length // spec.page_size),
         vocab_size=model.vocab_size,
-        num_valid_tokens=_num_valid_tokens(config, path, model.vocab_size),
+        num_valid_tokens=_num_valid_tokens(config, path, layout.stored.vocab_size),
         num_decode_steps=config.scheduler.num_continuous_decode_steps,
         checks_cache=config.cache.cache_self_check > 0,
         dtype=dtypes.model,
         cache=spec,
-        mesh=make_mesh(config.execution.tp_size),
+        mesh=mesh,
         pooling=pooling,
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
     )

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.model.config import ModelConfig
+from palladio.model.sharding import num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
@@ -54,7 +55,8 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
 def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | None:
     """Why these kernels cannot serve a model with this cache; None: they can. Nothing is compiled."""
     T = B = shape.num_slots - 1
-    N, K, H = model.num_heads, model.num_kv_heads, model.head_size
+    shards, H = num_shards(shape.mesh), model.head_size
+    N, K = model.num_heads // shards, model.num_kv_heads // shards  # what one device has
 
     def ints(*sizes: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(sizes, jnp.int32)

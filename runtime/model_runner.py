@@ -91,7 +91,7 @@ class ModelRunner:
         self._head = programs.head.select(state.weights)
         sampled = programs.buckets.sample if shape.pooling is None else ()
         self._all_allowed = {
-            size: jax.device_put(np.full((size, programs.mask_width), -1, np.int32)) for size in sampled
+            size: jax.device_put(np.full((size, programs.mask_width), -1, np.int32), shape.whole) for size in sampled
         }
 
     def buckets(self) -> Buckets:

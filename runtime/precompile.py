@@ -2,7 +2,9 @@
 
 import dataclasses
 import logging
+import tempfile
 import time
+from pathlib import Path
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_design import EngineDesign
@@ -24,7 +26,9 @@ def compile_ahead(config: EngineConfig) -> None:
         ConfigError: a flag, the model's config or its checkpoint is wrong, the device is too small, or the directory
             cannot be written.
     """
-    if config.execution.compiled_dir is not None:
+    directory = config.execution.compiled_dir
+    if directory is not None:
+        _check_writable(directory)
         config = dataclasses.replace(
             config, execution=dataclasses.replace(config.execution, compilation_cache_dir="")
         )  # what comes from there cannot be exported
@@ -42,13 +46,27 @@ def compile_ahead(config: EngineConfig) -> None:
     for line in describe_programs(built.reports):
         logger.info(line)
     if design.store is not None:
-        directory = config.execution.compiled_dir
         try:
             sizes = built.export(design.store)
             if design.plan.report.workspace:
                 design.store.save_workspace(design.programs.buckets, design.plan.report.workspace)
         except OSError as error:
-            raise ConfigError(f"--compiled-dir {directory} cannot be written: {error}") from error
+            raise _unwritable(directory, error) from error
         logger.info("Exported %d programs (%.1f MiB) to %s", len(sizes), sum(sizes) / 2**20, directory)
     seconds = time.perf_counter() - start
     logger.info("%d programs in %.1f s; a server with the same flags finds them", len(built), seconds)
+
+
+def _check_writable(directory: str) -> None:
+    """Before the minutes that compiling takes."""
+    path = Path(directory).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
+def _unwritable(directory: str | None, error: OSError) -> ConfigError:
+    return ConfigError(f"--compiled-dir {directory} cannot be written: {error}")

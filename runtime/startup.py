@@ -57,7 +57,7 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
     """
     json_format = json_format_of(config)
     design = EngineDesign.of(config)
-    for line in design.plan.table():
+    for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
     warm_up = WarmUp(design.programs, config, on_progress)
     with warm_up.beside(), _explaining_exhaustion(design.plan):

@@ -76,6 +76,9 @@ class StepPrograms:
         self._state: DeviceState = _abstract(state)
         self._shape = shape
         self._page_size = shape.page_size
+        self._whole = shape.whole
+        self._cache_sharding = self._state.kv_cache[0].sharding
+        self._sampler_shardings = jax.tree.map(lambda x: x.sharding, self._state.sampler)
         self.mask_width = shape.mask_width
         if shape.pooling is None:
             self._add_generation()
@@ -193,17 +196,22 @@ class StepPrograms:
 
         self.built.add(
             ProgramKey("forward", layout.num_requests, layout.num_tokens),
-            jax.jit(forward, donate_argnums=(1, 2)),
+            jax.jit(
+                forward,
+                donate_argnums=(1, 2),
+                out_shardings=(self._cache_sharding, self._whole, self._whole, self._whole),
+            ),
             self._state.weights,
             self._state.kv_cache,
             self._state.tables,
             self._state.sampler.last_token,
-            _ints(layout.size),
+            self._ints(layout.size),
         )
 
     def _add_decode(self, layout: ForwardLayout, tier: SampleTier) -> None:
         structure, head, num_valid_tokens = self._model.structure, self.head, self._model.num_valid_tokens
         page_size, full = self._page_size, tier == "full"
+        state_shardings = self._sampler_shardings if full else self._whole
 
         def decode(
             weights: Weights,
@@ -228,13 +236,17 @@ class StepPrograms:
 
         self.built.add(
             ProgramKey("decode", layout.num_requests, tier=tier),
-            jax.jit(decode, donate_argnums=(1, 2, 3)),
+            jax.jit(
+                decode,
+                donate_argnums=(1, 2, 3),
+                out_shardings=(self._cache_sharding, self._whole, state_shardings, self._whole),
+            ),
             self._state.weights,
             self._state.kv_cache,
             self._state.tables,
             self._state.sampler if full else self._state.sampler.last_token,
-            _ints(layout.size),
-            _ints(layout.num_requests, NUM_COLUMNS),
+            self._ints(layout.size),
+            self._ints(layout.num_requests, NUM_COLUMNS),
         )
 
     def _add_sample(self, num_requests: int, tier: SampleTier) -> None:
@@ -252,14 +264,17 @@ class StepPrograms:
             return state.last_token, output
 
         full = tier == "full"
-        masks = (_ints(num_requests, self.mask_width),) if tier in MASKED_TIERS else ()
+        state_shardings = self._sampler_shardings if full else self._whole
+        masks = (self._ints(num_requests, self.mask_width),) if tier in MASKED_TIERS else ()
         self.built.add(
             ProgramKey("sample", num_requests, tier=tier),
-            jax.jit(sample if full else sample_lightly, donate_argnums=(1,)),
+            jax.jit(
+                sample if full else sample_lightly, donate_argnums=(1,), out_shardings=(state_shardings, self._whole)
+            ),
             head.select(self._state.weights),
             self._state.sampler if full else self._state.sampler.last_token,
             self._hidden(num_requests),
-            _ints(num_requests, NUM_COLUMNS),
+            self._ints(num_requests, NUM_COLUMNS),
             *masks,
         )
 
@@ -271,10 +286,10 @@ class StepPrograms:
 
         self.built.add(
             ProgramKey("score", num_tokens=num_tokens),
-            jax.jit(score),
+            jax.jit(score, out_shardings=self._whole),
             head.select(self._state.weights),
             self._hidden(num_tokens),
-            _ints(num_tokens),
+            self._ints(num_tokens),
         )
 
     def _add_pool(self, layout: ForwardLayout, pooling: Pooling) -> None:
@@ -283,51 +298,54 @@ class StepPrograms:
 
         self.built.add(
             ProgramKey("pool", layout.num_requests, layout.num_tokens),
-            jax.jit(pool, donate_argnums=(0,)),
+            jax.jit(pool, donate_argnums=(0,), out_shardings=self._whole),
             self._state.pooled,
             self._hidden(layout.num_tokens),
-            _ints(layout.size),
+            self._ints(layout.size),
         )
 
     def _add_reset(self) -> None:
         self.built.add(
             ProgramKey("reset"),
-            jax.jit(reset_slot, donate_argnums=(0,)),
+            jax.jit(reset_slot, donate_argnums=(0,), out_shardings=self._sampler_shardings),
             self._state.sampler,
-            _ints(),
+            self._ints(),
             SlotTokens(
-                _ints(RESET_TOKENS),
-                _abstract_array((RESET_TOKENS,), jnp.bool_),
-                _ints(),
-                _abstract_array((), jnp.bool_),
+                self._ints(RESET_TOKENS),
+                self._array((RESET_TOKENS,), jnp.bool_),
+                self._ints(),
+                self._array((), jnp.bool_),
             ),
             SlotRules(
-                _ints(MAX_LOGIT_BIAS), _abstract_array((MAX_LOGIT_BIAS,), jnp.float32), _ints(MAX_SUPPRESSED_IDS)
+                self._ints(MAX_LOGIT_BIAS), self._array((MAX_LOGIT_BIAS,), jnp.float32), self._ints(MAX_SUPPRESSED_IDS)
             ),
         )
 
     def _add_tables(self) -> None:
         self.built.add(
             ProgramKey("tables"),
-            jax.jit(update_tables, donate_argnums=(0,)),
+            jax.jit(update_tables, donate_argnums=(0,), out_shardings=self._whole),
             self._state.tables,
-            _ints(EARLY_UPDATES, 3),
+            self._ints(EARLY_UPDATES, 3),
         )
 
     def _add_compare(self) -> None:
-        self.built.add(ProgramKey("compare"), jax.jit(page_difference), self._state.kv_cache, _ints(2, COMPARED_PAGES))
+        self.built.add(
+            ProgramKey("compare"),
+            jax.jit(page_difference, out_shardings=self._whole),
+            self._state.kv_cache,
+            self._ints(2, COMPARED_PAGES),
+        )
 
-    def _hidden(self, num_rows: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((num_rows, *self._model.hidden.shape), self._model.hidden.dtype)
+    def _hidden(self, num_rows: int) -> Any:
+        return self._array((num_rows, *self._model.hidden.shape), self._model.hidden.dtype)
 
+    def _ints(self, *shape: int) -> Any:
+        return self._array(shape, jnp.int32)
 
-def _ints(*shape: int) -> Any:
-    return _abstract_array(shape, jnp.int32)
-
-
-def _abstract_array(shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """Any: it stands where a jax.Array will."""
-    return jax.ShapeDtypeStruct(shape, dtype)
+    def _array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        """What every device gets all of. Any: it stands where a jax.Array will."""
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._whole)
 
 
 def _abstract(tree: Any) -> Any:

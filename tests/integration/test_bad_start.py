@@ -70,9 +70,9 @@ def without_config(directory: Path) -> None:
     ("damage", "words"),
     [
         (truncated, "model.safetensors"),
-        (garbage, "model.safetensors"),
-        (empty, "model.safetensors"),
-        (lacking, "model.norm.weight"),
+        pytest.param(garbage, "model.safetensors", marks=pytest.mark.slow),
+        pytest.param(empty, "model.safetensors", marks=pytest.mark.slow),
+        pytest.param(lacking, "model.norm.weight", marks=pytest.mark.slow),
         (without_tokenizer, "--tokenizer-path"),
         (broken_tokenizer, "tokenizer"),
         (without_config, "config.json"),
@@ -90,5 +90,5 @@ def test_damaged_checkpoint(damage, words, tmp_path):
 def test_flags(tmp_path):
     directory = build_checkpoint(tmp_path)
     assert "no such directory" in start(tmp_path / "nowhere")
-    assert "--tp-size 2" in start(directory, "--tp-size", "2")
+    assert "use --tp-size 1" in start(directory, "--tp-size", "64")
     assert "--page-size" in start(directory, "--page-size", "0")

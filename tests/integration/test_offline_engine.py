@@ -15,7 +15,11 @@ from tests.tiny_model import VOCAB_SIZE, make_checkpoint
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 
-FAMILIES = ["qwen2", "qwen3", "llama3", "mistral"]
+FAMILIES = [  # tests/model has them all
+    "qwen3",
+    "mistral",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "llama3")),
+]
 PAGE, CHUNK, CONTEXT = 8, 64, 256
 POOL = 640  # tokens: about three of the requests below, so that most are retracted again and again
 LENGTHS = (1, PAGE - 1, PAGE, PAGE + 1, 15, 16, 17, 31, 32, 33, CHUNK - 1, CHUNK, CHUNK + 1, 127, 128, 129, 192)

@@ -42,7 +42,11 @@ def test_cached_tokens_are_counted_and_change_nothing(server, client):
 
 
 @pytest.mark.parametrize(
-    "flags", ["--enable-mixed-chunk --schedule-policy lpm", "--cache-self-check 0.5 --schedule-policy dfs-weight"]
+    "flags",
+    [
+        "--enable-mixed-chunk --schedule-policy lpm",
+        pytest.param("--cache-self-check 0.5 --schedule-policy dfs-weight", marks=pytest.mark.slow),
+    ],
 )
 def test_torture(launch, flags):
     """SGLang's tutorial in small: far more requests than fit, answered or cancelled; none stalls, starves or leaks."""

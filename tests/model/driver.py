@@ -24,13 +24,13 @@ def load(path, **options):
 class Driver:
     """Sequences in slots 0 … B-1 with pages of their own, scattered over the pool."""
 
-    def __init__(self, config, model, num_sequences, max_len=160, page_size=PAGE_SIZE):
+    def __init__(self, config, model, num_sequences, max_len=160, page_size=PAGE_SIZE, mesh=None):
         self.page_size, self.width = page_size, -(-max_len // page_size)
         structure, self.leaves = flatten_model(model)
         num_pages = num_sequences * self.width
         self.table = 1 + np.random.RandomState(0).permutation(num_pages).reshape(num_sequences, self.width)
         spec = KVCacheSpec.of(config, page_size=page_size, dtype=jnp.float32)
-        self.cache = spec.allocate(num_pages + 1, make_mesh(1))
+        self.cache = spec.allocate(num_pages + 1, make_mesh(1) if mesh is None else mesh)
         self.lengths = [0] * num_sequences
 
         def step(leaves, cache, batch):

@@ -102,7 +102,7 @@ def test_launch_server_without_a_model_is_an_error(launched, capsys):
     ("words", "message"),
     [
         (["--quantization", "awq"], "--quantization is not supported yet"),
-        (["--tp", "2"], "--tp-size 2 is not supported yet"),
+        (["--tp", "0"], "--tp-size must be at least 1"),
         (["--page-size", "0"], "--page-size must be at least 1"),
         (["--what"], "unknown flag --what"),
     ],

@@ -34,6 +34,7 @@ def test_programs_are_left_in_the_cache_and_found_there(model, tmp_path):
     assert "Programs, compiled" not in again.stderr
 
 
+@pytest.mark.slow
 def test_programs_are_exported(model, tmp_path):
     answer = run(model, "--compiled-dir", str(tmp_path / "programs"))
     assert answer.returncode == 0, answer.stderr
@@ -47,6 +48,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(model, tmp_path):
     assert answer.returncode == 2
     (line,) = [line for line in answer.stderr.splitlines() if line.startswith("error:")]
     assert "--compiled-dir" in line
+    assert "Compiling" not in answer.stderr  # it is said before the minutes that this may take
     assert "Traceback" not in answer.stderr
 
 

@@ -171,6 +171,7 @@ def test_program_keys_are_declared_once(full):
     assert ProgramKey("forward", 16, 512) in full.programs
 
 
+@pytest.mark.slow
 def test_a_prefill_step_narrower_than_the_first_sample_bucket(build):
     """Four tokens a step, while only samples of eight are built."""
     flags = SHALLOW | {"chunked_prefill_size": 4, "max_running_requests": 8}

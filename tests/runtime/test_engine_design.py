@@ -69,6 +69,7 @@ def test_what_was_measured_once_is_known_afterwards(tiny_dir, small_device, tmp_
     assert "Compiling the largest programs" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_replica_of_exported_programs_measures_nothing(tiny_dir, small_device, tmp_path, caplog):
     flags = {"compiled_dir": str(tmp_path / "programs"), "compilation_cache_dir": ""}
     precompile.compile_ahead(config(tiny_dir, **flags))

@@ -1,0 +1,108 @@
+"""Which heads lie where, and that a model over several devices computes what it computes on one."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.sharding import make_mesh
+from palladio.model.tensor_layout import TensorLayout
+from tests.many_devices import call_with_devices
+from tests.model.driver import Driver, greedy, load
+from tests.tiny_model import make_checkpoint
+
+PROMPTS = [[5, 6, 7, 8, 9] * 9, [11], [20, 21, 22] * 7]
+HF = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 100,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "eos_token_id": 2,
+}
+MODEL = ModelConfig.from_hf(HF)
+
+
+@given(kv_heads=st.integers(1, 20), group=st.integers(1, 17), num_shards=st.integers(1, 16))
+def test_every_query_head_has_one_place_beside_its_kv_head(kv_heads: int, group: int, num_shards: int) -> None:
+    model = dataclasses.replace(MODEL, num_heads=kv_heads * group, num_kv_heads=kv_heads)
+    layout = TensorLayout.of(model, num_shards)
+    seen = []
+    for place in layout.places:
+        if place is not None:
+            queries = range(place.first_query, place.first_query + place.num_queries)
+            assert 0 < place.num_queries <= layout.group
+            assert all(head // group == place.kv_head for head in queries)
+            seen += queries
+    assert seen == list(range(kv_heads * group))
+    config = layout.config
+    assert config.num_kv_heads == len(layout.places)
+    assert config.num_kv_heads % num_shards == config.intermediate_size % num_shards == 0
+    assert config.vocab_size % num_shards == 0
+    assert config.num_heads == config.num_kv_heads * layout.group
+    assert config.num_kv_heads < kv_heads + num_shards  # never more padding than it takes
+
+
+def test_one_device_pads_nothing() -> None:
+    layout = TensorLayout.of(MODEL, 1)
+    assert layout.is_plain
+    assert layout.table() == []
+
+
+def test_the_table_says_what_does_not_divide() -> None:
+    assert TensorLayout.of(MODEL, 8).table() == [
+        "kv heads: 2 in 8 places (each in 4 places)",
+        "MLP: 100 columns padded to 104",
+        "vocabulary: 1000 rows padded to 1024",
+    ]
+    assert TensorLayout.of(dataclasses.replace(MODEL, num_heads=12, num_kv_heads=6), 4).table() == [
+        "kv heads: 6 in 8 places (the rest is padding)",
+        "query heads: 12 in 16 places (the rest is padding)",
+        "vocabulary: 1000 rows padded to 1024",
+    ]
+    wide = dataclasses.replace(MODEL, vocab_size=128 * 1024, num_kv_heads=8, intermediate_size=128)
+    assert TensorLayout.of(wide, 8).is_plain
+
+
+def outputs(path: str, num_shards: int) -> dict[str, list]:
+    """Last logits of each prompt, and tokens decoded after it; runs in a process with devices enough."""
+    mesh = make_mesh(num_shards)
+    config, model = load(Path(path), mesh=mesh)
+    driver = Driver(TensorLayout.of(config, num_shards).config, model, len(PROMPTS), mesh=mesh)
+    logits, tokens = greedy(driver, PROMPTS, 6)
+    return {"logits": [row[: config.vocab_size].tolist() for row in logits], "tokens": tokens}
+
+
+def many_outputs(path: str, sizes: list[int]) -> list[dict[str, list]]:
+    return [outputs(path, size) for size in sizes]
+
+
+def check_meshes(path: str, sizes: list[int]) -> None:
+    one, *others = call_with_devices(max(sizes), __name__, "many_outputs", path, sizes)
+    assert np.std(one["logits"]) > 0.1
+    for other in others:
+        np.testing.assert_allclose(other["logits"], one["logits"], rtol=0, atol=1e-5)
+        assert other["tokens"] == one["tokens"]
+
+
+def test_four_devices_with_heads_that_do_not_divide(tmp_path) -> None:
+    """2 kv heads in 4 places, 3 query heads of each in 2 · 2 places; biases, the head tied to the embedding."""
+    make_checkpoint(tmp_path, "qwen2")
+    config = ModelConfig.from_hf(*read_model_dir(tmp_path))
+    assert (config.num_heads, config.num_kv_heads) == (6, 2)
+    check_meshes(str(tmp_path), [1, 4])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama3", "mistral"])
+def test_every_family_on_every_mesh(tmp_path, family: str) -> None:
+    make_checkpoint(tmp_path, family)
+    check_meshes(str(tmp_path), [1, 2, 4, 8])
