@@ -148,7 +148,7 @@ def choose_device(name: str) -> jax.Device:
 
 
 def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
-    model = ModelConfig.from_hf(*read_model_dir(path, _overrides(config.source.json_model_override_args)))
+    model = ModelConfig.from_hf(*read_model_dir(path, overrides_of(config.source.json_model_override_args)))
     if config.source.is_embedding:
         return dataclasses.replace(model, has_head=False)
     if not model.has_head:
@@ -269,7 +269,12 @@ def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
     return min(vocab_size, max(known_ids, default=vocab_size - 1) + 1)
 
 
-def _overrides(text: str) -> dict[str, Any]:
+def overrides_of(text: str) -> dict[str, Any]:
+    """The object that --json-model-override-args holds.
+
+    Raises:
+        ConfigError: it is none.
+    """
     try:
         overrides = json.loads(text)
     except json.JSONDecodeError as error:

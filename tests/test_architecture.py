@@ -31,7 +31,8 @@ RUNTIME_FACE = {
 
 # The modules of the runtime that may import jax. All others are the host side: importing them must not bring jax in.
 DEVICE_SIDE = {
-    *("batch_builder", "compilation", "compile_plan", "device_state", "embedding_plan", "engine_core", "engine_design"),
+    *("batch_builder", "compilation", "compile_only", "compile_plan", "deployment", "device_state", "embedding_plan"),
+    *("engine_core", "engine_design"),
     *("kernel_choice", "memory", "model_runner", "out_of_memory", "pooler", "precompile", "profiler", "program_set"),
     "program_store",
     *("sampler", "sampler_state", "scoring", "sizing", "startup", "step_functions", "step_programs", "warm_up"),
@@ -42,6 +43,7 @@ OPTIONAL_EXTRAS = {"IPython", "opentelemetry", "torch"}  # may be imported insid
 ENVIRONMENT_READERS = {
     "palladio/__main__.py": "the command line",
     "palladio/launch_server.py": "the command line",
+    "palladio/plan.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
     "runtime/process_transport.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
 }
 LOCAL_IMPORTS = {

@@ -1,0 +1,95 @@
+"""`palladio plan …`: what a model needs, and can at most do, on hardware that is not at hand."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from palladio.launch_server import report_error
+from palladio.runtime.errors import ConfigError, PalladioError
+from palladio.server_args import parse_server_args
+
+COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers run
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu asks a cloud's metadata server where it runs
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",  # no chip is opened, so processes may compile side by side
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_LOG_DIR": "disabled",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+_COMPILER_PREFIXES = ("TPU_", "JAX_PLATFORMS", "XLA_FLAGS")
+HELP = """usage: palladio plan --model-path DIR [--topology NAME] [--compile] [flags of serve]
+
+Says whether a model fits, how many tokens of KV cache it leaves, and what bandwidth and matrix units allow, from
+config.json alone: neither weights nor hardware are needed. --model-path may name a config.json.
+
+  --topology NAME  a slice or a host, such as v5e-4, v6e-8, v5p-8, tpu7x-8, h200-8; without it, all of one host
+  --compile        run the real compiler (needs jax[tpu], or jax's CUDA plugin, but no accelerator)
+"""
+
+
+def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Prints a plan.
+
+    Args:
+        argv: flags of `palladio serve`, and those of the help text.
+        environment: for the process that plans.
+
+    Returns:
+        The exit code: 0, 2 for a wrong flag or a model that does not fit, 130 after Ctrl-C.
+    """
+    if {"-h", "--help"} & set(argv):
+        print(HELP, end="")
+        return 0
+    try:
+        words, topology, compiles = _own_flags(argv)
+        args = parse_server_args(words).args
+        request = {
+            "config": args.engine_config(),
+            "tp_size": args.execution.tp_size if _gives_tp_size(words) else None,
+            "topology": topology,
+            "compile": compiles,
+            "words": words,
+        }
+    except PalladioError as error:
+        return report_error(error)
+    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+    kept = {name: value for name, value in environment.items() if not name.startswith(_COMPILER_PREFIXES)}
+    try:
+        child = subprocess.run(
+            [sys.executable, "-P", "-m", "palladio.plan_worker"],
+            input=msgspec.json.encode(request),
+            env={**kept, **COMPILER_ENVIRONMENT, "PYTHONPATH": path},
+            check=False,
+        )
+    except KeyboardInterrupt:  # the worker has had it too
+        return 130
+    return child.returncode if child.returncode >= 0 else 1
+
+
+def _own_flags(argv: Sequence[str]) -> tuple[list[str], str | None, bool]:
+    """The flags of `serve`, and --topology and --compile."""
+    words, topology, compiles = [], None, False
+    left = list(argv)
+    while left:
+        word = left.pop(0)
+        name, has_value, value = word.partition("=")
+        if name == "--topology":
+            if not has_value and not left:
+                raise ConfigError("--topology needs a name, such as v6e-8")
+            topology = value if has_value else left.pop(0)
+        elif word == "--compile" and (not left or left[0].startswith("-")):
+            compiles = True
+        else:
+            words.append(word)
+    return words, topology, compiles
+
+
+def _gives_tp_size(words: Sequence[str]) -> bool:
+    names = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("-")}
+    return bool(names & {"tp", "tp_size", "tensor_parallel_size"})

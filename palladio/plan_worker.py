@@ -1,0 +1,168 @@
+"""The process that `palladio plan` starts: jax is imported here, and told to leave any accelerator alone.
+
+python -m palladio.plan_worker < request.json
+"""
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import msgspec
+
+from palladio.launch_server import report_error
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.runtime.compile_only import CompiledPlan, compile_deployment, compile_only_mesh
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.deployment import Deployment, Roofline
+from palladio.runtime.engine_design import overrides_of
+from palladio.runtime.errors import ConfigError, PalladioError
+from palladio.runtime.hardware import SLICES, Slice, find_slice
+from palladio.runtime.kernel_choice import choose_kernels
+from palladio.runtime.logs import configure_logging
+from palladio.runtime.memory import MemoryPlan
+
+_CONTEXT = 2048  # tokens that a request has in the cache, in the figures of many requests
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What the command line asks for.
+
+    Attributes:
+        config: flags of the engine; a tp_size of 0: all devices of the slice.
+        topology: a slice; None: all that one host serves.
+        compile: run the real compiler.
+        words: the engine's flags as typed.
+    """
+
+    config: EngineConfig
+    tp_size: int | None
+    topology: str | None
+    compile: bool
+    words: list[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """A plan for one slice."""
+
+    deployment: Deployment
+    memory: MemoryPlan
+    compiled: CompiledPlan | None
+
+    @property
+    def full_batch(self) -> int:
+        """Requests of _CONTEXT tokens that run at once."""
+        return max(1, min(self.deployment.limits.max_running, self.memory.num_tokens // _CONTEXT))
+
+
+def main() -> int:
+    """Returns the exit code: 0, 2 for a wrong flag, 3 if the model fits on none."""
+    configure_logging("warning")
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=PlanRequest)
+    try:
+        model = _read_model(request.config)
+        lines = _one(request, model) if request.topology is not None else _all(request, model)
+        for line in lines:
+            print(line, flush=True)
+    except PalladioError as error:
+        return report_error(error)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _read_model(config: EngineConfig) -> ModelConfig:
+    path, overrides = Path(config.source.model_path), overrides_of(config.source.json_model_override_args)
+    if path.is_file():
+        try:
+            return ModelConfig.from_hf({**msgspec.json.decode(path.read_bytes(), type=dict), **overrides})
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{path} is not a JSON object: {error}") from error
+    return ModelConfig.from_hf(*read_model_dir(path, overrides))
+
+
+def _answer(request: PlanRequest, model: ModelConfig, place: Slice) -> Answer:
+    shards = request.tp_size or place.num_devices
+    if shards > place.num_devices:
+        raise ConfigError(f"--tp-size {shards} needs as many devices; {place.name} has {place.num_devices}")
+    config = dataclasses.replace(
+        request.config, execution=dataclasses.replace(request.config.execution, tp_size=shards)
+    )
+    deployment = Deployment.of(config, model, place)
+    if not request.compile:
+        return Answer(deployment, deployment.plan(config, deployment.estimated_workspace()), None)
+    mesh = compile_only_mesh(place, shards)
+    over = dataclasses.replace(deployment.shape, mesh=mesh)
+    kernels = choose_kernels(config.execution.attention_backend, mesh.devices.flat[0], deployment.layout.config, over)
+    deployment = Deployment.of(config, model, place, mesh, kernels)
+    compiled = compile_deployment(deployment)
+    return Answer(deployment, deployment.plan(config, compiled.workspace), compiled)
+
+
+def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
+    assert request.topology is not None
+    answer = _answer(request, model, find_slice(request.topology))
+    one, compiled = answer.deployment, answer.compiled
+    place, roofline = one.place, Roofline(one)
+    name = Path(request.config.source.model_path).name
+    yield (
+        f"{name} ({one.num_parameters / 1e9:.2f} billion parameters, {jax.numpy.dtype(one.dtypes.model).name}) on "
+        f"{place.name}: {one.num_shards} of {place.num_devices} devices ({place.chip.label}), {place.num_hosts} host(s)"
+    )
+    yield from (f"  {line}" for line in (*one.layout.table(), *answer.memory.table()))
+    estimate = one.estimated_workspace()
+    if compiled is None:
+        yield "  The workspace is an estimate; --compile runs the real compiler."
+    else:
+        sums = ", ".join(f"{count} {kind}" for kind, count in sorted(compiled.collectives.items())) or "none"
+        yield f"  compiled with jax {jax.__version__} in {compiled.seconds:.0f} s; collectives of a decode step: {sums}"
+        share = estimate / compiled.workspace
+        yield f"  the estimate of the workspace was {estimate / 2**30:.2f} GiB, {share:.2f} of what the compiler says"
+    yield "At most, by bandwidth and matrix units:"
+    yield f"  1 request: {roofline.decode_rate(1, _CONTEXT):,.0f} tokens/s"
+    many = answer.full_batch
+    yield f"  {many} requests of {_CONTEXT:,} tokens: {roofline.decode_rate(many, _CONTEXT):,.0f} tokens/s"
+    yield f"  prompts: {roofline.prefill_rate():,.0f} tokens/s"
+    yield "Launch:"
+    yield f"  palladio serve {_command(request, one)}"
+
+
+def _command(request: PlanRequest, one: Deployment) -> str:
+    path = request.config.source.model_path
+    folder = str(Path(path).parent) if Path(path).is_file() else path  # a config.json alone cannot be served
+    words = [folder if word == path else word for word in request.words]
+    if request.tp_size is None and one.num_shards > 1:
+        words += ["--tp-size", str(one.num_shards)]
+    return shlex.join(words)
+
+
+def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
+    yield (
+        f"{'topology':<10} {'tp':>3} {'weights':>10} {'KV tokens':>12} {'1 request':>12} {'full batch':>23} "
+        f"{'prompts':>12}"
+    )
+    for place in SLICES.values():
+        if place.num_hosts > 1:
+            continue
+        try:
+            answer = _answer(request, model, place)
+        except ConfigError as error:
+            if request.tp_size is not None and request.tp_size > place.num_devices:
+                continue
+            yield f"{place.name:<10} {place.num_devices:>3} {error}"
+            continue
+        one, roofline, many = answer.deployment, Roofline(answer.deployment), answer.full_batch
+        yield (
+            f"{place.name:<10} {one.num_shards:>3} {one.weight_bytes / 2**30:>6.2f} GiB "
+            f"{answer.memory.num_tokens:>12,} {roofline.decode_rate(1, _CONTEXT):>8,.0f} t/s "
+            f"{roofline.decode_rate(many, _CONTEXT):>13,.0f} t/s ×{many:<4} {roofline.prefill_rate():>8,.0f} t/s"
+        )
+    yield f"Weights are of one device; requests have {_CONTEXT:,} tokens. --topology NAME tells more of one."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

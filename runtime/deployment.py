@@ -1,0 +1,185 @@
+"""What a model needs on hardware that is not at hand: memory, KV tokens, and the most that bandwidth and matrix units
+allow. All from shapes; nothing is loaded, and nothing is compiled."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from palladio.model.config import ModelConfig
+from palladio.model.functional import ModelStructure, flatten_model
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import TENSOR_AXIS
+from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weights import abstract_model
+from palladio.pallas_kernels.choice import Kernels
+from palladio.runtime.buckets import Buckets
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.engine_design import memory_needs
+from palladio.runtime.hardware import Slice
+from palladio.runtime.memory import DeviceMemory, MemoryPlan, plan_memory
+from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
+
+_SAMPLER_ARRAYS = 6  # float32 arrays of [rows, vocabulary] that sampling has at once: logits, odds, noise, …
+_WORKSPACE_MARGIN = 1.5  # compilers do not always reuse memory as well as they could
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A model on a slice; memory is of one device.
+
+    Attributes:
+        place: the slice. num_shards: devices that share each layer (--tp-size).
+        model: as published. layout: over the devices.
+        limits, buckets, dtypes: as the engine would settle on.
+        shape: of the device's state. structure, weights: abstract.
+        num_parameters: of the published model.
+    """
+
+    place: Slice
+    num_shards: int
+    model: ModelConfig
+    layout: TensorLayout
+    limits: EngineLimits
+    buckets: Buckets
+    dtypes: Dtypes
+    shape: DeviceShape
+    structure: ModelStructure
+    weights: Weights
+    num_parameters: int
+
+    @classmethod
+    def of(
+        cls,
+        config: EngineConfig,
+        model: ModelConfig,
+        place: Slice,
+        mesh: Mesh | None = None,
+        kernels: Kernels = Kernels("xla"),
+    ) -> "Deployment":
+        """
+        Args:
+            config: flags; of the model, only what belongs to no directory.
+            mesh: of compile-only devices; None: nothing will be compiled.
+
+        Raises:
+            ConfigError: a flag is wrong.
+        """
+        num_shards = config.execution.tp_size
+        defaults = PlatformDefaults.of(place.chip.platform)
+        limits = EngineLimits.of(config, model, defaults)
+        dtypes = Dtypes.of(config, place.chip.platform)
+        layout = TensorLayout.of(model, num_shards)
+        over: Mesh = mesh if mesh is not None else _abstract_mesh(num_shards)
+        shape = DeviceShape(
+            num_slots=limits.max_running + 1,
+            pages_per_request=-(-limits.context_length // config.cache.page_size),
+            vocab_size=layout.config.vocab_size,
+            num_valid_tokens=model.vocab_size,
+            num_decode_steps=config.scheduler.num_continuous_decode_steps,
+            checks_cache=config.cache.cache_self_check > 0,
+            dtype=dtypes.model,
+            cache=KVCacheSpec.of(layout.config, page_size=config.cache.page_size, dtype=dtypes.kv_cache),
+            mesh=over,
+        )
+        structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=over, kernels=kernels))
+        plain = weights if layout.is_plain else _plain_weights(model, dtypes)
+        return cls(
+            place=place,
+            num_shards=num_shards,
+            model=model,
+            layout=layout,
+            limits=limits,
+            buckets=limits.buckets(config, defaults),
+            dtypes=dtypes,
+            shape=shape,
+            structure=structure,
+            weights=weights,
+            num_parameters=sum(math.prod(leaf.shape) for leaf in plain),
+        )
+
+    def plan(self, config: EngineConfig, workspace: int) -> MemoryPlan:
+        """Who gets the memory of a device, if the programs need so many bytes.
+
+        Raises:
+            ConfigError: it does not fit; the message says what would.
+        """
+        needs = memory_needs(
+            self.place.chip.platform,
+            self.shape,
+            self.weights,
+            num_mask_rows=sum(self.buckets.sample),
+            useful_tokens=self.limits.useful_pool_tokens,
+            wanted_tokens=config.cache.max_total_tokens,
+            fraction=config.cache.mem_fraction_static,
+        )
+        memory = self.place.chip.memory
+        return plan_memory(DeviceMemory(memory, memory), needs, workspace)
+
+    def estimated_workspace(self) -> int:
+        """Bytes that the hungriest program needs beside its arguments: a guess, from the widest arrays of a prefill
+        step and of sampling."""
+        config, itemsize = self.layout.config, jnp.dtype(self.dtypes.model).itemsize
+        heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_size // self.num_shards
+        ffw = 3 * config.intermediate_size // self.num_shards
+        prefill = self.limits.max_step_tokens * (3 * config.hidden_size + max(2 * heads, ffw)) * itemsize
+        sampling = max(self.buckets.sample) * _SAMPLER_ARRAYS * 4 * config.vocab_size // self.num_shards
+        return int(_WORKSPACE_MARGIN * max(prefill, sampling))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of one device."""
+        return bytes_per_device(self.weights)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of KV cache, on one device."""
+        return bytes_per_device(self.shape.cache.abstract(1, self.shape.mesh)) / self.shape.page_size
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Roofline:
+    """The most that a slice can do with a model, if sums over devices wait for nothing and nothing waits for them.
+    Attention's own operations and the sampler are left out."""
+
+    deployment: Deployment
+
+    def decode_seconds(self, num_requests: int, context: int) -> float:
+        """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice."""
+        one, chip = self.deployment, self.deployment.place.chip
+        tables = 1 if one.model.tie_word_embeddings or not one.model.has_head else 2
+        table = one.layout.config.vocab_size * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
+        read = one.weight_bytes - (tables - 1) * table / one.num_shards  # of the input's table, hardly anything
+        read += num_requests * context * one.bytes_per_token
+        operations = 2 * one.num_parameters * num_requests / one.num_shards
+        return max(read / chip.bandwidth, operations / chip.flops) + self._sums(num_requests)
+
+    def decode_rate(self, num_requests: int, context: int) -> float:
+        """Tokens per second, of all requests."""
+        return num_requests / self.decode_seconds(num_requests, context)
+
+    def prefill_rate(self) -> float:
+        """Prompt tokens per second."""
+        one = self.deployment
+        tokens = one.limits.max_step_tokens
+        compute = 2 * one.num_parameters * tokens / one.num_shards / one.place.chip.flops
+        return tokens / (compute + self._sums(tokens))
+
+    def _sums(self, num_tokens: int) -> float:
+        """Seconds of the all-reduces: each device sends and gets (n - 1) / n of an array twice."""
+        one, shards = self.deployment, self.deployment.num_shards
+        array = num_tokens * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
+        return (2 * one.model.num_layers + 1) * 2 * (shards - 1) / shards * array / one.place.chip.link
+
+
+def _abstract_mesh(num_shards: int) -> Any:
+    """Any: shardings take it where they take a Mesh."""
+    return AbstractMesh((num_shards,), (TENSOR_AXIS,), axis_types=(AxisType.Auto,))
+
+
+def _plain_weights(model: ModelConfig, dtypes: Dtypes) -> tuple[jax.Array, ...]:
+    return flatten_model(abstract_model(model, dtype=dtypes.model, mesh=_abstract_mesh(1)))[1]

@@ -1,0 +1,129 @@
+"""`palladio plan`: slices by name, sizes and rates against sums done by hand, and the command as a user types it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palladio.__main__ import main
+from palladio.model.config import ModelConfig
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.deployment import Deployment, Roofline
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.hardware import CHIPS, SLICES, find_slice
+
+ROOT = Path(__file__).resolve().parents[2]
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+    "eos_token_id": 128001,
+    "torch_dtype": "bfloat16",
+}
+PARAMETERS = 8_030_261_248  # as its model card counts them
+
+
+def deployment(topology: str, tp_size: int, **flags: object) -> Deployment:
+    config = EngineConfig.from_flags({"model_path": "m", "tp_size": tp_size, **flags})
+    return Deployment.of(config, ModelConfig.from_hf(LLAMA_8B), find_slice(topology))
+
+
+def test_slices_by_their_names() -> None:
+    assert (SLICES["v5e-4"].num_devices, SLICES["v5e-4"].num_hosts, SLICES["v5e-4"].topology) == (4, 1, "v5e:2x2")
+    assert (SLICES["v5p-8"].num_devices, SLICES["v5p-8"].topology) == (4, "v5p:2x2x1")  # its name counts cores
+    assert (SLICES["tpu7x-8"].num_devices, SLICES["tpu7x-8"].num_hosts) == (8, 1)
+    assert SLICES["v6e-16"].num_hosts == 4
+    assert find_slice("v5litepod-8") is SLICES["v5e-8"]
+    assert find_slice("8xH200") is SLICES["h200-8"]
+    with pytest.raises(ConfigError, match="--topology v6e-5 is not known; known are v6e-1, v6e-4, v6e-8, "):
+        find_slice("v6e-5")
+    with pytest.raises(ConfigError, match="known are v4-…, v5e-…"):
+        find_slice("abacus")
+
+
+@pytest.mark.parametrize(("topology", "tp_size"), [("h200-1", 1), ("v6e-4", 4)])
+def test_weights_and_cache_of_a_known_model(topology: str, tp_size: int) -> None:
+    one = deployment(topology, tp_size)
+    assert one.num_parameters == PARAMETERS
+    norms = (2 * 32 + 1) * 4096 * 2 * (1 - 1 / tp_size)  # which every device has whole
+    padded = sum(one.layout.config.vocab_size - 128256 for _ in range(2)) * 4096 * 2 / tp_size
+    assert one.weight_bytes == pytest.approx(PARAMETERS * 2 / tp_size + norms + padded)
+    assert one.bytes_per_token == 32 * 2 * 8 * 128 * 2 / tp_size
+
+
+def test_rates_are_those_of_bandwidth_and_matrix_units() -> None:
+    one = deployment("h200-1", 1)
+    chip, table = CHIPS["h200"], 128256 * 4096 * 2
+    step = Roofline(one).decode_seconds(1, 1000)
+    assert step == pytest.approx((PARAMETERS * 2 - table + 1000 * one.bytes_per_token) / chip.bandwidth)
+    assert Roofline(one).prefill_rate() == pytest.approx(chip.flops / (2 * PARAMETERS))
+    wide = Roofline(deployment("h200-1", 1, max_running_requests=4096)).decode_seconds(4096, 1)
+    assert wide == pytest.approx(2 * PARAMETERS * 4096 / chip.flops)
+    four = Roofline(deployment("v6e-4", 4))
+    sums = 65 * 2 * 3 / 4 * 4096 * 2 / CHIPS["v6e"].link
+    assert four.decode_seconds(1, 0) > sums
+    assert four._sums(1) == pytest.approx(sums)
+
+
+def test_what_does_not_fit_says_so() -> None:
+    one = deployment("v5e-1", 1)
+    with pytest.raises(ConfigError, match="no memory is left for the KV cache"):
+        one.plan(EngineConfig.from_flags({"model_path": "m"}), one.estimated_workspace())
+
+
+def test_the_estimate_of_the_workspace_against_what_compilers_said() -> None:
+    """benchmarks/memory_plan.py compiled the same engine for a v6e with the portable attention."""
+    known = json.loads((ROOT / "benchmarks/results/aot-2026-11-21/memory_plan_v6e_llama.json").read_text())
+    assert 0.5 < deployment("v6e-1", 1).estimated_workspace() / known["workspace_used"] < 2
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "palladio", "plan", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    table = run(tmp_path, "--model-path", str(tmp_path / "config.json"))
+    assert table.returncode == 0, table.stderr
+    rows = {line.split()[0]: line for line in table.stdout.splitlines()}
+    assert {"v5e-4", "v6e-8", "v5p-8", "tpu7x-8", "h200-1"} <= rows.keys()
+    assert "v6e-16" not in rows  # of several hosts
+    assert "no memory is left" in rows["v5e-1"]
+    one = run(tmp_path, "--model", str(tmp_path), "--topology=v5e-8", "--context-length", "4096")
+    assert one.returncode == 0, one.stderr
+    assert "8.03 billion parameters, bfloat16" in one.stdout
+    assert "vocabulary: 128256 rows padded to 129024" in one.stdout
+    launch = one.stdout.splitlines()[-1]
+    assert launch == f"  palladio serve --model {tmp_path} --context-length 4096 --tp-size 8"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--topology"], "error: --topology needs a name, such as v6e-8\n"),
+        (["--topology", "v6e-8", "--tp-size", "16"], "error: --tp-size 16 needs as many devices; v6e-8 has 8\n"),
+        (["--no-such-flag"], "error: unknown flag --no-such-flag"),
+    ],
+)
+def test_wrong_flags(tmp_path: Path, words: list[str], message: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    answer = run(tmp_path, "--model-path", str(tmp_path), *words)
+    assert answer.returncode == 2
+    assert answer.stderr.startswith(message)
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--help"]) == 0
+    assert "--topology NAME" in capsys.readouterr().out
