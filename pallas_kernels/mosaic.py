@@ -21,6 +21,14 @@ def transposed(ref: Any) -> Any:
     return ref.transpose((1, 0))
 
 
+def store_rows(ref: Any, values: jax.Array) -> None:
+    """Into shared memory that lies row by row, from the layout of the tensor cores: conflicts of banks are accepted."""
+    if jax.__version_info__ < (0, 12):
+        ref[...] = values
+    else:
+        plgpu.store(ref, values, optimized=False)
+
+
 def refusal(target: Target) -> str | None:
     """Why no such kernel can be compiled, or interpreted, for a target; None: it can."""
     if target.interpret is not None:

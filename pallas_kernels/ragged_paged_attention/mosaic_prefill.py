@@ -59,7 +59,9 @@ def attend(
         num_threads=blocks.warpgroups + 1,
         thread_name="warpgroup",
         kernel_name="paged_prefill_mosaic",
-        compiler_params=plgpu.CompilerParams(approx_math=True),
+        compiler_params=plgpu.CompilerParams(
+            approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane  # layouts as they are written here
+        ),
         interpret=mosaic.interpreter(options.target, blocks.warpgroups + 1),
     )(
         q,

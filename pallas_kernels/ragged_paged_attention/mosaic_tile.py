@@ -222,7 +222,7 @@ class QueryTile:
             total = total * decay + jnp.exp2(sink - with_sink)
         factor = v_scale / jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
         mine = self.buffers.out.at[self.warpgroup]
-        mine[...] = (output * _along_rows(factor, output.shape)).astype(mine.dtype)
+        mosaic.store_rows(mine, (output * _along_rows(factor, output.shape)).astype(mine.dtype))
         plgpu.commit_smem()
         # A copy's size is fixed: any number of rows is a sum of powers of two.
         done: jax.Array | int = 0
