@@ -159,6 +159,9 @@ def cases(smoke: bool) -> dict[str, Attention | Experts]:
         "attention H=128, cache of 18 GiB": Attention(128, num_pages=300_000),
         "experts 4,096 rows": Experts(4096),
         "experts 65,536 rows": Experts(65536),
+        "experts 4,096 rows, mosaic": Experts(4096, backend="gpu_mosaic"),
+        "experts 65,536 rows, mosaic": Experts(65536, backend="gpu_mosaic"),
+        "experts 65,536 rows of 2,880, mosaic": Experts(65536, inner=2880, columns=2880, backend="gpu_mosaic"),
         "experts 512 rows, odd sizes": Experts(512, inner=1000, columns=360),
         "experts 512 rows float32": Experts(512, dtype=jnp.float32),
     }

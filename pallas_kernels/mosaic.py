@@ -1,15 +1,20 @@
 """What Pallas kernels by way of Mosaic GPU share: where JAX's versions differ, and how such kernels are interpreted."""
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from palladio.pallas_kernels.target import Target
 
 INTERPRETER_THREADS = 8
 WARPGROUP_ROWS = 64  # of a product that one warpgroup starts
+COMPUTE_REGISTERS, FETCH_REGISTERS = 232, 40  # a thread, of two warpgroups that compute and one: they have 504 together
 # Rows of 128 bytes, eight of which are kept together: what the tensor cores read without conflicts.
 SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
@@ -27,6 +32,25 @@ def store_rows(ref: Any, values: jax.Array) -> None:
         ref[...] = values
     else:
         plgpu.store(ref, values, optimized=False)
+
+
+def copy_out(rows: Any, into: Callable[[jax.Array | int, int], Any], count: jax.Array) -> None:
+    """The first `count` of a warpgroup's rows [64, C] in shared memory to the device's, and waits for it.
+
+    Args:
+        into: (first, size) → where rows first … first + size - 1 go.
+    """
+
+    def copy(first: jax.Array | int, size: int) -> None:
+        plgpu.copy_smem_to_gmem(rows.at[pl.ds(first, size)], into(first, size))
+
+    # A copy's size is fixed: any number of rows is a sum of powers of two.
+    done: jax.Array | int = 0
+    size = WARPGROUP_ROWS
+    while size:
+        pl.when(count & size != 0)(functools.partial(copy, done, size))
+        done, size = done + (count & jnp.int32(size)), size // 2
+    plgpu.wait_smem_to_gmem(0)
 
 
 def refusal(target: Target) -> str | None:
@@ -47,6 +71,16 @@ def refusal(target: Target) -> str | None:
     if target.kind and int(float(target.kind)) != 9:
         return f"it is made for compute capability 9.x (Hopper), this GPU has {target.kind}"
     return None
+
+
+def auto_order(target: Target, order: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the backends that `auto` would try, those that it should, for this target.
+
+    Before JAX 0.12 a kernel of gpu_mosaic breaks a step's CUDA graph in two, so there it is only taken by name.
+    """
+    if target.kind.startswith("9.") and jax.__version_info__ >= (0, 12):
+        return order
+    return tuple(name for name in order if name != "gpu_mosaic")
 
 
 def interpreter(target: Target, num_threads: int) -> Any:

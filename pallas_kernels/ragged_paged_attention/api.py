@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax
 
+from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.dispatch import dispatch
 from palladio.pallas_kernels.ragged_paged_attention import gpu_mosaic, gpu_triton, reference, tpu, xla
 from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
@@ -35,14 +36,8 @@ CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {
 
 
 def auto_order(target: Target) -> tuple[str, ...]:
-    """What `auto` tries for a target, best first.
-
-    Before JAX 0.12 a kernel of gpu_mosaic would break a step's CUDA graph in two, so there it is only taken by name.
-    """
-    order = AUTO_ORDER[target.platform]
-    if target.kind.startswith("9.") and jax.__version_info__ >= (0, 12):
-        return order
-    return tuple(name for name in order if name != "gpu_mosaic")
+    """What `auto` tries for a target, best first."""
+    return mosaic.auto_order(target, AUTO_ORDER[target.platform])
 
 
 def plan_attention(

@@ -20,8 +20,6 @@ from palladio.pallas_kernels.ragged_paged_attention.gpu_config import MosaicBloc
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 from palladio.pallas_kernels.ragged_paged_attention.mosaic_tile import Block, Buffers, QueryTile
 
-COMPUTE_REGISTERS, FETCH_REGISTERS = 232, 40  # a thread; with three warpgroups, which together have 504
-
 
 def attend(
     q: jax.Array,
@@ -60,7 +58,8 @@ def attend(
         thread_name="warpgroup",
         kernel_name="paged_prefill_mosaic",
         compiler_params=plgpu.CompilerParams(
-            approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane  # layouts as they are written here
+            approx_math=True,
+            lowering_semantics=plgpu.LoweringSemantics.Lane,  # layouts as they are written here
         ),
         interpret=mosaic.interpreter(options.target, blocks.warpgroups + 1),
     )(
@@ -123,14 +122,14 @@ def _attend_block(
 
     def compute() -> None:
         if blocks.warpgroups > 1:
-            plgpu.set_max_registers(COMPUTE_REGISTERS, action="increase")
+            plgpu.set_max_registers(mosaic.COMPUTE_REGISTERS, action="increase")
         tile = QueryTile(block, warpgroup, blocks, buffers, window, soft_cap, interpreted)
         sink = None if sinks_ref is None else sinks_ref[block.head]
         tile.write(tile.attend(q_ref, scales_ref[0]), out_ref, scales_ref[1], sink)
 
     def fetch() -> None:
         if blocks.warpgroups > 1:
-            plgpu.set_max_registers(FETCH_REGISTERS, action="decrease")
+            plgpu.set_max_registers(mosaic.FETCH_REGISTERS, action="decrease")
         _fetch_pages(block, kv_ref, table_ref, buffers, blocks, group, table_width)
 
     pl.when(warpgroup < blocks.warpgroups)(compute)

@@ -224,18 +224,12 @@ class QueryTile:
         mine = self.buffers.out.at[self.warpgroup]
         mosaic.store_rows(mine, (output * _along_rows(factor, output.shape)).astype(mine.dtype))
         plgpu.commit_smem()
-        # A copy's size is fixed: any number of rows is a sum of powers of two.
-        done: jax.Array | int = 0
-        size = WARPGROUP_ROWS
-        while size:
-            pl.when(self.count & size != 0)(functools.partial(self._copy_out, out_ref, done, size))
-            done, size = done + (self.count & size), size // 2
-        plgpu.wait_smem_to_gmem(0)
+        first = self.block.first_token + self.offset
 
-    def _copy_out(self, out_ref: Any, first: jax.Array | int, num_rows: int) -> None:
-        rows = pl.ds(self.block.first_token + self.offset + first, num_rows)
-        source = self.buffers.out.at[self.warpgroup, pl.ds(first, num_rows)]
-        plgpu.copy_smem_to_gmem(source, out_ref.at[rows, self.block.head])
+        def into(row: jax.Array | int, size: int) -> Any:
+            return out_ref.at[pl.ds(first + row, size), self.block.head]
+
+        mosaic.copy_out(mine, into, self.count)
 
 
 def _iota(shape: tuple[int, ...], axis: int) -> jax.Array:

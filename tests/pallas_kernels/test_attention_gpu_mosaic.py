@@ -1,11 +1,6 @@
 """The kernel for Hopper GPUs against the oracle, on the one suite of cases; interpreted, where this JAX can."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +10,8 @@ from palladio.pallas_kernels.ragged_paged_attention import api, gpu_mosaic
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, make, metadata_of
+from tests.pallas_kernels.interpret_mosaic import interpret
 
-ROOT = Path(__file__).resolve().parents[2]
 HOPPER = Target("gpu", "9.0")
 TAKEN = [  # cases are computed in bfloat16; those that only decode run on the Triton kernel
     case.name
@@ -46,18 +41,6 @@ def test_matches_the_oracle(mode, names):
     found = interpret(mode, names)
     assert sorted(found) == sorted(names)
     assert {name: error for name, error in found.items() if error > 0.02} == {}
-
-
-def interpret(mode: str, names: list[str]) -> dict[str, float]:
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    command = [sys.executable, "tests/pallas_kernels/interpret_mosaic.py", mode, *names]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
