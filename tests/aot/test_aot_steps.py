@@ -68,4 +68,5 @@ def compile_programs(target, model, tmp_path, *flags):
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"} | {"PYTHONPATH": str(ROOT)}
+    kept = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
