@@ -6,7 +6,7 @@
     python benchmarks/aot_gpu_kernels.py --only H=128 --json out.json
 
 No kernel may spill registers or take more shared memory than a block can have, and those with a product in 16 bits
-must use the tensor cores.
+must use the tensor cores, kernels by way of Mosaic the asynchronous ones (wgmma) and the copy engine.
 """
 
 import argparse
@@ -32,11 +32,13 @@ from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention.gpu_mosaic import HEAD_SIZES as MOSAIC_HEAD_SIZES
 from palladio.pallas_kernels.target import Target
 
 MAX_SHARED_BYTES = 232_448  # of a block, on compute capability 9.0
 KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", "grouped_matmul")
-PRODUCTS = ("paged_decode", "paged_prefill", "grouped_matmul")
+MOSAIC_ENTRY = re.compile(r"\.entry (paged_prefill_mosaic|grouped_matmul_mosaic)_mosaic_gpu_kernel\(")
+PRODUCTS = ("paged_decode", "paged_prefill", "grouped_matmul", "paged_prefill_mosaic", "grouped_matmul_mosaic")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Attention:
     soft_cap: float | None = None
     sinks: bool = False
     scales: bool = False
+    backend: str = "gpu_triton"
 
     def call(self, target: Target, shape: Callable[..., jax.ShapeDtypeStruct]) -> tuple[Any, tuple[Any, ...]]:
         """A jitted function, and its arguments' shapes."""
@@ -85,7 +88,7 @@ class Attention:
                 sinks=sinks,
                 k_scale=k_scale,
                 v_scale=v_scale,
-                backend="gpu_triton",
+                backend=self.backend,
                 target=target,
             )
 
@@ -102,13 +105,14 @@ class Experts:
     inner: int = 2048
     columns: int = 768
     dtype: DTypeLike = jnp.bfloat16
+    backend: str = "gpu_triton"
 
     def call(self, target: Target, shape: Callable[..., jax.ShapeDtypeStruct]) -> tuple[Any, tuple[Any, ...]]:
         """A jitted function, and its arguments' shapes."""
 
         @jax.jit
         def multiply(rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array) -> jax.Array:
-            return grouped_matmul(rows, matrices, group_sizes, backend="gpu_triton", target=target)
+            return grouped_matmul(rows, matrices, group_sizes, backend=self.backend, target=target)
 
         return multiply, (
             shape((self.num_rows, self.inner), self.dtype),
@@ -125,6 +129,7 @@ def cases(smoke: bool) -> dict[str, Attention | Experts]:
         "attention H=64 float8_e4m3fn, all features": Attention(
             64, kv_dtype=jnp.float8_e4m3fn, scales=True, **everything
         ),
+        "attention H=128, mosaic": Attention(128, backend="gpu_mosaic"),
         "experts 512 rows": Experts(512),
     }
     if smoke:
@@ -137,7 +142,15 @@ def cases(smoke: bool) -> dict[str, Attention | Experts]:
             found[name] = Attention(head_size, kv_dtype=kv_dtype, scales=scales)
         found[f"attention H={head_size}, all features"] = Attention(head_size, **everything)
         found[f"attention H={head_size} float32"] = Attention(head_size, dtype=jnp.float32, kv_dtype=jnp.float32)
+    for head_size in MOSAIC_HEAD_SIZES:
+        name = f"attention H={head_size}, mosaic"
+        found[name] = Attention(head_size, backend="gpu_mosaic")
+        found[f"{name}, all features"] = Attention(head_size, backend="gpu_mosaic", **everything)
+        found[f"{name}, window"] = Attention(head_size, backend="gpu_mosaic", window=1024)
+        for page_size in (8, 64, 256):
+            found[f"{name} S={page_size}"] = Attention(head_size, page_size=page_size, backend="gpu_mosaic")
     return found | {
+        "attention H=64 G=7, mosaic": Attention(64, num_heads=14, num_kv_heads=2, backend="gpu_mosaic"),
         "attention H=128 G=1": Attention(128, num_heads=8),
         "attention H=64 G=7": Attention(64, num_heads=14, num_kv_heads=2),
         "attention H=128 G=16": Attention(128, num_heads=128),
@@ -146,6 +159,9 @@ def cases(smoke: bool) -> dict[str, Attention | Experts]:
         "attention H=128, cache of 18 GiB": Attention(128, num_pages=300_000),
         "experts 4,096 rows": Experts(4096),
         "experts 65,536 rows": Experts(65536),
+        "experts 4,096 rows, mosaic": Experts(4096, backend="gpu_mosaic"),
+        "experts 65,536 rows, mosaic": Experts(65536, backend="gpu_mosaic"),
+        "experts 65,536 rows of 2,880, mosaic": Experts(65536, inner=2880, columns=2880, backend="gpu_mosaic"),
         "experts 512 rows, odd sizes": Experts(512, inner=1000, columns=360),
         "experts 512 rows float32": Experts(512, dtype=jnp.float32),
     }
@@ -165,16 +181,18 @@ def compile_case(mesh: Mesh, case: Attention | Experts, dump: Path) -> Iterator[
         raise RuntimeError("XLA dumped no PTX: this version wants other flags than main() gives it")
     for path in sorted(dump.glob("*.ptx")):
         text = path.read_text(encoding="utf-8")
-        if not any(f".entry {kernel}(" in text for kernel in KERNEL_NAMES):
+        mosaic = MOSAIC_ENTRY.search(text)
+        if mosaic is None and not any(f".entry {kernel}(" in text for kernel in KERNEL_NAMES):
             continue  # XLA's own
-        for kernel, figures in _ptxas(path).items():
-            code = text[text.index(f".entry {kernel}(") + 1 :].split(".entry", 1)[0]
+        for entry, figures in _ptxas(path).items():
+            kernel = mosaic[1] if mosaic else entry
+            code = text[text.index(f".entry {entry}(") + 1 :].split(".entry", 1)[0]
             figures |= {
                 "kernel": kernel,
                 "tensor_core_instructions": code.count("wgmma.mma_async") + len(re.findall(r"\bmma\.sync", code)),
                 "wgmma": code.count("wgmma.mma_async"),
-                "async_copies": len(re.findall(r"cp\.async\.c[ag]\.", code)),
-                "shared_bytes": shared[kernel],
+                "async_copies": len(re.findall(r"cp\.async\.c[ag]\.|cp\.async\.bulk\.tensor", code)),
+                "shared_bytes": _mosaic_shared_memory(path) if mosaic else shared[kernel],
                 "compile_seconds": program.compile_seconds,
             }
             yield figures | {"wrong": _check(figures, case.dtype)}
@@ -188,6 +206,8 @@ def _check(figures: dict[str, Any], dtype: DTypeLike) -> list[str]:
         wrong.append(f"takes {figures['shared_bytes']} bytes of shared memory")
     if figures["kernel"] in PRODUCTS and dtype != jnp.float32 and not figures["tensor_core_instructions"]:
         wrong.append("does not use the tensor cores")
+    if figures["kernel"].endswith("_mosaic") and not (figures["wgmma"] and figures["async_copies"]):
+        wrong.append("does not use wgmma and the copy engine")
     return wrong
 
 
@@ -197,6 +217,16 @@ def _shared_memory(dump: Path) -> dict[str, int]:
     (listing,) = dump.glob("*thunk_sequence.txt")
     found = (launch.search(line) for line in listing.read_text(encoding="utf-8").splitlines())
     return {match[1]: int(match[2]) for match in found if match}
+
+
+def _mosaic_shared_memory(ptx: Path) -> int:
+    """Bytes of the kernel that Mosaic dumped there."""
+    passes = ptx.with_name(f"{ptx.stem}.mlir-passes.log")
+    with passes.open(encoding="utf-8") as lines:  # some 40 MB, but the launch is in its first pass
+        for line in lines:
+            if match := re.search(r"dynamic_shared_memory_size %c(\d+)_i32", line):
+                return int(match[1])
+    raise ValueError(f"{passes.name} has no launch")
 
 
 def _ptxas(path: Path) -> dict[str, dict[str, Any]]:
@@ -260,6 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if jax.__version_info__ >= (0, 11):  # before, PTX is dumped anyway
             flags.append("--xla_dump_emitter_re=ptx|llvm-ir")
         os.environ["XLA_FLAGS"] = " ".join(flags).strip()
+        os.environ["MOSAIC_GPU_DUMP_TO"] = folder
         chosen = {name: case for name, case in cases(args.smoke).items() if (args.only or "") in name}
         rows = compile_all(chosen, Path(folder))
     if args.json:

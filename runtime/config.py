@@ -138,8 +138,8 @@ class ExecutionConfig:
     Attributes:
         device: auto takes what jax finds first; cuda and gpu mean the same.
         tp_size: chips that share each layer.
-        attention_backend: auto picks by platform and by what the model needs; tpu and gpu_triton are Pallas kernels,
-            interpreted where there is no such device (slow); xla is the portable path.
+        attention_backend: auto picks by platform and by what the model needs; tpu, gpu_triton and gpu_mosaic (Hopper
+            GPUs) are Pallas kernels, interpreted where there is no such device (slow); xla is the portable path.
         compilation_cache_dir: persistent cache of compiled programs; "" turns it off; default: xla in
             PALLADIO_CACHE_DIR, else in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads
             these variables: offline, the default is ~/.cache/palladio/xla.
@@ -158,7 +158,7 @@ class ExecutionConfig:
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
     tp_size: int = 1
-    attention_backend: Literal["auto", "tpu", "gpu_triton", "xla", "reference"] = "auto"
+    attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "xla", "reference"] = "auto"
     compilation_cache_dir: str | None = None
     compile: Literal["full", "background", "lazy"] = "full"
     compiled_dir: str | None = None

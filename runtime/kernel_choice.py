@@ -11,7 +11,7 @@ from palladio.model.sharding import num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
-from palladio.pallas_kernels.ragged_paged_attention.api import AUTO_ORDER, PALLAS
+from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.device_state import DeviceShape
 from palladio.runtime.errors import ConfigError
@@ -29,7 +29,7 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
     """
     target = Target.of(device)
     if backend == "auto":
-        for name in AUTO_ORDER[target.platform]:
+        for name in auto_order(target):
             kernels = Kernels(name, target)
             reason = refusal(kernels, model, shape)
             if reason is None:

@@ -6,11 +6,21 @@ import jax
 import jax.numpy as jnp
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.grouped_matmul import gpu_triton, reference, xla
+from palladio.pallas_kernels.grouped_matmul import gpu_mosaic, gpu_triton, reference, xla
+from palladio.pallas_kernels.mosaic import auto_order
 from palladio.pallas_kernels.target import Target
 
-BACKENDS = {"gpu_triton": gpu_triton.matmul, "xla": xla.matmul, "reference": reference.matmul}
-AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("xla", "reference"), "gpu": ("gpu_triton", "xla", "reference")}
+BACKENDS = {
+    "gpu_mosaic": gpu_mosaic.matmul,
+    "gpu_triton": gpu_triton.matmul,
+    "xla": xla.matmul,
+    "reference": reference.matmul,
+}
+AUTO_ORDER = {
+    "cpu": ("xla", "reference"),
+    "tpu": ("xla", "reference"),
+    "gpu": ("gpu_mosaic", "gpu_triton", "xla", "reference"),
+}
 
 
 def grouped_matmul(
@@ -49,4 +59,4 @@ def grouped_matmul(
             f"({group_sizes.dtype}) int32"
         )
     calls = {name: functools.partial(call, rows, matrices, group_sizes, target) for name, call in BACKENDS.items()}
-    return dispatch("grouped_matmul", calls, AUTO_ORDER[target.platform], backend)
+    return dispatch("grouped_matmul", calls, auto_order(target, AUTO_ORDER[target.platform]), backend)

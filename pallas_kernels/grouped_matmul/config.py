@@ -32,3 +32,30 @@ class MatmulTiles:
         if usual <= 64:
             return cls(rows=64, columns=128, inner=64, num_warps=4, num_stages=4)
         return cls(rows=128, columns=128, inner=64, num_warps=8, num_stages=4)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MosaicTiles:
+    """How a product is cut up for Hopper GPUs.
+
+    Attributes:
+        columns: of a tile. inner: of D at a time.
+        warpgroups: that multiply, each 64 rows. stages: buffers for what comes next.
+    """
+
+    columns: int
+    stages: int
+    inner: int = 64
+    warpgroups: int = 2
+
+    @classmethod
+    def of(cls, columns: int) -> "MosaicTiles":
+        """columns: of the matrices (F), a multiple of 64."""
+        if columns % 256 == 0:
+            return cls(columns=256, stages=3)
+        return cls(columns=128 if columns % 128 == 0 else 64, stages=4)
+
+    @property
+    def rows(self) -> int:
+        """Of a tile."""
+        return self.warpgroups * 64

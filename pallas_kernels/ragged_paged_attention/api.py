@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import jax
 
+from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.ragged_paged_attention import gpu_triton, reference, tpu, xla
+from palladio.pallas_kernels.ragged_paged_attention import gpu_mosaic, gpu_triton, reference, tpu, xla
 from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
@@ -15,6 +16,7 @@ from palladio.pallas_kernels.target import Target
 
 BACKENDS = {
     "tpu": tpu.attention,
+    "gpu_mosaic": gpu_mosaic.attention,
     "gpu_triton": gpu_triton.attention,
     "xla": xla.attention,
     "reference": reference.attention,
@@ -22,14 +24,20 @@ BACKENDS = {
 AUTO_ORDER = {
     "cpu": ("xla", "reference"),
     "tpu": ("tpu", "xla", "reference"),
-    "gpu": ("gpu_triton", "xla", "reference"),
+    "gpu": ("gpu_mosaic", "gpu_triton", "xla", "reference"),
 }
-PALLAS = {"tpu": "tpu", "gpu_triton": "gpu"}  # platforms of the backends that are made for one
+PALLAS = {"tpu": "tpu", "gpu_mosaic": "gpu", "gpu_triton": "gpu"}  # platforms of the backends that are made for one
 # Of backends that want the tokens of chunks in blocks: how many tokens a block.
 CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {
     "tpu": chunk_block,
+    "gpu_mosaic": gpu_mosaic.chunk_tokens,
     "gpu_triton": gpu_triton.chunk_tokens,
 }
+
+
+def auto_order(target: Target) -> tuple[str, ...]:
+    """What `auto` tries for a target, best first."""
+    return mosaic.auto_order(target, AUTO_ORDER[target.platform])
 
 
 def plan_attention(
@@ -47,7 +55,7 @@ def plan_attention(
         shape: of the layers that share the plan.
         backend, target: as ragged_paged_attention gets them.
     """
-    chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
+    chosen = auto_order(target)[0] if backend == "auto" else backend
     try:
         block = CHUNK_BLOCKS[chosen](shape, target) if chosen in CHUNK_BLOCKS else None
     except NotImplementedError:  # the backend will say so itself, and another may be tried
@@ -101,4 +109,4 @@ def ragged_paged_attention(
         raise ValueError(f"sinks are one score a query head, f32[{N}], got shape {sinks.shape}")
     options = AttentionOptions(scale, sliding_window, soft_cap, target, sinks, k_scale, v_scale)
     bound = {name: functools.partial(call, q, kv_pages, metadata, options) for name, call in BACKENDS.items()}
-    return dispatch("ragged_paged_attention", bound, AUTO_ORDER[target.platform], backend)
+    return dispatch("ragged_paged_attention", bound, auto_order(target), backend)

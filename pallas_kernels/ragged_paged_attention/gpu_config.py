@@ -64,6 +64,35 @@ class PrefillBlocks:
         return max(1, self.rows // group)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MosaicBlocks:
+    """How the prefill kernel for Hopper GPUs is cut up.
+
+    Attributes:
+        warpgroups: that compute, each 64 queries.
+        keys: at a time; a multiple of 64.
+        stages: buffers of keys and values.
+    """
+
+    warpgroups: int
+    keys: int
+    stages: int
+
+    @classmethod
+    def of(cls, head_size: int) -> "MosaicBlocks":
+        """head_size: 64, 128 or 256."""
+        if head_size <= 64:
+            return cls(warpgroups=2, keys=128, stages=4)
+        if head_size <= 128:
+            return cls(warpgroups=2, keys=64, stages=4)
+        return cls(warpgroups=1, keys=64, stages=2)
+
+    @property
+    def queries(self) -> int:
+        """Tokens of a block."""
+        return self.warpgroups * 64
+
+
 def _row_bytes(shape: AttentionShape) -> int:
     """Of one key, or one value, as a factor of a product."""
     return shape.head_size * jnp.dtype(shape.dtype).itemsize

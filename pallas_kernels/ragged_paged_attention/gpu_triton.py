@@ -38,6 +38,14 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     return triton_decode.attend(q, kv_pages, metadata, options, decode, onto=out)
 
 
+def attend_decodes(
+    q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions, onto: jax.Array
+) -> jax.Array:
+    """Into `onto` [T, N, H], which has the chunks' outputs, those of the first num_decodes tokens."""
+    decode = DecodeBlocks.of(_shape_of(q, kv_pages, metadata))
+    return triton_decode.attend(q, kv_pages, metadata, options, decode, onto=onto)
+
+
 def chunk_tokens(shape: AttentionShape, target: Target) -> int:
     """Tokens of a prefill block, for plan_attention."""
     del target  # sizes that suit one GPU suit the others

@@ -69,4 +69,4 @@ def compile_programs(target, model, tmp_path, *flags):
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
-    return kept | {"PYTHONPATH": str(ROOT)}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

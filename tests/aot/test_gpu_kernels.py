@@ -57,7 +57,7 @@ def _run(script: str, *flags: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, script, *flags],
         cwd=ROOT,
-        env=kept | {"PYTHONPATH": str(ROOT)} | environment,
+        env=kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])} | environment,
         capture_output=True,
         text=True,
         check=False,

@@ -49,7 +49,7 @@ def _run(script, tmp_path, *flags):
     report = tmp_path / "report.json"
     command = [sys.executable, f"benchmarks/{script}", *flags, "--json", str(report)]
     environment = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert report.exists(), done.stderr[-3000:]
     return json.loads(report.read_text())

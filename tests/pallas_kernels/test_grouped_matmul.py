@@ -10,6 +10,7 @@ import pytest
 from palladio.pallas_kernels.grouped_matmul import gpu_triton, grouped_matmul
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
 from palladio.pallas_kernels.target import Target
+from tests.pallas_kernels.interpret_mosaic import EXPERTS, interpret
 
 INTERPRETED = Target("gpu", "9.0", interpret="plain")
 SIZES = {
@@ -50,6 +51,35 @@ def test_bfloat16_accumulates_in_float32(num_rows):
     out = call(rows, matrices, jnp.array(sizes, jnp.int32))
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(out, np.float32), expected, atol=0.02, rtol=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 cannot interpret it")
+@pytest.mark.parametrize("mode", ["plain", "eager"])
+def test_the_kernel_for_hopper_matches_the_reference(mode):
+    """eager looks for races too."""
+    found = interpret(mode, list(EXPERTS))
+    assert len(found) == len(EXPERTS)
+    assert max(found.values()) < 0.02, found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"dtype": "float32"}, "not float32"),
+        ({"D": 96}, "96×128 are not multiples of 64"),
+        ({"F": 72}, "64×72 are not multiples of 64"),
+        ({"M": 100}, "100 rows in 2 groups"),
+        ({"target": Target("gpu", "8.0")}, "this GPU has 8.0"),
+    ],
+)
+def test_the_kernel_for_hopper_says_what_it_cannot_do(sizes, reason):
+    sizes = {"M": 128, "D": 64, "F": 128, "dtype": "bfloat16", "target": Target("gpu", "9.0")} | sizes
+    rows = jnp.zeros((sizes["M"], sizes["D"]), sizes["dtype"])
+    matrices = jnp.zeros((2, sizes["D"], sizes["F"]), sizes["dtype"])
+    with pytest.raises(NotImplementedError, match=reason):
+        grouped_matmul(rows, matrices, jnp.zeros(2, jnp.int32), backend="gpu_mosaic", target=sizes["target"])
 
 
 @pytest.mark.parametrize("tile", [16, 64])

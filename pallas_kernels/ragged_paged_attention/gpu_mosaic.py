@@ -1,0 +1,64 @@
+"""The backend for Hopper GPUs: prefill by way of Mosaic, with pages fetched ahead by the copy engine and asynchronous
+products; decode, which is bound by memory either way, on the Triton kernel.
+
+XLA keeps these kernels inside a CUDA graph from JAX 0.12 on, so that is where `auto` takes them (auto_order in api.py).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from palladio.pallas_kernels import mosaic
+from palladio.pallas_kernels.ragged_paged_attention import gpu_triton, mosaic_prefill
+from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.gpu_config import MosaicBlocks
+from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.target import Target
+
+HEAD_SIZES = (64, 128)
+MIN_PAGE_SIZE = 8
+
+
+def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
+    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]; 0 for rows of padding.
+
+    Raises:
+        NotImplementedError: the target is no Hopper GPU, or a head size, page size or dtype is not one that the kernel
+            takes.
+    """
+    target = options.target
+    reason = mosaic.refusal(target) or _refusal(q.shape[-1], kv_pages.shape[2], q.dtype.name, kv_pages.dtype.name)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    if metadata.kind == "decode":
+        return gpu_triton.attention(q, kv_pages, metadata, options)
+    out = mosaic_prefill.attend(q, kv_pages, metadata, options, MosaicBlocks.of(q.shape[-1]))
+    return gpu_triton.attend_decodes(q, kv_pages, metadata, options, onto=out)
+
+
+def chunk_tokens(shape: AttentionShape, target: Target) -> int:
+    """Tokens of a prefill block, for plan_attention.
+
+    Raises:
+        NotImplementedError: the kernel does not take this shape.
+    """
+    reason = mosaic.refusal(target) or _refusal(
+        shape.head_size, shape.page_size, jnp.dtype(shape.dtype).name, jnp.dtype(shape.kv_dtype).name
+    )
+    if reason is not None:
+        raise NotImplementedError(reason)
+    return MosaicBlocks.of(shape.head_size).queries
+
+
+def _refusal(head_size: int, page_size: int, dtype: str, kv_dtype: str) -> str | None:
+    """Why the kernel cannot do this call; None: it can."""
+    if head_size not in HEAD_SIZES:
+        return f"it takes heads of {', '.join(map(str, HEAD_SIZES))}, not of {head_size}"
+    if dtype != "bfloat16" or kv_dtype != "bfloat16":
+        return f"it computes in bfloat16 with a cache of bfloat16, not {dtype} with {kv_dtype}"
+    keys = MosaicBlocks.of(head_size).keys
+    if page_size < MIN_PAGE_SIZE or (page_size % keys and keys % page_size):
+        return (
+            f"pages of {page_size} tokens are not a divisor or a multiple of the {keys} keys of a block, of at least "
+            f"{MIN_PAGE_SIZE}: set --page-size to a power of two from {MIN_PAGE_SIZE} on"
+        )
+    return None
