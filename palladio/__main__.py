@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from palladio import __version__
 from palladio.compile_programs import compile_programs
+from palladio.convert import convert
 from palladio.launch_server import launch
 from palladio.plan import plan
 from palladio.replay import replay
@@ -17,6 +18,7 @@ commands:
              (`palladio serve --help` lists the flags)
   compile    compile what `serve` with the same flags would, into its cache; with --compiled-dir DIR into a
              directory instead, for any machine of the same kind
+  convert    write a model's weights as an Orbax checkpoint, which loads faster: palladio convert HF_DIR OUT
   plan       say what a model needs and can at most do on hardware that is not at hand; `palladio plan --help`
   replay     run the requests of a crash dump again, and compare their tokens
   version    print the version
@@ -31,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return launch(rest, os.environ, default_model=True)
         case "compile":
             return compile_programs(rest, os.environ)
+        case "convert":
+            return convert(rest, os.environ)
         case "plan":
             return plan(rest, os.environ)
         case "replay":

@@ -27,7 +27,8 @@ class ModelSource:
         model_path: a Hugging Face model directory, or a hub id (looked up in the local hub cache, then downloaded).
         tokenizer_path: where the tokenizer is; default: `model_path`.
         skip_tokenizer_init: no tokenizer: only token ids in and out.
-        load_format: auto and safetensors read `*.safetensors`; dummy makes random weights on the device.
+        load_format: auto reads what `palladio convert` wrote, where that is what there is, and else `*.safetensors`;
+            dummy makes random weights on the device.
         dtype: of weights and activations; auto: bfloat16 on TPU and GPU, float32 on CPU.
         context_length: most tokens of prompt and output together; default: the model's own limit.
         trust_remote_code: run the repository's code for config and tokenizer (never for the model).
@@ -41,7 +42,7 @@ class ModelSource:
     model_path: str
     tokenizer_path: str | None = None
     skip_tokenizer_init: bool = False
-    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
+    load_format: Literal["auto", "safetensors", "orbax", "dummy"] = "auto"
     dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"] = "auto"
     context_length: int | None = None
     trust_remote_code: bool = False

@@ -47,6 +47,8 @@ ENVIRONMENT_READERS = {
     "runtime/process_transport.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
 }
 LOCAL_IMPORTS = {
+    "model/orbax_weights.py:_save": "orbax takes seconds to import, and few need it",
+    "model/orbax_weights.py:_restore": "as above",
     "runtime/grammar_compiler.py:json_format_of": "as below",
     "runtime/grammar_compiler.py:load_backend": "llguidance: an engine without it serves all but grammars",
     "runtime/tokenizer.py:Tokenizer.load": "transformers takes seconds to import, and ids alone need none of it",

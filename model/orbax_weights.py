@@ -1,0 +1,229 @@
+"""Converted checkpoints: Orbax's format, for fast restarts on any mesh.
+
+    OUT/config.json, tokenizer files    as they were
+    OUT/parameters/<group>/             one Orbax checkpoint a layer: written under another name, then renamed
+    OUT/palladio_checkpoint.json        written last: what there is, and the size and CRC-32 of every file
+
+So a conversion that was cut short has no palladio_checkpoint.json, and goes on where it stopped. Parameters lie as the
+model has them on one device; how they are split is settled when they are read.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+from jax.typing import DTypeLike
+
+from palladio.model.config import ModelConfig
+from palladio.model.errors import CheckpointError
+from palladio.model.parameters import Params, parameters_of
+from palladio.model.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.sharding import ShardingRules, make_mesh, num_shards
+from palladio.model.stored_weights import stored_arrays
+from palladio.model.tensor_layout import TensorLayout
+
+MANIFEST = "palladio_checkpoint.json"
+FORMAT = 1
+_PARAMETERS = "parameters"
+_COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+_NOT_COPIED = "*.index.json"
+_CHUNK_BYTES = 64 * 2**20  # of an array, that is read as one: a device reads those that its part lies in
+_READ_BYTES = 2**20
+
+
+def is_converted(path: Path) -> bool:
+    """Whether a directory holds a converted checkpoint, whole or not."""
+    return (path / MANIFEST).is_file() or (path / _PARAMETERS).is_dir()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a converted checkpoint holds.
+
+    Attributes:
+        shapes: of each parameter, as on one device. dtype: of all of them, by name.
+        files: size in bytes and CRC-32 of each, by its path below the directory.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtype: str
+    files: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def read(cls, path: Path) -> "Manifest":
+        """
+        Raises:
+            CheckpointError: there is none, or another version's.
+        """
+        try:
+            content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise CheckpointError(f"{path / MANIFEST} has format {content['format']}; this version reads {FORMAT}")
+            shapes = {name: tuple(shape) for name, shape in content["shapes"].items()}
+            files = {name: (int(size), int(crc)) for name, (size, crc) in content["files"].items()}
+            return cls(shapes, str(content["dtype"]), files)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{path} has no {MANIFEST}: its conversion was cut short, or it is none; run `palladio convert` again, "
+                "which goes on where it stopped"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path / MANIFEST} cannot be read: {error!r}") from error
+
+    def write(self, path: Path) -> None:
+        content = {
+            "format": FORMAT,
+            "palladio": importlib.metadata.version("palladio"),
+            "dtype": self.dtype,
+            "shapes": self.shapes,
+            "files": self.files,
+        }
+        unfinished = path / f"{MANIFEST}.unfinished"
+        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        unfinished.replace(path / MANIFEST)
+
+    def check(self, path: Path) -> None:
+        """Reads every file once, several at a time.
+
+        Raises:
+            CheckpointError: one is missing, was cut short, or has changed.
+        """
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            checks = [pool.submit(_check_file, path / name, *known) for name, known in self.files.items()]
+            for check in checks:
+                check.result()
+
+
+def convert(
+    source: Path, out: Path, config: ModelConfig, dtype: DTypeLike, progress: Callable[[int, int], None]
+) -> None:
+    """Converts a model directory; what an earlier run finished is kept.
+
+    Args:
+        dtype: of the parameters in `out`.
+        progress: called with (groups done, groups in all).
+
+    Raises:
+        CheckpointError: `source` does not hold exactly what the config promises, or `out` is of another model.
+        OSError: `out` cannot be written.
+    """
+    mesh = make_mesh(1, jax.local_devices(backend="cpu"))
+    layout = TensorLayout.of(config, 1)
+    _, params = parameters_of(layout, dtype, mesh)
+    groups = _groups(params)
+    (out / _PARAMETERS).mkdir(parents=True, exist_ok=True)
+    for pattern in _COPIED:
+        for file in source.glob(pattern):
+            if not file.match(_NOT_COPIED):
+                shutil.copyfile(file, out / file.name)
+    (out / MANIFEST).unlink(missing_ok=True)  # until all of it is there again
+    for done, (group, names) in enumerate(groups.items()):
+        progress(done, len(groups))
+        target = out / _PARAMETERS / group
+        if not target.is_dir():
+            wanted = {name: params[name] for name in names}
+            _save(target, dict(stored_arrays(source, layout, params, mesh, only=wanted.keys())))
+    progress(len(groups), len(groups))
+    shapes = {name: tuple(param.shape) for name, (_, param) in params.items()}
+    files = sorted(file for group in groups for file in (out / _PARAMETERS / group).rglob("*") if file.is_file())
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        sums = pool.map(_size_and_crc, files)
+        known = {str(file.relative_to(out)): both for file, both in zip(files, sums, strict=True)}
+    Manifest(shapes, str(jax.numpy.dtype(dtype)), known).write(out)
+
+
+def restored_arrays(path: Path, layout: TensorLayout, params: Params, mesh: Mesh) -> Iterator[tuple[str, jax.Array]]:
+    """Name and values of each parameter, of a checkpoint that `convert` wrote.
+
+    Raises:
+        CheckpointError: it is damaged, incomplete, or of another model.
+    """
+    manifest = Manifest.read(path)
+    shapes = {
+        name: stored_shape(param.shape, param.get_metadata()["logical_axes"], layout)
+        for name, (_, param) in params.items()
+    }
+    if shapes != manifest.shapes:
+        differing = sorted(
+            name for name in {*shapes, *manifest.shapes} if shapes.get(name) != manifest.shapes.get(name)
+        )
+        raise CheckpointError(f"{path} does not hold what its config.json asks for: {', '.join(differing[:5])}")
+    manifest.check(path)
+    for group, names in _groups(params).items():
+        wanted = {}
+        for name in names:
+            param = params[name][1]
+            sharding = _sharding_of_stored(shapes[name], param.get_metadata()["logical_axes"], mesh)
+            wanted[name] = jax.ShapeDtypeStruct(shapes[name], param.dtype, sharding=sharding)
+        for name, array in _restore(path / _PARAMETERS / group, wanted).items():
+            axes = params[name][1].get_metadata()["logical_axes"]
+            yield name, array if layout.is_plain else _laid_out(array, axes, layout, mesh)
+
+
+def _laid_out(array: jax.Array, axes: LogicalAxes, layout: TensorLayout, mesh: Mesh) -> jax.Array:
+    place = functools.partial(relayout, axes=axes, layout=layout)
+    done: jax.Array = jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes))(array)
+    return done
+
+
+def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -> NamedSharding:
+    """As the parameter is split in the end, but for what does not divide yet."""
+    shards = num_shards(mesh)
+    divisible = tuple(axis if size % shards == 0 else None for axis, size in zip(axes, shape, strict=True))
+    return ShardingRules().sharding(mesh, divisible)
+
+
+def _groups(params: Params) -> dict[str, list[str]]:
+    """Names of parameters, a group for each layer and for each part beside them."""
+    groups: dict[str, list[str]] = {}
+    for name in params:
+        parts = name.split(".")
+        groups.setdefault(".".join(parts[:2]) if parts[0] == "layers" else parts[0], []).append(name)
+    return groups
+
+
+def _save(target: Path, arrays: dict[str, jax.Array]) -> None:
+    import orbax.checkpoint as ocp  # noqa: PLC0415
+
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as writer:  # writes elsewhere, then renames
+        options = {name: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for name in arrays}
+        writer.save(target.absolute(), args=ocp.args.PyTreeSave(arrays, save_args=options))
+
+
+def _restore(source: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    import orbax.checkpoint as ocp  # noqa: PLC0415
+
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        how = ocp.checkpoint_utils.construct_restore_args(wanted)
+        restored: dict[str, jax.Array] = reader.restore(
+            source.absolute(), args=ocp.args.PyTreeRestore(wanted, restore_args=how)
+        )
+    return restored
+
+
+def _check_file(file: Path, size: int, crc: int) -> None:
+    try:
+        found = _size_and_crc(file)
+    except OSError as error:
+        raise CheckpointError(f"{file} is missing or cannot be read: {error}") from error
+    if found[0] != size:
+        raise CheckpointError(f"{file} has {found[0]:,} bytes; {size:,} were written: it was cut short or replaced")
+    if found[1] != crc:
+        raise CheckpointError(f"{file} is damaged: its checksum is not the one that was noted when it was written")
+
+
+def _size_and_crc(file: Path) -> tuple[int, int]:
+    size = crc = 0
+    with file.open("rb") as stream:
+        while part := stream.read(_READ_BYTES):
+            size += len(part)
+            crc = zlib.crc32(part, crc)
+    return size, crc

@@ -1,0 +1,78 @@
+"""A parameter as the checkpoint has it, laid out over several devices: what TensorLayout says, on the device."""
+
+import jax
+import jax.numpy as jnp
+
+from palladio.model.tensor_layout import TensorLayout
+
+LogicalAxes = tuple[str | None, ...]
+
+
+def stored_shape(shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout) -> tuple[int, ...]:
+    """The shape that a parameter has before `relayout`."""
+    stored, sizes = layout.stored, list(shape)
+    for dimension, axis in enumerate(axes):
+        match axis:
+            case "vocab":
+                sizes[dimension] = stored.vocab_size
+            case "ffw":
+                sizes[dimension] = stored.intermediate_size
+            case "heads":
+                sizes[dimension] = stored.num_heads * stored.head_size
+            case "kv_heads":
+                sizes[dimension : dimension + 2] = stored.num_kv_heads, stored.num_heads // stored.num_kv_heads + 2
+    return tuple(sizes)
+
+
+def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout) -> jax.Array:
+    """Pads and copies, to be compiled with the sharding that the result is to have.
+
+    Args:
+        values: of `stored_shape`.
+    """
+    if layout.is_plain:
+        return values
+    for dimension, axis in enumerate(axes):
+        match axis:
+            case "vocab":
+                values = _padded(values, dimension, layout.config.vocab_size)
+            case "ffw":
+                values = _padded(values, dimension, layout.config.intermediate_size)
+            case "heads":
+                values = _place_heads(values, dimension, layout)
+            case "kv_heads":
+                values = _place_fused_heads(values, dimension, layout)
+    return values
+
+
+def _place_fused_heads(values: jax.Array, dimension: int, layout: TensorLayout) -> jax.Array:
+    """[…, K, G+2, H], kv heads along `dimension`, as the layout places them."""
+    slots = dimension + 1
+    stored_group, parts = values.shape[slots] - 2, []
+    for place in layout.places:
+        number = place.kv_head if place is not None else 0
+        head = jax.lax.slice_in_dim(values, number, number + 1, axis=dimension)
+        first, count = (place.first_query, place.num_queries) if place is not None else (0, 0)
+        first -= number * stored_group
+        queries = jax.lax.slice_in_dim(head, first, first + count, axis=slots)
+        key_and_value = jax.lax.slice_in_dim(head, stored_group, stored_group + 2, axis=slots)
+        if place is None:
+            key_and_value = jnp.zeros_like(key_and_value)
+        parts.append(jnp.concatenate([_padded(queries, slots, layout.group), key_and_value], axis=slots))
+    return jnp.concatenate(parts, axis=dimension)
+
+
+def _place_heads(values: jax.Array, dimension: int, layout: TensorLayout) -> jax.Array:
+    """[…, N·H, …], query heads along `dimension`, as the layout places them."""
+    H, parts = layout.stored.head_size, []
+    for place in layout.places:
+        first, count = (place.first_query, place.num_queries) if place is not None else (0, 0)
+        heads = jax.lax.slice_in_dim(values, first * H, (first + count) * H, axis=dimension)
+        parts.append(_padded(heads, dimension, layout.group * H))
+    return jnp.concatenate(parts, axis=dimension)
+
+
+def _padded(values: jax.Array, dimension: int, size: int) -> jax.Array:
+    widths = [(0, 0)] * values.ndim
+    widths[dimension] = (0, size - values.shape[dimension])
+    return jnp.pad(values, widths)

@@ -1,0 +1,184 @@
+"""Weights from safetensors: each parameter put together, slice by slice, from the tensors that its table names.
+
+Host memory holds one parameter at a time beside what the devices hold (on CPU the devices' memory is the host's).
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from palladio.model.checkpoint import Checkpoint
+from palladio.model.config import QuantizationConfig
+from palladio.model.errors import CheckpointError
+from palladio.model.family import Condition
+from palladio.model.parameters import Params
+from palladio.model.registry import find_family
+from palladio.model.safetensors_file import Array, StoredTensor
+from palladio.model.sharding import ShardingRules
+from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weight_transforms import Part, part_of
+
+SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
+MAX_NAMES_SHOWN = 5
+BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where a part of a parameter comes from.
+
+    Attributes:
+        part: how it lies in the parameter.
+        tensor: the stored tensor.
+        scale: of a quantized tensor.
+    """
+
+    part: Part
+    tensor: StoredTensor
+    scale: StoredTensor | None
+
+
+def stored_arrays(
+    path: Path, layout: TensorLayout, params: Params, mesh: Mesh, only: Collection[str] | None = None
+) -> Iterator[tuple[str, jax.Array]]:
+    """Name and values of each parameter.
+
+    Args:
+        only: names of those that are wanted; None: all.
+
+    Raises:
+        CheckpointError: the files do not hold exactly what the config promises.
+    """
+    rules, quantization = ShardingRules(), layout.stored.quantization
+    with Checkpoint(path) as checkpoint:
+        plan = _plan(path, layout, params, checkpoint)
+        for name, sources in plan.items():
+            if only is not None and name not in only:
+                continue
+            param = params[name][1]
+            sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
+            read = functools.partial(_assemble, checkpoint, sources, quantization, param.shape, param.dtype)
+            yield name, jax.make_array_from_callback(param.shape, sharding, read)
+            for source in sources:
+                checkpoint.release(source.tensor)
+
+
+def _assemble(
+    checkpoint: Checkpoint,
+    sources: list[Source],
+    quantization: QuantizationConfig | None,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    index: tuple[slice, ...],
+) -> Array:
+    """The slice `index` of a parameter, put together from its parts."""
+    out = _aligned_empty([len(range(size)[where]) for size, where in zip(shape, index, strict=True)], dtype)
+    if sum(math.prod(box.shape) for source in sources for box in source.part.boxes) < math.prod(shape):
+        out.fill(0)  # the rest is padding
+    for source in sources:
+        stored = checkpoint.read(source.tensor)
+        if source.scale is not None:
+            stored = _dequantized(stored, checkpoint.read(source.scale), quantization, dtype)
+        source.part.copy(stored, index, out)
+    return out
+
+
+def _aligned_empty(shape: list[int], dtype: np.dtype) -> Array:
+    """Memory that jax on CPU takes over as it is; elsewhere aligned it would copy, and the load would peak higher."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + BUFFER_ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % BUFFER_ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _dequantized(stored: Array, scale: Array, quantization: QuantizationConfig | None, dtype: np.dtype) -> Array:
+    """float8 [out, in] times its scale, in `dtype`."""
+    block_size = quantization.block_size if quantization is not None else None
+    rows, columns = block_size or stored.shape
+    scale = scale.astype(np.float32).reshape(-(-stored.shape[0] // rows), -1)
+    out = np.empty(stored.shape, dtype)
+    for number, row_scale in enumerate(scale):
+        band = slice(number * rows, (number + 1) * rows)
+        factors = np.repeat(row_scale, columns)[: stored.shape[1]]
+        out[band] = stored[band].astype(np.float32) * factors
+    return out
+
+
+def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoint) -> dict[str, list[Source]]:
+    """The sources of every parameter, all checked before the first is read.
+
+    Raises:
+        CheckpointError: tensors are missing, unexpected or have another shape.
+    """
+    config = layout.stored
+    family, left = find_family(config.architecture), _by_name(checkpoint)
+    has_table = config.has_head and not config.tie_word_embeddings
+    conditions: dict[Condition, bool] = {
+        "always": True,
+        "qkv_bias": config.qkv_bias,
+        "output_bias": config.output_bias,
+        "mlp_bias": config.mlp_bias,
+        "qk_norm": config.qk_norm,
+        "untied": has_table,
+    }
+    plan: dict[str, list[Source]] = {name: [] for name in params}
+    missing: list[str] = []
+    for rule in family.weights:
+        if not conditions[rule.condition]:
+            continue
+        for layer in range(config.num_layers) if "{layer}" in rule.name else (0,):
+            name, param = rule.name.format(layer=layer), rule.param.format(layer=layer)
+            tensor = left.pop(name, None)
+            if tensor is None:
+                missing.append(name)
+                continue
+            part = part_of(rule.transform, params[param][1].shape, layout)
+            if tensor.shape != part.file_shape:
+                raise CheckpointError(f"{tensor} has shape {tensor.shape}; config.json asks for {part.file_shape}")
+            plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
+    ignored = re.compile("|".join(family.ignored + (r"lm_head\.weight",) * (not has_table)))
+    unexpected = [str(tensor) for name, tensor in left.items() if not ignored.fullmatch(name)]
+    if missing:
+        raise CheckpointError(f"{path} has no tensor {_some(missing)}; config.json asks for it")
+    if unexpected:
+        raise CheckpointError(f"{path} holds what config.json does not ask for: {_some(unexpected)}")
+    return plan
+
+
+def _find_scale(
+    tensor: StoredTensor, quantization: QuantizationConfig | None, left: dict[str, StoredTensor]
+) -> StoredTensor | None:
+    """Takes a float8 tensor's scale out of `left`; None: the tensor is not quantized."""
+    if tensor.dtype != "F8_E4M3" or quantization is None:
+        return None
+    found = [left.pop(tensor.name + suffix) for suffix in SCALE_SUFFIXES if tensor.name + suffix in left]
+    if not found:
+        raise CheckpointError(f"{tensor} is float8 but {tensor.name + SCALE_SUFFIXES[0]} is missing")
+    scale = found[0]
+    if quantization.block_size is None:
+        expected = [(), (1,), (1, 1)]
+    else:
+        expected = [tuple(-(-n // size) for n, size in zip(tensor.shape, quantization.block_size, strict=True))]
+    if scale.shape not in expected:
+        raise CheckpointError(f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} asks for {expected[0]}")
+    return scale
+
+
+def _by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
+    """The tensors, named as in a checkpoint of the model with its head: one without leaves the prefix out."""
+    tensors = checkpoint.tensors
+    if "embed_tokens.weight" not in tensors:
+        return dict(tensors)
+    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + more

@@ -1,0 +1,32 @@
+"""`palladio convert HF_DIR OUT`: a model directory whose weights lie as an Orbax checkpoint."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+
+def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Converts; a run that was cut short goes on where it stopped.
+
+    Args:
+        argv: the two directories and flags.
+        environment: for the process that converts.
+
+    Returns:
+        The exit code: 0, 2 for a wrong flag or directory, 130 after Ctrl-C, 1 for any other failure.
+    """
+    parser = argparse.ArgumentParser(prog="palladio convert", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("source", metavar="HF_DIR", help="a Hugging Face model directory, or a hub id")
+    parser.add_argument("out", metavar="OUT", help="where to; `palladio serve --model-path OUT` serves it")
+    dtypes = ("auto", "bfloat16", "float32", "float16")
+    parser.add_argument("--dtype", choices=dtypes, default="auto", help="of the weights; auto: as published")
+    args = parser.parse_args(argv)
+    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+    command = [sys.executable, "-P", "-m", "palladio.convert_worker", args.source, args.out, args.dtype]
+    try:
+        child = subprocess.run(command, env={**environment, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}, check=False)
+    except KeyboardInterrupt:  # the worker has had it too
+        return 130
+    return child.returncode if child.returncode >= 0 else 1

@@ -1,0 +1,64 @@
+"""The process that `palladio convert` starts: jax is imported here, on the host's own memory.
+
+python -m palladio.convert_worker HF_DIR OUT DTYPE
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from palladio.launch_server import report_error
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.orbax_weights import convert, is_converted
+from palladio.runtime.errors import ConfigError, PalladioError
+from palladio.runtime.hub import resolve_model_path
+from palladio.runtime.logs import configure_logging
+from palladio.runtime.messages import LoadProgress
+from palladio.runtime.progress import ProgressDisplay
+
+logger = logging.getLogger("palladio.engine")
+
+
+def main() -> int:
+    """Returns the exit code: 0, or 2 for a wrong directory."""
+    configure_logging("info")
+    logging.getLogger("absl").setLevel(logging.WARNING)  # orbax tells of every step
+    source, out, dtype = sys.argv[1:]
+    try:
+        _convert(resolve_model_path(source), Path(out).expanduser(), dtype)
+    except PalladioError as error:
+        return report_error(error)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _convert(source: Path, out: Path, dtype: str) -> None:
+    if is_converted(source):
+        raise ConfigError(f"{source} is a converted checkpoint itself; convert from the Hugging Face directory")
+    if out.exists() and out.samefile(source):
+        raise ConfigError(f"{out} is the model's own directory; give another one to write to")
+    config = ModelConfig.from_hf(*read_model_dir(source))
+    display, start = ProgressDisplay(), time.perf_counter()
+    try:
+        convert(
+            source,
+            out,
+            config,
+            jnp.dtype(config.dtype if dtype == "auto" else dtype),
+            lambda done, total: display.update(LoadProgress("load", done, total)),
+        )
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error}") from error
+    finally:
+        display.close()
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    seconds = time.perf_counter() - start
+    logger.info("%s holds %.2f GB, converted in %.1f s; serve it with --model-path %s", out, size / 1e9, seconds, out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Converted checkpoints: the weights of the safetensors, on any mesh; damaged and unfinished ones are refused."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.model import orbax_weights
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.errors import CheckpointError
+from palladio.model.functional import flatten_model
+from palladio.model.sharding import make_mesh
+from palladio.model.weights import load_model
+from tests.many_devices import call_with_devices
+from tests.tiny_model import make_checkpoint
+
+
+def convert(source: Path, out: Path, dtype: jnp.dtype = jnp.float32) -> list[tuple[int, int]]:
+    steps: list[tuple[int, int]] = []
+    config = ModelConfig.from_hf(*read_model_dir(source))
+    orbax_weights.convert(source, out, config, dtype, lambda *step: steps.append(step))
+    return steps
+
+
+def weights(path: Path, num_devices: int = 1, load_format: str = "auto", dtype: jnp.dtype = jnp.float32) -> list:
+    config = ModelConfig.from_hf(*read_model_dir(path))
+    model = load_model(path, config, dtype=dtype, mesh=make_mesh(num_devices), load_format=load_format)
+    return list(flatten_model(model)[1])
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("source"), "qwen2")
+
+
+@pytest.fixture(scope="module")
+def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("converted")
+    assert convert(source, out)[-1] == (5, 5)  # embedding, two layers, norm, and the head that is not tied
+    return out
+
+
+def test_the_same_weights(source: Path, converted: Path) -> None:
+    for wanted, found in zip(weights(source), weights(converted), strict=True):
+        np.testing.assert_array_equal(wanted, found)
+    assert not list(converted.glob("*.safetensors*"))
+    assert json.loads((converted / "config.json").read_text()) == json.loads((source / "config.json").read_text())
+
+
+def test_another_dtype_than_it_was_written_in(source: Path, converted: Path) -> None:
+    for wanted, found in zip(weights(source), weights(converted, dtype=jnp.bfloat16), strict=True):
+        assert found.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(wanted.astype(jnp.bfloat16), found)
+
+
+def compare_on_four_devices(source: str, converted: str) -> list[list[int]]:
+    pairs = zip(weights(Path(source), 4), weights(Path(converted), 4), strict=True)
+    shapes = []
+    for wanted, found in pairs:
+        np.testing.assert_array_equal(wanted, found)
+        assert found.sharding == wanted.sharding
+        shapes.append(list(found.addressable_shards[0].data.shape))
+    return shapes
+
+
+def test_four_devices_with_heads_that_do_not_divide(source: Path, converted: Path) -> None:
+    shapes = call_with_devices(4, __name__, "compare_on_four_devices", str(source), str(converted))
+    assert [48, 1, 4, 8] in shapes  # one of four places for two kv heads: two queries, key and value
+
+
+def test_a_conversion_that_was_cut_short_goes_on(source: Path, converted: Path, tmp_path: Path, monkeypatch) -> None:
+    save, saved = orbax_weights._save, []
+
+    def save_two(target: Path, arrays: dict) -> None:
+        if len(saved) == 2:
+            raise OSError("no space left on device")
+        saved.append(target.name)
+        save(target, arrays)
+
+    monkeypatch.setattr(orbax_weights, "_save", save_two)
+    with pytest.raises(OSError, match="no space"):
+        convert(source, tmp_path)
+    with pytest.raises(CheckpointError, match=r"its conversion was cut short.*run `palladio convert` again"):
+        weights(tmp_path)
+    monkeypatch.setattr(
+        orbax_weights, "_save", lambda target, arrays: saved.append(target.name) or save(target, arrays)
+    )
+    convert(source, tmp_path)
+    assert len(saved) == len(set(saved)) == 5  # none twice
+    for wanted, found in zip(weights(converted), weights(tmp_path), strict=True):
+        np.testing.assert_array_equal(wanted, found)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_damage_is_found_before_anything_is_served(source: Path, tmp_path: Path, damage: str) -> None:
+    convert(source, tmp_path)
+    largest = max((tmp_path / "parameters").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    content = bytearray(largest.read_bytes())
+    if damage == "gone":
+        largest.unlink()
+    elif damage == "cut":
+        largest.write_bytes(content[:-1])
+    else:
+        content[len(content) // 2] ^= 1
+        largest.write_bytes(content)
+    words = {"cut": "was cut short or replaced", "changed": "is damaged", "gone": "is missing"}[damage]
+    with pytest.raises(CheckpointError, match=words) as error:
+        weights(tmp_path)
+    assert str(largest) in str(error.value)
+
+
+def test_another_model_and_another_format(converted: Path, source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 96}))
+    with pytest.raises(CheckpointError, match=r"does not hold what its config.json asks for: .*mlp"):
+        weights(tmp_path)
+    manifest = json.loads((tmp_path / "palladio_checkpoint.json").read_text())
+    (tmp_path / "palladio_checkpoint.json").write_text(json.dumps(manifest | {"format": 99}))
+    with pytest.raises(CheckpointError, match="has format 99; this version reads 1"):
+        weights(tmp_path)
+    with pytest.raises(CheckpointError, match="cut short, or it is none"):
+        weights(source, load_format="orbax")
