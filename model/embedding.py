@@ -11,9 +11,7 @@ class TokenTable(Module):
     """[V, D], as checkpoints store both the embedding and the output head, so that either can serve as the other."""
 
     def __init__(self, context: Context, vocab_size: int, hidden_size: int) -> None:
-        self.table = context.param(
-            (vocab_size, hidden_size), ("vocab", None), Initializer("uniform", hidden_size**-0.5)
-        )
+        self.table = context.param((vocab_size, hidden_size), ("vocab", None), Initializer("uniform", fan_in=1))
 
     def embed(self, token_ids: jax.Array) -> jax.Array:
         """i32[T] → [T, D]"""

@@ -15,7 +15,7 @@ class Linear(Module):
 
     def __init__(self, context: Context, shape: tuple[int, ...], axes: tuple[str | None, ...], *, bias: bool) -> None:
         """`shape` and `axes` are the kernel's, the input dimension first."""
-        self.kernel = context.param(shape, axes, Initializer("uniform", shape[0] ** -0.5))
+        self.kernel = context.param(shape, axes, Initializer("uniform"))
         self.bias = context.param(shape[1:], axes[1:], Initializer("zeros")) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -15,15 +15,19 @@ class Module(nnx.Module):  # type: ignore[misc]  # flax is not followed by the t
 
 @dataclasses.dataclass(frozen=True)
 class Initializer:
-    """Initial values of a parameter: all ones, all zeros, or uniform with a standard deviation."""
+    """Initial values of a parameter: all ones, all zeros, or uniform.
+
+    Attributes:
+        fan_in: of uniform values, the dimension that is summed over: their standard deviation is its size ** -0.5.
+    """
 
     kind: Literal["ones", "zeros", "uniform"]
-    std: float = 0.0
+    fan_in: int = 0
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         """An array of `shape`; only "uniform" uses the key."""
         if self.kind == "uniform":
-            bound = self.std * 3**0.5
+            bound = (3 / shape[self.fan_in]) ** 0.5
             return jax.random.uniform(key, shape, jnp.float32, -bound, bound).astype(dtype)
         return jnp.full(shape, 1 if self.kind == "ones" else 0, dtype)
 

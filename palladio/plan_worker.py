@@ -24,7 +24,7 @@ from palladio.runtime.kernel_choice import choose_kernels
 from palladio.runtime.logs import configure_logging
 from palladio.runtime.memory import MemoryPlan
 
-_CONTEXT = 2048  # tokens that a request has in the cache, in the figures of many requests
+_CONTEXT = 2048  # tokens that a request has in the cache, in the figures, if it may have so many
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,13 +54,18 @@ class Answer:
     compiled: CompiledPlan | None
 
     @property
+    def context(self) -> int:
+        """Tokens of each request in the figures."""
+        return min(_CONTEXT, self.deployment.limits.context_length)
+
+    @property
     def full_batch(self) -> int:
-        """Requests of _CONTEXT tokens that run at once."""
-        return max(1, min(self.deployment.limits.max_running, self.memory.num_tokens // _CONTEXT))
+        """Such requests that run at once."""
+        return max(1, min(self.deployment.limits.max_running, self.memory.num_tokens // self.context))
 
 
 def main() -> int:
-    """Returns the exit code: 0, 2 for a wrong flag, 3 if the model fits on none."""
+    """Returns the exit code: 0, 2 for a wrong flag or a model that does not fit."""
     configure_logging("warning")
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=PlanRequest)
     try:
@@ -79,20 +84,26 @@ def _read_model(config: EngineConfig) -> ModelConfig:
     path, overrides = Path(config.source.model_path), overrides_of(config.source.json_model_override_args)
     if path.is_file():
         try:
-            return ModelConfig.from_hf({**msgspec.json.decode(path.read_bytes(), type=dict), **overrides})
+            model = ModelConfig.from_hf({**msgspec.json.decode(path.read_bytes(), type=dict), **overrides})
         except msgspec.DecodeError as error:
             raise ConfigError(f"{path} is not a JSON object: {error}") from error
-    return ModelConfig.from_hf(*read_model_dir(path, overrides))
+    else:
+        model = ModelConfig.from_hf(*read_model_dir(path, overrides))
+    return dataclasses.replace(model, has_head=False) if config.source.is_embedding else model
 
 
-def _answer(request: PlanRequest, model: ModelConfig, place: Slice) -> Answer:
+def _deployment(request: PlanRequest, model: ModelConfig, place: Slice) -> tuple[EngineConfig, Deployment]:
     shards = request.tp_size or place.num_devices
     if shards > place.num_devices:
         raise ConfigError(f"--tp-size {shards} needs as many devices; {place.name} has {place.num_devices}")
     config = dataclasses.replace(
         request.config, execution=dataclasses.replace(request.config.execution, tp_size=shards)
     )
-    deployment = Deployment.of(config, model, place)
+    return config, Deployment.of(config, model, place)
+
+
+def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) -> Answer:
+    model, place, shards = deployment.model, deployment.place, deployment.num_shards
     if not request.compile:
         return Answer(deployment, deployment.plan(config, deployment.estimated_workspace()), None)
     mesh = compile_only_mesh(place, shards)
@@ -105,10 +116,11 @@ def _answer(request: PlanRequest, model: ModelConfig, place: Slice) -> Answer:
 
 def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     assert request.topology is not None
-    answer = _answer(request, model, find_slice(request.topology))
+    answer = _answer(request, *_deployment(request, model, find_slice(request.topology)))
     one, compiled = answer.deployment, answer.compiled
     place, roofline = one.place, Roofline(one)
-    name = Path(request.config.source.model_path).name
+    path = Path(request.config.source.model_path).absolute()
+    name = path.parent.name if path.is_file() else path.name
     yield (
         f"{name} ({one.num_parameters / 1e9:.2f} billion parameters, {jax.numpy.dtype(one.dtypes.model).name}) on "
         f"{place.name}: {one.num_shards} of {place.num_devices} devices ({place.chip.label}), {place.num_hosts} host(s)"
@@ -123,18 +135,22 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         share = estimate / compiled.workspace
         yield f"  the estimate of the workspace was {estimate / 2**30:.2f} GiB, {share:.2f} of what the compiler says"
     yield "At most, by bandwidth and matrix units:"
-    yield f"  1 request: {roofline.decode_rate(1, _CONTEXT):,.0f} tokens/s"
-    many = answer.full_batch
-    yield f"  {many} requests of {_CONTEXT:,} tokens: {roofline.decode_rate(many, _CONTEXT):,.0f} tokens/s"
+    if one.model.has_head:
+        many, context = answer.full_batch, answer.context
+        yield f"  1 request: {roofline.decode_rate(1, context):,.0f} tokens/s"
+        yield f"  {many} requests of {context:,} tokens: {roofline.decode_rate(many, context):,.0f} tokens/s"
     yield f"  prompts: {roofline.prefill_rate():,.0f} tokens/s"
     yield "Launch:"
-    yield f"  palladio serve {_command(request, one)}"
+    if place.num_hosts > 1:
+        yield f"  {place.name} has {place.num_hosts} hosts, and Palladio serves one"
+    else:
+        yield f"  palladio serve {_command(request, one)}"
 
 
 def _command(request: PlanRequest, one: Deployment) -> str:
     path = request.config.source.model_path
     folder = str(Path(path).parent) if Path(path).is_file() else path  # a config.json alone cannot be served
-    words = [folder if word == path else word for word in request.words]
+    words = [word.removesuffix(path) + folder if word.endswith(path) else word for word in request.words]
     if request.tp_size is None and one.num_shards > 1:
         words += ["--tp-size", str(one.num_shards)]
     return shlex.join(words)
@@ -145,23 +161,29 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         f"{'topology':<10} {'tp':>3} {'weights':>10} {'KV tokens':>12} {'1 request':>12} {'full batch':>23} "
         f"{'prompts':>12}"
     )
+    fits = False
     for place in SLICES.values():
-        if place.num_hosts > 1:
+        if place.num_hosts > 1 or (request.tp_size or 0) > place.num_devices:
             continue
+        config, one = _deployment(request, model, place)
         try:
-            answer = _answer(request, model, place)
+            answer = _answer(request, config, one)
         except ConfigError as error:
-            if request.tp_size is not None and request.tp_size > place.num_devices:
-                continue
-            yield f"{place.name:<10} {place.num_devices:>3} {error}"
+            yield f"{place.name:<10} {one.num_shards:>3} {error}"
             continue
-        one, roofline, many = answer.deployment, Roofline(answer.deployment), answer.full_batch
+        fits, roofline, many = True, Roofline(answer.deployment), answer.full_batch
+        decode = (
+            f"{roofline.decode_rate(1, answer.context):>8,.0f} t/s "
+            f"{roofline.decode_rate(many, answer.context):>13,.0f} t/s ×{many:<4}"
+        )
         yield (
             f"{place.name:<10} {one.num_shards:>3} {one.weight_bytes / 2**30:>6.2f} GiB "
-            f"{answer.memory.num_tokens:>12,} {roofline.decode_rate(1, _CONTEXT):>8,.0f} t/s "
-            f"{roofline.decode_rate(many, _CONTEXT):>13,.0f} t/s ×{many:<4} {roofline.prefill_rate():>8,.0f} t/s"
+            f"{answer.memory.num_tokens:>12,} {decode if model.has_head else '':>36} "
+            f"{roofline.prefill_rate():>8,.0f} t/s"
         )
-    yield f"Weights are of one device; requests have {_CONTEXT:,} tokens. --topology NAME tells more of one."
+    yield f"Weights are of one device; requests have {_CONTEXT:,} tokens at most. --topology NAME tells more of one."
+    if not fits:
+        raise ConfigError(f"{request.config.source.model_path} fits on none of them with these flags")
 
 
 if __name__ == "__main__":

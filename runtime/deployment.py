@@ -37,7 +37,7 @@ class Deployment:
         model: as published. layout: over the devices.
         limits, buckets, dtypes: as the engine would settle on.
         shape: of the device's state. structure, weights: abstract.
-        num_parameters: of the published model.
+        num_parameters: of the published model. num_table_parameters: of them, rows of each table of tokens.
     """
 
     place: Slice
@@ -51,6 +51,7 @@ class Deployment:
     structure: ModelStructure
     weights: Weights
     num_parameters: int
+    num_table_parameters: int
 
     @classmethod
     def of(
@@ -100,6 +101,7 @@ class Deployment:
             structure=structure,
             weights=weights,
             num_parameters=sum(math.prod(leaf.shape) for leaf in plain),
+            num_table_parameters=model.vocab_size * model.hidden_size,
         )
 
     def plan(self, config: EngineConfig, workspace: int) -> MemoryPlan:
@@ -143,19 +145,19 @@ class Deployment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Roofline:
-    """The most that a slice can do with a model, if sums over devices wait for nothing and nothing waits for them.
-    Attention's own operations and the sampler are left out."""
+    """The most that a slice can do with a model, if nothing runs beside the sums over devices. Attention's own
+    operations and the sampler are left out."""
 
     deployment: Deployment
 
     def decode_seconds(self, num_requests: int, context: int) -> float:
         """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice."""
         one, chip = self.deployment, self.deployment.place.chip
-        tables = 1 if one.model.tie_word_embeddings or not one.model.has_head else 2
         table = one.layout.config.vocab_size * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
-        read = one.weight_bytes - (tables - 1) * table / one.num_shards  # of the input's table, hardly anything
-        read += num_requests * context * one.bytes_per_token
-        operations = 2 * one.num_parameters * num_requests / one.num_shards
+        unread = table if self._num_tables == 2 else 0  # of the input's table, a few rows
+        read = one.weight_bytes - unread / one.num_shards + num_requests * context * one.bytes_per_token
+        multiplied = one.num_parameters - (self._num_tables - 1) * one.num_table_parameters
+        operations = 2 * multiplied * num_requests / one.num_shards
         return max(read / chip.bandwidth, operations / chip.flops) + self._sums(num_requests)
 
     def decode_rate(self, num_requests: int, context: int) -> float:
@@ -163,11 +165,20 @@ class Roofline:
         return num_requests / self.decode_seconds(num_requests, context)
 
     def prefill_rate(self) -> float:
-        """Prompt tokens per second."""
+        """Prompt tokens per second; only the last of a prompt needs logits."""
         one = self.deployment
-        tokens = one.limits.max_step_tokens
-        compute = 2 * one.num_parameters * tokens / one.num_shards / one.place.chip.flops
+        tokens, multiplied = (
+            one.limits.max_step_tokens,
+            one.num_parameters - self._num_tables * one.num_table_parameters,
+        )
+        compute = 2 * multiplied * tokens / one.num_shards / one.place.chip.flops
         return tokens / (compute + self._sums(tokens))
+
+    @property
+    def _num_tables(self) -> int:
+        """Of the input and of the output, which may be one."""
+        model = self.deployment.model
+        return 2 if model.has_head and not model.tie_word_embeddings else 1
 
     def _sums(self, num_tokens: int) -> float:
         """Seconds of the all-reduces: each device sends and gets (n - 1) / n of an array twice."""

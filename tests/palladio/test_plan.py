@@ -66,9 +66,10 @@ def test_rates_are_those_of_bandwidth_and_matrix_units() -> None:
     chip, table = CHIPS["h200"], 128256 * 4096 * 2
     step = Roofline(one).decode_seconds(1, 1000)
     assert step == pytest.approx((PARAMETERS * 2 - table + 1000 * one.bytes_per_token) / chip.bandwidth)
-    assert Roofline(one).prefill_rate() == pytest.approx(chip.flops / (2 * PARAMETERS))
+    tokens = 128256 * 4096
+    assert Roofline(one).prefill_rate() == pytest.approx(chip.flops / (2 * (PARAMETERS - 2 * tokens)))
     wide = Roofline(deployment("h200-1", 1, max_running_requests=4096)).decode_seconds(4096, 1)
-    assert wide == pytest.approx(2 * PARAMETERS * 4096 / chip.flops)
+    assert wide == pytest.approx(2 * (PARAMETERS - tokens) * 4096 / chip.flops)
     four = Roofline(deployment("v6e-4", 4))
     sums = 65 * 2 * 3 / 4 * 4096 * 2 / CHIPS["v6e"].link
     assert four.decode_seconds(1, 0) > sums
@@ -107,6 +108,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "vocabulary: 128256 rows padded to 129024" in one.stdout
     launch = one.stdout.splitlines()[-1]
     assert launch == f"  palladio serve --model {tmp_path} --context-length 4096 --tp-size 8"
+    hosts = run(tmp_path, f"--model-path={tmp_path}/config.json", "--topology", "v6e-16")
+    assert hosts.stdout.splitlines()[-1] == "  v6e-16 has 4 hosts, and Palladio serves one"
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["--topology"], "error: --topology needs a name, such as v6e-8\n"),
         (["--topology", "v6e-8", "--tp-size", "16"], "error: --tp-size 16 needs as many devices; v6e-8 has 8\n"),
         (["--no-such-flag"], "error: unknown flag --no-such-flag"),
+        (["--context-length", "100000"], "error: --context-length 100000 is over the model's max_position_embeddings"),
     ],
 )
 def test_wrong_flags(tmp_path: Path, words: list[str], message: str) -> None:
