@@ -113,10 +113,11 @@ def test_block_sizes_suit_the_kernel(kind, heads, page_size):
 
 def test_sizes_of_a_sweep_are_read(monkeypatch):
     shape = AttentionShape(32, 8, 128, 16, 64, 8, jnp.bfloat16, jnp.bfloat16)
-    swept = {"chunk h128": {"rows": 256, "keys": 1024, "row_chunk": 128, "key_chunk": 256}}
+    swept = {"chunk h128": {"rows": 256, "keys": 1024, "row_chunk": 128, "heads": 4}}
     monkeypatch.setattr(tpu_config, "_table", lambda kind: swept if kind == "v6e" else {})
     blocks = tpu_config.chunk_blocks(shape, Target("tpu", "v6e"))
-    assert (blocks.queries, blocks.keys, blocks.row_chunk, blocks.key_chunk) == (64, 1024, 128, 256)
+    assert (blocks.queries, blocks.keys, blocks.row_chunk, blocks.heads) == (64, 1024, 128, 4)
+    assert tpu_config.chunk_blocks(shape, Target("tpu", "v6e"), {"keys": 512}).keys == 512
     assert tpu_config.chunk_blocks(shape, Target("tpu", "v5e")).queries == 128
 
 
@@ -125,4 +126,4 @@ def test_the_files_of_sweeps_name_chips_and_sizes():
         assert file.parent.name in tpu_config.VMEM
         for name, sizes in json.loads(file.read_text()).items():
             assert re.fullmatch(r"(decode|chunk) h(64|128|256)", name)
-            assert set(sizes) <= {"rows", "keys", "row_chunk", "key_chunk"}
+            assert set(sizes) <= {"rows", "keys", "row_chunk", "key_chunk", "heads", "ones"}
