@@ -101,6 +101,21 @@ def _attend(
     return out[..., first : first + H].transpose(0, 3, 1, 2, 4).reshape(NB, queries, N, H)
 
 
+def _cost(sizes: KernelSizes, q: jax.Array, kv_pages: jax.Array, table_width: int) -> pl.CostEstimate:
+    """For the compiler, which cannot look into a kernel: every block in use, by requests of half the longest length."""
+    NB, K, R, lanes = q.shape
+    keys = table_width * sizes.page // 2
+    if sizes.window is not None:
+        keys = min(keys, sizes.window + sizes.queries)
+    scores = NB * K * R * keys
+    row_bytes = K * kv_pages.shape[-1] * kv_pages.dtype.itemsize
+    return pl.CostEstimate(
+        flops=4 * scores * lanes,
+        bytes_accessed=NB * keys * row_bytes + 2 * q.size * q.dtype.itemsize,
+        transcendentals=scores,
+    )
+
+
 def _call(
     sizes: KernelSizes,
     blocks: TpuBlocks,
@@ -150,6 +165,7 @@ def _call(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=blocks.vmem, disable_bounds_checks=True
         ),
+        cost_estimate=_cost(sizes, q, kv_pages, table.shape[2]),
         interpret=interpret_mode(options.target),
         name=f"paged_attention_{'decode' if sizes.queries == 1 else 'chunk'}_{R}x{sizes.keys}",
     )
