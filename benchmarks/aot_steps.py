@@ -47,6 +47,17 @@ from palladio.runtime.step_programs import StaticModel, StepPrograms
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2.5-0.5b": HALF_BILLION,
+    "qwen3-0.6b": HALF_BILLION
+    | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
     "llama-3.1-8b": LLAMA_8B,
 }
 DTYPE = jnp.bfloat16

@@ -225,11 +225,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for changes in ({}, *(SWEEP[kind] if args.command == "sweep" else ())):
                     rows.append(measure(chip, kind, head_size, args.kv_dtype, changes))
                     print({key: value for key, value in rows[-1].items() if key != "units"}, flush=True)
+                    if args.json:  # after each row: what was compiled is kept if the rest is not
+                        report = {
+                            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                            "command": " ".join(sys.argv),
+                            "rows": rows,
+                        }
+                        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         if args.write:
             write_tuned(chip, [row for row in rows if row["chip"] == chip])
-    if args.json:
-        report = {"date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": " ".join(sys.argv), "rows": rows}
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 1 if any("error" in row for row in rows) else 0
 
 
