@@ -27,7 +27,7 @@ import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
 from aot_targets import TARGETS, Compiled, Target
-from checkpoints import HALF_BILLION
+from checkpoints import HALF_BILLION, LLAMA_8B
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
@@ -48,31 +48,18 @@ from palladio.runtime.step_programs import StaticModel, StepPrograms
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2.5-0.5b": HALF_BILLION,
-    "llama-3.1-8b": {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": 128256,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
+    "qwen3-0.6b": HALF_BILLION
+    | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
         "num_key_value_heads": 8,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
-        "max_position_embeddings": 131072,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "bos_token_id": 128000,
-        "eos_token_id": [128001, 128008, 128009],
+        "head_dim": 128,
     },
+    "llama-3.1-8b": LLAMA_8B,
 }
 DTYPE = jnp.bfloat16
 DEFAULTS = PlatformDefaults.of("tpu")

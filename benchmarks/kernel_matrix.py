@@ -159,14 +159,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds = f"{row['compile_seconds']:6.1f} s {row['temp_bytes'] / 2**20:6.1f} MiB" if not row["wrong"] else ""
         print(f"{row['chip']:<4} {row['layer']:<72} {seconds} {'; '.join(row['wrong']) or 'ok'}", flush=True)
         rows.append(row)
-    if args.json:
         report = {
             "command": " ".join(["python benchmarks/kernel_matrix.py", *(argv or sys.argv[1:])]),
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "jax": jax.__version__,
             "rows": rows,
         }
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        if args.json:  # after each row: what was compiled is kept if the rest is not
+            args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 1 if any(row["wrong"] for row in rows) else 0
 
 

@@ -1,12 +1,12 @@
 """Reads a TPU kernel's final schedule, without a TPU: cycles and units of its inner loop over blocks of keys.
 
     pip install 'jax[tpu]'
-    python benchmarks/tpu_schedule.py --chip v6e                          # both kernels, sizes as the engine picks them
-    python benchmarks/tpu_schedule.py --chip v6e --sweep                  # other sizes too, best first
+    python benchmarks/tpu_schedule.py table --chip v5e v6e 7x             # both kernels, sizes as the engine picks them
+    python benchmarks/tpu_schedule.py sweep --chip v6e --write            # other sizes too; the best go to tuned/
 
 libtpu writes the schedule of what it compiles: one line a bundle of instructions, and how many slots of each unit it
-uses. A bundle takes a cycle, so the bundles of the inner loop are its time without waiting for memory. Loops that
-depend on data (pages to copy) count once.
+uses. A bundle takes a cycle, so the bundles of the inner loop are its time without waiting for memory. Loops over pages
+to copy depend on data and are left out; loops over kv heads and rows are counted as often as they run.
 """
 
 import argparse
@@ -35,10 +35,13 @@ RPA_V3 = {
     ("v6e", "prefill"): 7612,
     ("7x", "prefill"): 6984,
 }
-SWEEP = {  # rows, keys, row_chunk, key_chunk
-    "decode": [(8, 256, 8, 256), (8, 1024, 8, 1024)],
-    "prefill": [(512, 512, 256, 512), (512, 512, 128, 512), (512, 512, 256, 256), (512, 512, 512, 256)],
+TUNED = Path(__file__).resolve().parents[1] / "pallas_kernels" / "tuned"
+# What a sweep tries beside the engine's own choice. ones: see TpuBlocks.multiplies_ones.
+SWEEP: dict[str, list[dict[str, int]]] = {
+    "decode": [{"keys": 256}, {"keys": 1024}],
+    "prefill": [{"heads": 4}, {"rows": 256}, {"keys": 256}],
 }
+NUM_HEADS, NUM_KV_HEADS, PAGE = 32, 8, 64
 _BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?:(LH|LB|LE|PB|PF|CT)\s*)?:\s*((?:>\s*)*)\{")
 
 
@@ -72,14 +75,42 @@ def read_schedule(folder: Path, kernel: str) -> list[Segment]:
     return segments
 
 
-def inner_blocks(segments: Sequence[Segment]) -> list[Segment]:
-    """The two that multiply most: a block of keys without and with a mask, in the order of their size."""
-    multiplying = sorted((s for s in segments if s.units["MXU"]), key=lambda s: s.units["MXU"], reverse=True)
-    return sorted(multiplying[:2], key=lambda s: s.bundles)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Blocks:
+    """Sizes of a compiled kernel.
+
+    Attributes: rows: of one kv head. keys: a block. heads: at once; 0: all (decode). limit_rows: of a step of the loop
+    that writes limits.
+    """
+
+    rows: int
+    keys: int
+    heads: int
+    limit_rows: int
+    ones: bool
 
 
-def child(chip: str, kind: str, rows: int, keys: int, row_chunk: int, key_chunk: int) -> None:
-    """Compiles one kernel in this process, which dumps its schedule."""
+def inner_blocks(segments: Sequence[Segment], blocks: Blocks) -> tuple[Segment, Segment]:
+    """A block of keys of all heads without and with a mask: the two segments that multiply most, as often as they run,
+    and with a mask the loop before it that writes the limits."""
+    order = sorted(range(len(segments)), key=lambda i: segments[i].units["MXU"], reverse=True)
+    plain, masked = sorted(order[:2])
+    turns = NUM_KV_HEADS // blocks.heads if blocks.heads else 1
+    pair = [_times(segments[i], turns) for i in (plain, masked)]
+    between = [s for s in segments[plain + 1 : masked] if s.units["VSTORE"] >= 16 and not s.units["VLOAD"]]
+    if blocks.heads and between:
+        limits = _times(max(between, key=lambda s: s.units["VSTORE"]), blocks.rows // blocks.limit_rows)
+        units = {unit: pair[1].units[unit] + limits.units[unit] for unit in UNITS}
+        pair[1] = Segment(pair[1].depth, pair[1].bundles + limits.bundles, units)
+    return pair[0], pair[1]
+
+
+def _times(segment: Segment, count: int) -> Segment:
+    return Segment(segment.depth, segment.bundles * count, {unit: n * count for unit, n in segment.units.items()})
+
+
+def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str, int], report: str) -> None:
+    """Compiles one kernel in this process, which dumps its schedule; writes its sizes to `report`."""
     import aot_targets
     import jax
     import jax.numpy as jnp
@@ -87,8 +118,10 @@ def child(chip: str, kind: str, rows: int, keys: int, row_chunk: int, key_chunk:
     from kernel_matrix import CHIPS
 
     from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, tpu, tpu_config
+    from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
     from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
     from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
+    from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import limit_rows
     from palladio.pallas_kernels.target import Target
 
     mesh = aot_targets.Target("tpu", CHIPS[chip], 0).mesh()
@@ -98,10 +131,12 @@ def child(chip: str, kind: str, rows: int, keys: int, row_chunk: int, key_chunk:
     def array(*sizes: int, dtype: Any = jnp.int32) -> Any:
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=whole)
 
-    B, N, K, H, S = 64, 32, 8, 128, 64
-    queries = 1 if kind == "decode" else rows // (N // K)
+    B, N, K, H, S = 64, NUM_HEADS, NUM_KV_HEADS, head_size, PAGE
+    shape = AttentionShape(N, K, H, S, 128, B, jnp.bfloat16, jnp.dtype(kv_dtype))
+    sizes_of = tpu_config.decode_blocks if kind == "decode" else tpu_config.chunk_blocks
+    blocks = sizes_of(shape, target, changes)
+    queries = blocks.queries
     NB = B if kind == "decode" else 16
-    blocks = tpu_config.TpuBlocks(queries, keys, tpu_config.VMEM[chip] * 8 // 10, row_chunk, key_chunk)
     metadata = AttentionMetadata(array(B + 1), array(B), array(B, 128), array(), array(), "decode")
     plan = BlockPlan(*(array(NB) for _ in range(4)), array(1), array(NB * queries), queries)
 
@@ -110,80 +145,100 @@ def child(chip: str, kind: str, rows: int, keys: int, row_chunk: int, key_chunk:
 
     args = (
         array(NB, queries, N, H, dtype=jnp.bfloat16),
-        array(*kv_page_shape(2048, K, S, H), dtype=jnp.bfloat16),
+        array(*kv_page_shape(2048, K, S, H), dtype=jnp.dtype(kv_dtype)),
         metadata,
         plan,
     )
-    aot_targets.compile_for(mesh, jax.jit(call), args)
+    program = aot_targets.compile_for(mesh, jax.jit(call), args)
+    sizes = {"rows": 8 if kind == "decode" else queries * (N // K), "keys": blocks.keys, "ones": blocks.multiplies_ones}
+    sizes |= {"heads": 0 if kind == "decode" else blocks.heads, "limit_rows": limit_rows(queries)}
+    Path(report).write_text(json.dumps({"sizes": sizes, "compile_cpu_seconds": program.compile_cpu_seconds}))
 
 
-def measure(chip: str, kind: str, rows: int, keys: int, row_chunk: int, key_chunk: int) -> dict[str, Any]:
+def measure(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str, int]) -> dict[str, Any]:
     """One row of the table: bundles of a block of keys without and with a mask, and what they use."""
+    row: dict[str, Any] = {"chip": chip, "kind": kind, "head_size": head_size, "kv_dtype": kv_dtype, "changes": changes}
     with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
         flags = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
-        command = [
-            sys.executable,
-            __file__,
-            "--chip",
-            chip,
-            "--child",
-            kind,
-            *map(str, (rows, keys, row_chunk, key_chunk)),
-        ]
+        given = [chip, kind, str(head_size), kv_dtype, json.dumps(changes), str(report)]
         environment = os.environ | {"LIBTPU_INIT_ARGS": flags}
+        command = [sys.executable, __file__, "child", *given]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            return {"chip": chip, "kind": kind, "rows": rows, "keys": keys, "error": done.stderr.strip()[-300:]}
-        unmasked, masked = inner_blocks(read_schedule(Path(folder), "paged_attention"))
-    microseconds = unmasked.bundles / CLOCK_GHZ[chip] / 1000
-    copied = keys * 8 * 256 * 2
-    return {
-        "chip": chip,
-        "kind": kind,
-        "rows": rows,
-        "keys": keys,
-        "row_chunk": row_chunk,
-        "key_chunk": key_chunk,
-        "unmasked_bundles": unmasked.bundles,
+            return row | {"error": done.stderr.strip()[-300:]}
+        compiled = json.loads(report.read_text())
+        blocks = Blocks(**compiled["sizes"])
+        plain, masked = inner_blocks(read_schedule(Path(folder), "paged_attention"), blocks)
+    from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
+
+    itemsize = 2 if kv_dtype == "bfloat16" else 1
+    copied = blocks.keys * NUM_KV_HEADS * 2 * padded_head_size(head_size) * itemsize
+    compute, copy = plain.bundles / CLOCK_GHZ[chip] / 1000, copied / BANDWIDTH_GBS[chip] / 1000
+    work = blocks.keys * (blocks.rows if kind == "prefill" else 1)
+    row |= dataclasses.asdict(blocks) | {
+        "unmasked_bundles": plain.bundles,
         "masked_bundles": masked.bundles,
-        "spills": unmasked.units["SPILL"] + masked.units["SPILL"],
-        "units": unmasked.units,
-        "compute_us": microseconds,
-        "copy_us": copied / BANDWIDTH_GBS[chip] / 1000,
-        "ratio_to_rpa_v3": RPA_V3.get((chip, kind), 0)
-        * (rows * keys if kind == "prefill" else keys)
-        / (512 * 512 if kind == "prefill" else 512)
-        / max(unmasked.bundles, masked.bundles),
+        "bundles_per_unit": max(plain.bundles, masked.bundles) / work,
+        "spills": plain.units["SPILL"] + masked.units["SPILL"],
+        "units": plain.units,
+        "copied_bytes": copied,
+        "compute_us": compute,
+        "copy_us": copy,
+        "compute_per_copy": compute / copy,
+        "compile_cpu_seconds": compiled["compile_cpu_seconds"],
     }
+    if (chip, kind) in RPA_V3 and (head_size, kv_dtype) == (128, "bfloat16"):
+        scale = work / (512 * 512 if kind == "prefill" else 512)
+        peers = RPA_V3[chip, kind] * scale
+        row |= {"ratio_to_rpa_v3": peers / plain.bundles, "ratio_to_rpa_v3_masked": peers / masked.bundles}
+    return row
+
+
+def write_tuned(chip: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Of each kernel and head size, what has to change for the fewest bundles for the same work."""
+    file = TUNED / chip / "ragged_paged_attention.json"
+    table = json.loads(file.read_text()) if file.is_file() else {}
+    for kind, size in {(row["kind"], row["head_size"]) for row in rows}:
+        mine = [row for row in rows if (row["kind"], row["head_size"]) == (kind, size) and "error" not in row]
+        if mine:
+            name = f"{'decode' if kind == 'decode' else 'chunk'} h{64 if size <= 64 else -(-size // 128) * 128}"
+            table[name] = min(mine, key=lambda row: row["bundles_per_unit"])["changes"]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(table, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=("table", "sweep"))
     parser.add_argument("--chip", choices=CLOCK_GHZ, nargs="+", required=True)
     parser.add_argument("--kind", choices=("decode", "prefill"), nargs="+", default=("decode", "prefill"))
-    parser.add_argument("--sweep", action="store_true", help="several sizes")
+    parser.add_argument("--head-size", type=int, nargs="+", default=(128,))
+    parser.add_argument("--kv-dtype", default="bfloat16")
+    parser.add_argument("--write", action="store_true", help="of a sweep: the best sizes go to pallas_kernels/tuned")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.child:
-        child(args.chip[0], args.child[0], *map(int, args.child[1:]))
-        return 0
-    rows = []
+    rows: list[dict[str, Any]] = []
     for chip in args.chip:
         for kind in args.kind:
-            sizes = [(512, 512, 512, 512)]
-            if args.sweep:
-                sizes += SWEEP[kind]
-            for size in sizes:
-                rows.append(measure(chip, kind, *size))
-                print(
-                    {key: value for key, value in rows[-1].items() if key != "units"}, rows[-1].get("units"), flush=True
-                )
-    if args.json:
-        report = {"date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": " ".join(sys.argv), "rows": rows}
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return 0
+            for head_size in args.head_size:
+                for changes in ({}, *(SWEEP[kind] if args.command == "sweep" else ())):
+                    rows.append(measure(chip, kind, head_size, args.kv_dtype, changes))
+                    print({key: value for key, value in rows[-1].items() if key != "units"}, flush=True)
+                    if args.json:  # after each row: what was compiled is kept if the rest is not
+                        report = {
+                            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                            "command": " ".join(sys.argv),
+                            "rows": rows,
+                        }
+                        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        if args.write:
+            write_tuned(chip, [row for row in rows if row["chip"] == chip])
+    return 1 if any("error" in row for row in rows) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["child"]:
+        child(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5], json.loads(sys.argv[6]), sys.argv[7])
+    else:
+        sys.exit(main())

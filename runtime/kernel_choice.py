@@ -65,11 +65,12 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
         return jax.ShapeDtypeStruct((T, heads, H), shape.dtype)
 
     pages = jax.ShapeDtypeStruct(kv_page_shape(2, K, shape.page_size, H), shape.cache.dtype)
-    metadata = AttentionMetadata(ints(B + 1), ints(B), ints(B, shape.pages_per_request), ints(), ints(), "decode")  # type: ignore[arg-type]
+    rest = (ints(B + 1), ints(B), ints(B, shape.pages_per_request), ints(), ints())
     attend = functools.partial(ragged_paged_attention, scale=1.0, backend=kernels.attention, target=kernels.target)
     write = functools.partial(kv_cache_update, backend=kernels.cache_update, target=kernels.target)
     try:
-        jax.eval_shape(attend, rows(N), pages, metadata)
+        for kind in ("decode", "prefill"):  # kernels of their own, with block sizes of their own
+            jax.eval_shape(attend, rows(N), pages, AttentionMetadata(*rest, kind))  # type: ignore[arg-type]
         jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(ints(T), ints(T), one_each=True))  # type: ignore[arg-type]
     except NotImplementedError as error:
         return str(error)

@@ -56,6 +56,12 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
         source = pl.BlockSpec((pl.Element(K), pl.Element(chunk), pl.Element(W)), begin)
     place = pl.BlockSpec((1, K, piece, W), lambda i, page, row, *_: (page[i], 0, lax.div(row[i], piece), 0))
     scalars = (runs.page, runs.row, runs.token, runs.count, runs.num_runs)
+    moved = runs.page.shape[0] * K * W  # of every row of the runs' pieces
+    cost = pl.CostEstimate(
+        flops=2 * moved * piece * chunk,
+        bytes_accessed=moved * (2 * piece * kv_pages.dtype.itemsize + chunk * tokens.dtype.itemsize),
+        transcendentals=0,
+    )
     call = pl.pallas_call(
         functools.partial(_kernel, alignment=chunk if writes.one_each else ALIGNMENT),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -64,6 +70,7 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
         out_shape=jax.ShapeDtypeStruct(kv_pages.shape, kv_pages.dtype),
         input_output_aliases={len(scalars) + 1: 0},
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
+        cost_estimate=cost,
         interpret=interpret_mode(target),
         name=f"kv_cache_update_{piece}",
     )

@@ -12,9 +12,13 @@ from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES, padded_head_size
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
+from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
-from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import LOG2E, KernelSizes, attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
+
+ROWS = 16  # of a native tile of 16 bits
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
@@ -46,9 +50,9 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     return jnp.where(token < metadata.query_start[-1], out, 0)
 
 
-def _chunk(size: int, wanted: int) -> int:
-    """The largest part of `size` up to `wanted` that divides it and is whole rows of lanes, or all of it."""
-    return next((part for part in range(min(wanted, size) // LANES * LANES, 0, -LANES) if size % part == 0), size)
+def _part(size: int, wanted: int, unit: int) -> int:
+    """The largest part of `size` up to `wanted` that divides it and is a multiple of the unit, or all of it."""
+    return next((part for part in range(min(wanted, size) // unit * unit, 0, -unit) if size % part == 0), size)
 
 
 def _attend(
@@ -78,8 +82,10 @@ def _attend(
         window=options.sliding_window,
         soft_cap=options.soft_cap,
         sinks=options.sinks is not None,
-        row_chunk=_chunk(packed.shape[2], blocks.row_chunk),
-        key_chunk=_chunk(blocks.keys, blocks.key_chunk),
+        key_chunk=_part(blocks.keys, blocks.key_chunk, LANES),
+        row_chunk=_part(packed.shape[2], blocks.row_chunk, ROWS),
+        heads=_part(K, blocks.heads, 1),
+        multiplies_ones=blocks.multiplies_ones and queries > 1,
     )
     scores = options.scale * options.k_scale
     scores = scores * LOG2E if options.soft_cap is None else scores / options.soft_cap
@@ -93,6 +99,21 @@ def _attend(
     out = out.reshape(NB, K, G + spare_groups, queries, lanes)[:, :, :G]
     first = 0 if sizes.value_lane else Hp
     return out[..., first : first + H].transpose(0, 3, 1, 2, 4).reshape(NB, queries, N, H)
+
+
+def _cost(sizes: KernelSizes, q: jax.Array, kv_pages: jax.Array, table_width: int) -> pl.CostEstimate:
+    """For the compiler, which cannot look into a kernel: every block in use, by requests of half the longest length."""
+    NB, K, R, lanes = q.shape
+    keys = table_width * sizes.page // 2
+    if sizes.window is not None:
+        keys = min(keys, sizes.window + sizes.queries)
+    scores = NB * K * R * keys
+    row_bytes = K * kv_pages.shape[-1] * kv_pages.dtype.itemsize
+    return pl.CostEstimate(
+        flops=4 * scores * lanes,
+        bytes_accessed=NB * keys * row_bytes + 2 * q.size * q.dtype.itemsize,
+        transcendentals=scores,
+    )
 
 
 def _call(
@@ -137,12 +158,14 @@ def _call(
                 pltpu.VMEM((K, R, LANES), jnp.float32),
                 pltpu.VMEM((K, R, lanes), jnp.float32),
                 pltpu.SMEM((1,), jnp.int32),
+                *(chunk_scratch(R, q.dtype, sizes) if sizes.queries > 1 else ()),
             ],
         ),
         out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=blocks.vmem, disable_bounds_checks=True
         ),
+        cost_estimate=_cost(sizes, q, kv_pages, table.shape[2]),
         interpret=interpret_mode(options.target),
         name=f"paged_attention_{'decode' if sizes.queries == 1 else 'chunk'}_{R}x{sizes.keys}",
     )

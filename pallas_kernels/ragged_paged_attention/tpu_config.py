@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import jax.numpy as jnp
 
@@ -16,6 +18,8 @@ MIB = 2**20
 TUNED = Path(__file__).resolve().parent.parent / "tuned"
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB, "7x": 64 * MIB}
 MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
+WIDE_MATRIX_UNIT = ("v6e", "7x")  # 256 columns: a product with 128 leaves half of them idle
+MAX_ROWS = 16_384  # requests of a step, of which scalar memory holds four numbers each
 ROW_TILE = {1: 32, 2: 16, 4: 8}  # rows of a native tile, by the bytes of an element
 
 
@@ -27,14 +31,18 @@ class TpuBlocks:
         queries: tokens of a request at once.
         keys: of the cache at once: a multiple of the page size.
         vmem: bytes that the kernel may use.
-        row_chunk, key_chunk: rows and keys of one product.
+        key_chunk: keys of one product, for requests of one token.
+        row_chunk, heads: rows of one product, and kv heads that are worked on at once, for chunks of prompts.
+        multiplies_ones: see tpu_tile.KernelSizes.
     """
 
     queries: int
     keys: int
     vmem: int
-    row_chunk: int
     key_chunk: int
+    row_chunk: int
+    heads: int
+    multiplies_ones: bool
 
 
 def chunk_block(shape: AttentionShape, target: Target) -> int:
@@ -42,14 +50,17 @@ def chunk_block(shape: AttentionShape, target: Target) -> int:
     return chunk_blocks(shape, target).queries
 
 
-def decode_blocks(shape: AttentionShape, target: Target) -> TpuBlocks:
-    """Sizes for requests of one token."""
-    return _fit(shape, target, 1, _sizes(target, "decode", shape))
+NO_CHANGES: Mapping[str, int] = MappingProxyType({})
 
 
-def chunk_blocks(shape: AttentionShape, target: Target) -> TpuBlocks:
-    """Sizes for chunks of prompts."""
-    sizes = _sizes(target, "chunk", shape)
+def decode_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, int] = NO_CHANGES) -> TpuBlocks:
+    """Sizes for requests of one token. changes: what a sweep tries in place of the usual."""
+    return _fit(shape, target, 1, _sizes(target, "decode", shape) | dict(changes))
+
+
+def chunk_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, int] = NO_CHANGES) -> TpuBlocks:
+    """Sizes for chunks of prompts. changes: see decode_blocks."""
+    sizes = _sizes(target, "chunk", shape) | dict(changes)
     queries = max(16, sizes["rows"] // shape.group)
     return _fit(shape, target, 1 << (queries.bit_length() - 1), sizes)  # a power of 2, see the kernel
 
@@ -74,6 +85,10 @@ def check(shape: AttentionShape) -> None:
             f"{shape.table_width} pages a request: scalar memory holds the numbers of {MAX_TABLE_WIDTH:,} (a larger "
             f"--page-size or a smaller --context-length)"
         )
+    if shape.num_rows > MAX_ROWS:
+        raise NotImplementedError(
+            f"{shape.num_rows} requests at once: scalar memory holds those of {MAX_ROWS:,} (--max-running-requests)"
+        )
 
 
 def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, int]) -> TpuBlocks:
@@ -94,7 +109,10 @@ def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, i
                 f"{shape.num_kv_heads} kv heads of {shape.head_size} in pages of {shape.page_size}: one block is "
                 f"larger than the vector memory of TPU {target.kind} (a smaller --page-size)"
             )
-    return TpuBlocks(queries, keys, limit, sizes.get("row_chunk", sizes["rows"]), sizes.get("key_chunk", keys))
+    heads = sizes["heads"] if shape.num_kv_heads > 1 else 1
+    # One head's stages overlap with another's, or else with those of its other rows.
+    row_chunk = sizes.get("row_chunk", shape.group * queries // (1 if heads > 1 else 2))
+    return TpuBlocks(queries, keys, limit, sizes.get("key_chunk", keys), row_chunk, heads, bool(sizes["ones"]))
 
 
 def _bytes(shape: AttentionShape, queries: int, keys: int) -> int:
@@ -105,16 +123,20 @@ def _bytes(shape: AttentionShape, queries: int, keys: int) -> int:
     cache = 2 * shape.num_kv_heads * keys * shape.row_width * jnp.dtype(shape.kv_dtype).itemsize
     in_out = 4 * rows * head * itemsize
     state = rows * (2 * LANES + head) * 4
-    scores = 3 * (rows // shape.num_kv_heads) * keys * 4
-    return cache + in_out + state + scores
+    of_head = rows // shape.num_kv_heads
+    if queries == 1:
+        return cache + in_out + state + of_head * keys * 3 * 4
+    # The scratch of tpu_chunk, of at most two turns, and as much again for values in flight.
+    return cache + in_out + state + of_head * (keys * (4 + 2 * 2 * (4 + itemsize)) + 2 * LANES * 4)
 
 
 def _sizes(target: Target, kind: str, shape: AttentionShape) -> dict[str, int]:
-    """Rows (queries times heads) and keys at once: as a sweep found for this kind of device, or what suits most."""
+    """Rows (queries times heads), keys and so on: as a sweep found for this kind of device, or what suits most."""
+    ones = int(target.kind in WIDE_MATRIX_UNIT and kind == "chunk" and shape.row_width <= 2 * LANES)
     if target.interpret is not None:  # small, so that small cases have several
-        return {"rows": 64, "keys": LANES}
+        return {"rows": 64, "keys": LANES, "heads": 2, "ones": ones}
     tuned = _table(target.kind).get(f"{kind} h{shape.row_width // 2}", {})
-    return {"rows": 512, "keys": 512} | tuned
+    return {"rows": 512, "keys": 512, "heads": 2, "ones": ones} | tuned
 
 
 @functools.cache

@@ -6,13 +6,13 @@ of keys of one request starts the first one of the next.
 Rows are group-major: row g · queries + j is query j of the g-th query head of a kv head, so a row's position is a
 remainder of a power of two. What found its place by the compiler's own counts (2026-11, libtpu 0.0.42):
 - peak and total are [rows, 128], all lanes of the peak equal: widening them is a concatenation, not lane work.
-- the total stays a sum a lane until the end: one cross-lane sum a block of queries, not one a block of keys.
+- the total stays a sum a lane until the end (one cross-lane sum a block of queries, not one a block of keys), or comes
+  from the matrix unit.
 - the scale is folded into the exponent of 2, so a score costs one product less.
 - blocks of keys that every query sees skip the mask.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,38 +23,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import ChunkBlock
+from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
 
 Ref = Any
-LOWEST = -0.7 * float(jnp.finfo(jnp.float32).max)  # differences of two stay finite
-LOG2E = math.log2(math.e)
 SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class KernelSizes:
-    """What is fixed when the kernel is compiled.
-
-    Attributes:
-        queries: tokens a block; 1: requests of one token each. keys: a block. page: tokens.
-        value_lane: where values begin in a row; 0: keys and values share its lanes.
-        window: see AttentionOptions.sliding_window. soft_cap: likewise. sinks: whether there are some.
-        row_chunk, key_chunk: of one product.
-    """
-
-    queries: int
-    keys: int
-    page: int
-    value_lane: int
-    window: int | None
-    soft_cap: float | None
-    sinks: bool
-    row_chunk: int
-    key_chunk: int
-
-    @property
-    def pages(self) -> int:
-        """A block of keys."""
-        return self.keys // self.page
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,24 +124,6 @@ class _State:
         self.output[...] = jnp.zeros_like(self.output)
 
 
-def _lanes(x: jax.Array, width: int) -> jax.Array:
-    """x [R, 128], all lanes equal → [R, width]."""
-    return x if width == LANES else jnp.concatenate([x] * (width // LANES), axis=1)
-
-
-def _as(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    if x.dtype == dtype:
-        return x
-    return x.astype(jnp.float32).astype(dtype) if x.dtype == jnp.int8 else x.astype(dtype)
-
-
-def _product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
-    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return lax.dot_general(
-        a, b, (((contract[0],), (contract[1],)), ((), ())), precision=precision, preferred_element_type=jnp.float32
-    )
-
-
 def attention_kernel(
     request: Ref,
     position: Ref,
@@ -188,16 +143,20 @@ def attention_kernel(
     total: Ref,
     output: Ref,
     slot_of: Ref,
-    *,
+    *chunk: Ref,
     sizes: KernelSizes,
 ) -> None:
     """Scalars request … kv_len, tables: see _Blocks; factors f32[2]. q and out [1, K, R, Hp], sinks f32[K, ≥G, 128] (in
-    base 2), kv_pages the cache in HBM; scratch: see _Buffers and _State, slot_of i32[1] the buffer to read next."""
+    base 2), kv_pages the cache in HBM; scratch: see _Buffers and _State, slot_of i32[1] the buffer to read next;
+    chunk: see chunk_scratch, none for requests of one token."""
     i = pl.program_id(0)
     blocks = _Blocks(request, position, count, num_blocks, kv_len, (table, next_table), sizes)
     buffers = _Buffers(kv_pages, rows, arrived, blocks)
     state = _State(peak, total, output)
     num = num_blocks[0]
+
+    def chunk_block(slot: jax.Array) -> ChunkBlock:
+        return ChunkBlock(q, rows, slot, peak, total, output, factors[SCORE_FACTOR], chunk, sizes)
 
     def _first() -> None:
         slot_of[0] = 0
@@ -236,12 +195,19 @@ def attention_kernel(
                 seen &= base > at + count[i] - 1 - sizes.window
 
             def _unmasked() -> None:
-                _add_keys(q, rows, slot, state, factors, sizes, None)
+                if chunk:
+                    chunk_block(slot).add(masked=False)
+                else:
+                    _add_keys(q, rows, slot, state, factors, sizes, None)
 
             pl.when(seen)(_unmasked)
 
             def _masked() -> None:
-                _add_keys(q, rows, slot, state, factors, sizes, (base, at, end))
+                if chunk:
+                    chunk_block(slot).write_limits(base, at, end)
+                    chunk_block(slot).add(masked=True)
+                else:
+                    _add_keys(q, rows, slot, state, factors, sizes, (base, at, end))
 
             pl.when(jnp.logical_not(seen))(_masked)
 
@@ -262,35 +228,29 @@ def _add_keys(
     sizes: KernelSizes,
     where: tuple[jax.Array, jax.Array, jax.Array] | None,
 ) -> None:
-    """One block of keys. where: (position of the first key, of the first query, keys in all); None: all see all."""
-    num_heads, num_rows = q.shape[1], q.shape[2]
+    """One block of keys of a request of one token. where: (position of the first key, of the query, keys in all); None:
+    it sees all."""
     waiting: Callable[[], None] | None = None
     for first_key in range(0, sizes.keys, sizes.key_chunk):
-        for first_row in range(0, num_rows, sizes.row_chunk):
-            visible = None if where is None else _visible(where, first_row, first_key, sizes)
-            for head in range(num_heads):
-                # The second product of one head is issued after the first of the next, so the units overlap.
-                add = _add_chunk(q, rows, slot, state, factors, sizes, (head, first_row, first_key), visible)
-                if waiting is not None:
-                    waiting()
-                waiting = add
+        visible = None if where is None else _visible(where, first_key, q.shape[2], sizes)
+        for head in range(q.shape[1]):
+            # The second product of one head is issued after the first of the next, so the units overlap.
+            add = _add_chunk(q, rows, slot, state, factors, sizes, (head, first_key), visible)
+            if waiting is not None:
+                waiting()
+            waiting = add
     if waiting is not None:
         waiting()
 
 
 def _visible(
-    where: tuple[jax.Array, jax.Array, jax.Array], first_row: int, first_key: int, sizes: KernelSizes
+    where: tuple[jax.Array, jax.Array, jax.Array], first_key: int, num_rows: int, sizes: KernelSizes
 ) -> jax.Array:
-    """bool[row_chunk, key_chunk]"""
+    """bool[R, key_chunk]"""
     base, at, end = where
-    shape = (sizes.row_chunk, sizes.key_chunk)
-    key = (base + first_key) + lax.broadcasted_iota(jnp.int32, shape, 1)
-    if sizes.queries == 1:
-        visible = key < end
-        return visible if sizes.window is None else visible & (key > at - sizes.window)
-    query = at + ((first_row + lax.broadcasted_iota(jnp.int32, shape, 0)) & (sizes.queries - 1))
-    visible = (key <= query) & (key < end)
-    return visible if sizes.window is None else visible & (key > query - sizes.window)
+    key = (base + first_key) + lax.broadcasted_iota(jnp.int32, (num_rows, sizes.key_chunk), 1)
+    visible = key < end
+    return visible if sizes.window is None else visible & (key > at - sizes.window)
 
 
 def _add_chunk(
@@ -300,37 +260,35 @@ def _add_chunk(
     state: _State,
     factors: Ref,
     sizes: KernelSizes,
-    place: tuple[int, int, int],
+    place: tuple[int, int],
     visible: jax.Array | None,
 ) -> Callable[[], None]:
-    """Scores and weights of one chunk; what it returns adds the values."""
-    head, first_row, first_key = place
-    mine, these = pl.ds(first_row, sizes.row_chunk), pl.ds(first_key, sizes.key_chunk)
-    queries = q[0, head, mine, :]
+    """Scores and weights of one head; what it returns adds the values."""
+    head, first_key = place
+    these = pl.ds(first_key, sizes.key_chunk)
+    queries = q[0, head]
+    keys = values = as_dtype(rows[slot, head, these, :], queries.dtype)
     if sizes.value_lane:
-        keys = _as(rows[slot, head, these, : sizes.value_lane], queries.dtype)
-        values = _as(rows[slot, head, these, sizes.value_lane :], queries.dtype)
-    else:
-        keys = values = _as(rows[slot, head, these, :], queries.dtype)
-    scores = _product(queries, keys, (1, 1))
+        keys, values = keys[:, : sizes.value_lane], values[:, sizes.value_lane :]
+    scores = product(queries, keys, (1, 1))
     factor: jax.Array | float = factors[SCORE_FACTOR]  # scale · log2(e), or with a soft cap scale / cap
     if sizes.soft_cap is not None:
         scores = jnp.tanh(scores * factor)
         factor = sizes.soft_cap * LOG2E
     if visible is not None:
         scores = jnp.where(visible, scores, LOWEST)
-    before = state.peak[head, mine]
+    before = state.peak[head]
     peak = jnp.maximum(before, jnp.max(scores, axis=1, keepdims=True))
-    weights = jnp.exp2((scores - _lanes(peak, sizes.key_chunk)) * factor)
+    weights = jnp.exp2((scores - lanes(peak, sizes.key_chunk)) * factor)
     decay = jnp.exp2((before - peak) * factor)
-    total = state.total[head, mine] * decay
+    total = state.total[head] * decay
     for lane in range(0, sizes.key_chunk, LANES):
         total += weights[:, lane : lane + LANES]
-    state.total[head, mine], state.peak[head, mine] = total, peak
+    state.total[head], state.peak[head] = total, peak
 
     def add() -> None:
-        product = _product(weights.astype(values.dtype), values, (1, 0))
-        state.output[head, mine] = state.output[head, mine] * _lanes(decay, product.shape[-1]) + product
+        added = product(weights.astype(values.dtype), values, (1, 0))
+        state.output[head] = state.output[head] * lanes(decay, added.shape[-1]) + added
 
     return add
 
@@ -341,7 +299,9 @@ def _finish(out: Ref, sinks: Ref, state: _State, factors: Ref, sizes: KernelSize
     for head in range(num_heads):
         for group, first in enumerate(range(0, num_rows, size)):
             mine = pl.ds(first, size)
-            total = jnp.broadcast_to(jnp.sum(state.total[head, mine], axis=1, keepdims=True), (size, LANES))
+            total = state.total[head, mine]
+            if not sizes.multiplies_ones:
+                total = jnp.broadcast_to(jnp.sum(total, axis=1, keepdims=True), (size, LANES))
             share = factors[OUTPUT_FACTOR] / jnp.where(total == 0.0, 1.0, total)
             if sizes.sinks:
                 sink = sinks[head]
@@ -352,5 +312,5 @@ def _finish(out: Ref, sinks: Ref, state: _State, factors: Ref, sizes: KernelSize
                 peak = jnp.maximum(scaled, sink)
                 decay = jnp.exp2(scaled - peak)
                 share = factors[OUTPUT_FACTOR] * decay / (total * decay + jnp.exp2(sink - peak))
-            value = state.output[head, mine] * _lanes(share, out.shape[-1])
+            value = state.output[head, mine] * lanes(share, out.shape[-1])
             out[0, head, mine, :] = value.astype(out.dtype)

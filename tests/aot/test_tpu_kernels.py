@@ -32,17 +32,25 @@ def test_every_kernel_compiles(chip, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("chip", "budgets"),
+    ("chip", "budgets", "spills"),
     [
-        ("v5e", {"decode": 860, "prefill": 9600}),
-        ("v6e", {"decode": 780, "prefill": 6500}),
-        ("7x", {"decode": 790, "prefill": 6349}),
+        ("v5e", {"decode": 829, "prefill": 9549}, 400),
+        ("v6e", {"decode": 780, "prefill": 6920}, 2600),
+        ("7x", {"decode": 790, "prefill": 6349}, 3600),
     ],
 )
-def test_the_inner_loops_stay_within_their_budget(chip, budgets, tmp_path):
-    """Bundles of a block of 512 keys, the masked path included; see RPA_V3 in the script for what they compare with."""
-    for row in _run("tpu_schedule.py", tmp_path, "--chip", chip)["rows"]:
+def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_path):
+    """Bundles of a block of 512 keys, the masked path included: 1.2 times fewer than RPA v3 in decode, 1.1 in prefill.
+
+    No spills in decode; those of prefill are few, and cheaper than every schedule without (docs/kernels.md).
+    """
+    rows = _run("tpu_schedule.py", tmp_path, "table", "--chip", chip)["rows"]
+    assert {row["kind"] for row in rows} == {"decode", "prefill"}
+    for row in rows:
+        assert "error" not in row, row
+        assert (row["keys"], row["rows"]) == (512, 8 if row["kind"] == "decode" else 512)
         assert max(row["unmasked_bundles"], row["masked_bundles"]) <= budgets[row["kind"]], row
+        assert row["spills"] <= (0 if row["kind"] == "decode" else spills), row
 
 
 def _run(script, tmp_path, *flags):

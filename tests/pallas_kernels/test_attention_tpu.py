@@ -42,6 +42,11 @@ def test_matches_the_oracle_on_a_simulated_tpu(case, mode):
     assert not _races()
 
 
+def test_sums_without_the_matrix_unit_match_the_oracle():
+    """As on generations whose matrix unit has no columns to spare."""
+    assert _error(SMALL, "plain", "v5e") < 1e-5
+
+
 @pytest.mark.parametrize("kind", ["prefill", "decode"])
 def test_bfloat16_accumulates_in_float32(kind):
     case = Case("dtype", ((236, 1), (0, 1)), kind=kind, num_heads=4)
@@ -54,8 +59,7 @@ def test_bfloat16_accumulates_in_float32(kind):
 def test_a_missing_wait_is_found(monkeypatch):
     monkeypatch.setattr(tpu_kernel._Buffers, "wait", lambda *_: None)
     assert not _error(SMALL, "on_wait") < 1e-5  # a copy that nobody waits for never happens
-    _error(SMALL, "eager")
-    assert _races()
+    assert _has_race(SMALL)
 
 
 def test_a_wrong_slot_is_found(monkeypatch):
@@ -78,14 +82,23 @@ def test_a_read_of_rows_that_nobody_wrote_is_found(monkeypatch):
         assert not _error(SMALL, mode) < 1e-5
 
 
-def _error(case, mode):
+def _error(case, mode, kind="v6e"):
     """The largest one of a real row; NaN where anything at all is not finite."""
     data = make(case)
     jax.clear_caches()
-    out = attend(case, data, "tpu", Target("tpu", "v6e", mode))
+    out = attend(case, data, "tpu", Target("tpu", kind, mode))
     if not np.isfinite(out).all():
         return np.nan
     return np.abs(out[: len(data.expected)] - data.expected).max(initial=0.0)
+
+
+def _has_race(case):
+    """JAX 0.12 raises at the first race, and earlier ones note it and go on."""
+    try:
+        _error(case, "eager")
+    except Exception as error:
+        return "RACE DETECTED" in str(error)
+    return _races()
 
 
 def _races():
@@ -113,10 +126,11 @@ def test_block_sizes_suit_the_kernel(kind, heads, page_size):
 
 def test_sizes_of_a_sweep_are_read(monkeypatch):
     shape = AttentionShape(32, 8, 128, 16, 64, 8, jnp.bfloat16, jnp.bfloat16)
-    swept = {"chunk h128": {"rows": 256, "keys": 1024, "row_chunk": 128, "key_chunk": 256}}
+    swept = {"chunk h128": {"rows": 256, "keys": 1024, "row_chunk": 128, "heads": 4}}
     monkeypatch.setattr(tpu_config, "_table", lambda kind: swept if kind == "v6e" else {})
     blocks = tpu_config.chunk_blocks(shape, Target("tpu", "v6e"))
-    assert (blocks.queries, blocks.keys, blocks.row_chunk, blocks.key_chunk) == (64, 1024, 128, 256)
+    assert (blocks.queries, blocks.keys, blocks.row_chunk, blocks.heads) == (64, 1024, 128, 4)
+    assert tpu_config.chunk_blocks(shape, Target("tpu", "v6e"), {"keys": 512}).keys == 512
     assert tpu_config.chunk_blocks(shape, Target("tpu", "v5e")).queries == 128
 
 
@@ -125,4 +139,4 @@ def test_the_files_of_sweeps_name_chips_and_sizes():
         assert file.parent.name in tpu_config.VMEM
         for name, sizes in json.loads(file.read_text()).items():
             assert re.fullmatch(r"(decode|chunk) h(64|128|256)", name)
-            assert set(sizes) <= {"rows", "keys", "row_chunk", "key_chunk"}
+            assert set(sizes) <= {"rows", "keys", "row_chunk", "key_chunk", "heads", "ones"}

@@ -15,9 +15,11 @@ INTERPRETED = [pytest.mark.slow, pytest.mark.timeout(1200)]  # to trace and comp
     [
         ("qwen3", "auto"),
         ("mistral", "auto"),
-        pytest.param("qwen3", "tpu", marks=INTERPRETED),
-        pytest.param("mistral", "tpu", marks=INTERPRETED),
-        *(pytest.param(family, "gpu_triton", marks=INTERPRETED) for family in ("qwen2", "qwen3", "llama3", "mistral")),
+        *(
+            pytest.param(family, backend, marks=INTERPRETED)
+            for backend in ("tpu", "gpu_triton")
+            for family in ("qwen2", "qwen3", "llama3", "mistral")
+        ),
     ],
 )
 def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> None:

@@ -20,9 +20,9 @@ MODEL = ModelConfig.from_hf(TINY_CONFIG)
 V6E = Target("tpu", "v6e")
 
 
-def shape(page_size=16, dtype=jnp.float32, pages_per_request=16, kv_dtype=None):
+def shape(page_size=16, dtype=jnp.float32, pages_per_request=16, kv_dtype=None, num_slots=9):
     return DeviceShape(
-        num_slots=9,
+        num_slots=num_slots,
         pages_per_request=pages_per_request,
         vocab_size=400,
         num_valid_tokens=400,
@@ -63,6 +63,7 @@ def test_what_a_forced_backend_cannot_take_is_an_error_that_names_the_flag():
         ({"pages_per_request": 8192}, None),
         ({"pages_per_request": 40_000}, "--context-length"),
         ({"page_size": 4096, "dtype": jnp.bfloat16, "num_kv_heads": 64}, "vector memory"),
+        ({"num_slots": 20_001}, "--max-running-requests"),
     ],
 )
 def test_what_the_tpu_kernels_take(sizes, reason):
@@ -71,3 +72,13 @@ def test_what_the_tpu_kernels_take(sizes, reason):
     model = MODEL if heads is None else dataclasses.replace(MODEL, num_heads=heads, num_kv_heads=heads)
     said = refusal(Kernels("tpu", V6E), model, shape(**sizes))
     assert (said is None) if reason is None else reason in said, said
+
+
+def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():
+    """On a v4 a block of one token fits, and one of sixteen does not."""
+    model = dataclasses.replace(MODEL, num_heads=32, num_kv_heads=32, head_size=128)
+    sizes = shape(page_size=48, dtype=jnp.bfloat16)
+    said = refusal(Kernels("tpu", Target("tpu", "v4")), model, sizes)
+    assert said is not None
+    assert "larger than the vector memory of TPU v4 (a smaller --page-size)" in said
+    assert refusal(Kernels("tpu", V6E), model, sizes) is None

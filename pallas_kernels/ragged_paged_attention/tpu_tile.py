@@ -1,0 +1,66 @@
+"""What the TPU kernels for one token and for chunks share: sizes, and arithmetic on tiles."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+
+LOWEST = -0.7 * float(jnp.finfo(jnp.float32).max)  # differences of two stay finite
+LOG2E = math.log2(math.e)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelSizes:
+    """What is fixed when the kernel is compiled.
+
+    Attributes:
+        queries: tokens a block; 1: requests of one token each. keys: a block. page: tokens.
+        value_lane: where values begin in a row; 0: keys and values share its lanes.
+        window: see AttentionOptions.sliding_window. soft_cap: likewise. sinks: whether there are some.
+        key_chunk: of requests of one token: keys of one product.
+        row_chunk, heads: of chunks of prompts: rows of one product, and kv heads of one turn of the loop over them.
+        multiplies_ones: weights are summed by a product with ones, beside the values, and not lane by lane. Free where
+            the matrix unit is 256 wide and a head is 128.
+    """
+
+    queries: int
+    keys: int
+    page: int
+    value_lane: int
+    window: int | None
+    soft_cap: float | None
+    sinks: bool
+    key_chunk: int
+    row_chunk: int
+    heads: int
+    multiplies_ones: bool
+
+    @property
+    def pages(self) -> int:
+        """A block of keys."""
+        return self.keys // self.page
+
+
+def lanes(x: jax.Array, width: int) -> jax.Array:
+    """x [R, 128], all lanes equal → [R, width]."""
+    return x if width == LANES else jnp.concatenate([x] * (width // LANES), axis=1)
+
+
+def as_dtype(x: jax.Array, dtype: Any) -> jax.Array:
+    """Converted; integers by way of float32, as TPUs have no direct way."""
+    if x.dtype == dtype:
+        return x
+    return x.astype(jnp.float32).astype(dtype) if x.dtype == jnp.int8 else x.astype(dtype)
+
+
+def product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
+    """a · b over one axis of each, in float32."""
+    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return lax.dot_general(
+        a, b, (((contract[0],), (contract[1],)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+    )
