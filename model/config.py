@@ -155,6 +155,15 @@ def read_model_dir(
     return _merge(config, overrides or {}), _read_json(path / "generation_config.json")
 
 
+def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json alone, with `overrides` merged over it.
+
+    Raises:
+        ConfigError: it is not a JSON object.
+    """
+    return _merge(_read_json(path) or {}, overrides)
+
+
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

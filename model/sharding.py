@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 TENSOR_AXIS = "tensor"
 
@@ -21,9 +23,12 @@ def make_mesh(tp_size: int, devices: Sequence[jax.Device] | None = None) -> Mesh
     devices = jax.devices() if devices is None else devices
     if tp_size > len(devices):
         raise ValueError(f"tp_size {tp_size} needs as many devices; {len(devices)} found")
-    return jax.make_mesh(
-        (tp_size,), (TENSOR_AXIS,), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:tp_size]
-    )
+    chosen = devices[:tp_size]
+    try:
+        ordered = mesh_utils.create_device_mesh((tp_size,), chosen)  # neighbours in the mesh are linked
+    except (AssertionError, NotImplementedError):  # three chips of a torus of four, say, have no such order
+        ordered = np.array(chosen)
+    return Mesh(ordered, (TENSOR_AXIS,), axis_types=(AxisType.Auto,))
 
 
 def num_shards(mesh: Mesh) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import jax
@@ -64,29 +64,36 @@ def stored_arrays(
                 continue
             param = params[name][1]
             sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
-            read = functools.partial(_assemble, checkpoint, sources, quantization, param.shape, param.dtype)
-            yield name, jax.make_array_from_callback(param.shape, sharding, read)
+            plain = functools.lru_cache(functools.partial(_plain, checkpoint, quantization, param.dtype))
+            read = functools.partial(_assemble, plain, sources, param.shape, param.dtype)
+            array = jax.make_array_from_callback(param.shape, sharding, read)
+            plain.cache_clear()  # views of the file, which has to close
+            yield name, array
             for source in sources:
                 checkpoint.release(source.tensor)
 
 
+def _plain(checkpoint: Checkpoint, quantization: QuantizationConfig | None, dtype: np.dtype, source: Source) -> Array:
+    """A stored tensor without its scale."""
+    stored = checkpoint.read(source.tensor)
+    if source.scale is None:
+        return stored
+    return _dequantized(stored, checkpoint.read(source.scale), quantization, dtype)
+
+
 def _assemble(
-    checkpoint: Checkpoint,
+    plain: Callable[[Source], Array],
     sources: list[Source],
-    quantization: QuantizationConfig | None,
     shape: tuple[int, ...],
     dtype: np.dtype,
     index: tuple[slice, ...],
 ) -> Array:
-    """The slice `index` of a parameter, put together from its parts."""
+    """The slice `index` of a parameter, put together from its parts; `plain` keeps what several slices read."""
     out = _aligned_empty([len(range(size)[where]) for size, where in zip(shape, index, strict=True)], dtype)
     if sum(math.prod(box.shape) for source in sources for box in source.part.boxes) < math.prod(shape):
         out.fill(0)  # the rest is padding
     for source in sources:
-        stored = checkpoint.read(source.tensor)
-        if source.scale is not None:
-            stored = _dequantized(stored, checkpoint.read(source.scale), quantization, dtype)
-        source.part.copy(stored, index, out)
+        source.part.copy(plain(source), index, out)
     return out
 
 

@@ -71,7 +71,9 @@ class TensorLayout:
         stored, config, lines = self.stored, self.config, []
         if config.num_kv_heads > stored.num_kv_heads:
             copies = sum(place is not None for place in self.places) / stored.num_kv_heads
-            how = f"each in {copies:g} places" if copies > 1 else "the rest is padding"
+            how = "the rest is padding"
+            if copies > 1:
+                how = f"each in {copies:g} places" if copies == int(copies) else "each in one or more"
             lines.append(f"kv heads: {stored.num_kv_heads} in {config.num_kv_heads} places ({how})")
         if config.num_heads > stored.num_heads:
             lines.append(f"query heads: {stored.num_heads} in {config.num_heads} places (the rest is padding)")

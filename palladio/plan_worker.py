@@ -13,13 +13,14 @@ import jax
 import msgspec
 
 from palladio.launch_server import report_error
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config import ModelConfig, read_config_file, read_model_dir
 from palladio.runtime.compile_only import CompiledPlan, compile_deployment, compile_only_mesh
 from palladio.runtime.config import EngineConfig
-from palladio.runtime.deployment import Deployment, Roofline
+from palladio.runtime.deployment import Deployment, KnownShapes, Roofline
 from palladio.runtime.engine_design import overrides_of
 from palladio.runtime.errors import ConfigError, PalladioError
 from palladio.runtime.hardware import SLICES, Slice, find_slice
+from palladio.runtime.hub import resolve_source
 from palladio.runtime.kernel_choice import choose_kernels
 from palladio.runtime.logs import configure_logging
 from palladio.runtime.memory import MemoryPlan
@@ -67,7 +68,15 @@ class Answer:
 def main() -> int:
     """Returns the exit code: 0, 2 for a wrong flag or a model that does not fit."""
     configure_logging("warning")
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=PlanRequest)
+    try:
+        return answer(sys.stdin.buffer.read())
+    except KeyboardInterrupt:
+        return 130
+
+
+def answer(words: bytes) -> int:
+    """Prints the plan for a PlanRequest in JSON; returns the exit code."""
+    request = msgspec.json.decode(words, type=PlanRequest)
     try:
         model = _read_model(request.config)
         lines = _one(request, model) if request.topology is not None else _all(request, model)
@@ -75,31 +84,31 @@ def main() -> int:
             print(line, flush=True)
     except PalladioError as error:
         return report_error(error)
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 
 def _read_model(config: EngineConfig) -> ModelConfig:
     path, overrides = Path(config.source.model_path), overrides_of(config.source.json_model_override_args)
     if path.is_file():
-        try:
-            model = ModelConfig.from_hf({**msgspec.json.decode(path.read_bytes(), type=dict), **overrides})
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{path} is not a JSON object: {error}") from error
+        model = ModelConfig.from_hf(read_config_file(path, overrides))
     else:
-        model = ModelConfig.from_hf(*read_model_dir(path, overrides))
+        folder = Path(resolve_source(config.source, needs_weights=False).model_path)
+        model = ModelConfig.from_hf(*read_model_dir(folder, overrides))
+    if not model.has_head and not config.source.is_embedding:
+        raise ConfigError(f"architectures: {model.architecture!r} generates no text: plan it with --is-embedding")
     return dataclasses.replace(model, has_head=False) if config.source.is_embedding else model
 
 
-def _deployment(request: PlanRequest, model: ModelConfig, place: Slice) -> tuple[EngineConfig, Deployment]:
+def _deployment(
+    request: PlanRequest, model: ModelConfig, place: Slice, known: KnownShapes
+) -> tuple[EngineConfig, Deployment]:
     shards = request.tp_size or place.num_devices
     if shards > place.num_devices:
         raise ConfigError(f"--tp-size {shards} needs as many devices; {place.name} has {place.num_devices}")
     config = dataclasses.replace(
         request.config, execution=dataclasses.replace(request.config.execution, tp_size=shards)
     )
-    return config, Deployment.of(config, model, place)
+    return config, Deployment.of(config, model, place, known=known)
 
 
 def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) -> Answer:
@@ -116,7 +125,7 @@ def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) 
 
 def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     assert request.topology is not None
-    answer = _answer(request, *_deployment(request, model, find_slice(request.topology)))
+    answer = _answer(request, *_deployment(request, model, find_slice(request.topology), KnownShapes(model)))
     one, compiled = answer.deployment, answer.compiled
     place, roofline = one.place, Roofline(one)
     path = Path(request.config.source.model_path).absolute()
@@ -131,7 +140,7 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         yield "  The workspace is an estimate; --compile runs the real compiler."
     else:
         sums = ", ".join(f"{count} {kind}" for kind, count in sorted(compiled.collectives.items())) or "none"
-        yield f"  compiled with jax {jax.__version__} in {compiled.seconds:.0f} s; collectives of a decode step: {sums}"
+        yield f"  compiled with jax {jax.__version__} in {compiled.seconds:.0f} s; collectives of a decode pass: {sums}"
         share = estimate / compiled.workspace
         yield f"  the estimate of the workspace was {estimate / 2**30:.2f} GiB, {share:.2f} of what the compiler says"
     yield "At most, by bandwidth and matrix units:"
@@ -161,11 +170,11 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         f"{'topology':<10} {'tp':>3} {'weights':>10} {'KV tokens':>12} {'1 request':>12} {'full batch':>23} "
         f"{'prompts':>12}"
     )
-    fits = False
+    fits, known = False, KnownShapes(model)
     for place in SLICES.values():
         if place.num_hosts > 1 or (request.tp_size or 0) > place.num_devices:
             continue
-        config, one = _deployment(request, model, place)
+        config, one = _deployment(request, model, place, known)
         try:
             answer = _answer(request, config, one)
         except ConfigError as error:

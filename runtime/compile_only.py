@@ -6,11 +6,10 @@ import re
 import time
 
 import jax
-import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
-from palladio.model.sharding import TENSOR_AXIS
+from palladio.model.sharding import make_mesh
 from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.compile_plan import ProgramKey, decode_key, largest_keys
 from palladio.runtime.deployment import Deployment
@@ -59,8 +58,7 @@ def compile_only_mesh(place: Slice, num_shards: int) -> Mesh:
             f"--topology {place.name} cannot be compiled for here ({' '.join(str(error).split())[:200]}); its compiler "
             f"comes with {_INSTALL[platform]}, and without --compile the plan is an estimate"
         ) from error
-    devices = np.array(found.devices[:num_shards])
-    return Mesh(devices, (TENSOR_AXIS,), axis_types=(AxisType.Auto,))
+    return make_mesh(num_shards, found.devices)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class CompiledPlan:
     Attributes:
         workspace: bytes of a device that the programs need beside their arguments.
         seconds: that the largest programs took to compile.
-        collectives: of a decode step, by kind.
+        collectives: of a decode step's forward pass, by kind.
     """
 
     workspace: int

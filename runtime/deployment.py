@@ -5,9 +5,9 @@ import dataclasses
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
@@ -26,6 +26,23 @@ from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
 
 _SAMPLER_ARRAYS = 6  # float32 arrays of [rows, vocabulary] that sampling has at once: logits, odds, noise, …
 _WORKSPACE_MARGIN = 1.5  # compilers do not always reuse memory as well as they could
+
+
+class KnownShapes:
+    """A model's structure and abstract weights, made once for each number of devices: that takes a second or more."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._model = model
+        self._made: dict[tuple[int, str], tuple[ModelStructure, Weights]] = {}
+
+    def of(self, num_shards: int, dtype: DTypeLike) -> tuple[ModelStructure, Weights]:
+        """Over so many devices that are not there."""
+        key = (num_shards, jnp.dtype(dtype).name)
+        if key not in self._made:
+            mesh = _abstract_mesh(num_shards)
+            kernels = Kernels("xla")
+            self._made[key] = flatten_model(abstract_model(self._model, dtype=dtype, mesh=mesh, kernels=kernels))
+        return self._made[key]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +78,13 @@ class Deployment:
         place: Slice,
         mesh: Mesh | None = None,
         kernels: Kernels = Kernels("xla"),
+        known: "KnownShapes | None" = None,
     ) -> "Deployment":
         """
         Args:
             config: flags; of the model, only what belongs to no directory.
             mesh: of compile-only devices; None: nothing will be compiled.
+            known: of the same model, for several plans; None: this is the only one.
 
         Raises:
             ConfigError: a flag is wrong.
@@ -87,8 +106,11 @@ class Deployment:
             cache=KVCacheSpec.of(layout.config, page_size=config.cache.page_size, dtype=dtypes.kv_cache),
             mesh=over,
         )
-        structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=over, kernels=kernels))
-        plain = weights if layout.is_plain else _plain_weights(model, dtypes)
+        shapes = KnownShapes(model) if known is None else known
+        if mesh is None:
+            structure, weights = shapes.of(num_shards, dtypes.model)
+        else:
+            structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=mesh, kernels=kernels))
         return cls(
             place=place,
             num_shards=num_shards,
@@ -100,7 +122,7 @@ class Deployment:
             shape=shape,
             structure=structure,
             weights=weights,
-            num_parameters=sum(math.prod(leaf.shape) for leaf in plain),
+            num_parameters=sum(math.prod(leaf.shape) for leaf in shapes.of(1, dtypes.model)[1]),
             num_table_parameters=model.vocab_size * model.hidden_size,
         )
 
@@ -190,7 +212,3 @@ class Roofline:
 def _abstract_mesh(num_shards: int) -> Any:
     """Any: shardings take it where they take a Mesh."""
     return AbstractMesh((num_shards,), (TENSOR_AXIS,), axis_types=(AxisType.Auto,))
-
-
-def _plain_weights(model: ModelConfig, dtypes: Dtypes) -> tuple[jax.Array, ...]:
-    return flatten_model(abstract_model(model, dtype=dtypes.model, mesh=_abstract_mesh(1)))[1]

@@ -102,7 +102,7 @@ class EngineDesign:
             wanted_tokens=config.cache.max_total_tokens,
             fraction=config.cache.mem_fraction_static,
         )
-        memory = device_memory(device, needs)
+        memory = device_memory(list(mesh.local_devices), needs)
         plan = plan_memory(memory, needs, 0)
         if plan.is_tight:
             plan = plan_memory(memory, needs, stores.workspace(buckets, lambda: declare(PROBE_PAGES)))
@@ -161,7 +161,7 @@ def _mesh(config: EngineConfig) -> Mesh:
     if tp_size > len(devices):
         raise ConfigError(
             f"--tp-size {tp_size} needs as many devices, and jax finds {len(devices)} ({devices[0].device_kind}); "
-            f"use --tp-size {len(devices)} or less"
+            f"use --tp-size {len(devices)}{' or less' if len(devices) > 1 else ''}"
         )
     return make_mesh(tp_size, devices)
 

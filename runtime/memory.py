@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -99,14 +100,19 @@ class MemoryPlan:
         return [head, *(f"  {name:<10}{_size(num_bytes):>12}{note}" for name, num_bytes, note in shown)]
 
 
-def device_memory(device: jax.Device, needs: MemoryNeeds) -> DeviceMemory:
-    """Of the device, before anything of the model is on it.
+def device_memory(devices: Sequence[jax.Device], needs: MemoryNeeds) -> DeviceMemory:
+    """Of the fullest of the devices, before anything of the model is on them. CPU devices share the host's.
 
     Raises:
         ConfigError: it does not say, and the pool is to take what there is.
     """
-    if device.platform == "cpu" or device.memory_stats() is not None:
-        return DeviceMemory.of(device)
+    device = devices[0]
+    if device.platform == "cpu":
+        host = DeviceMemory.of(device)
+        return DeviceMemory(host.total // len(devices), host.available // len(devices))
+    if device.memory_stats() is not None:
+        found = [DeviceMemory.of(each) for each in devices]
+        return DeviceMemory(min(one.total for one in found), min(one.available for one in found))
     if needs.wanted_tokens is None:
         raise ConfigError(
             f"{device.device_kind} does not say how much memory it has (XLA_PYTHON_CLIENT_ALLOCATOR=platform hides "
@@ -182,7 +188,8 @@ def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
     )
     needed = needs.weights + fixed + 2 * needs.bytes_per_page
     if needed > memory.available:
-        return f"{message}, of which {_size(memory.available)} are free; use a smaller model or --dtype, or more chips"
+        free = f"of which {_size(memory.available)} are free"
+        return f"{message}, {free}; use a smaller model or --dtype, or a larger --tp-size"
     share = needs.weights + 2 * needs.bytes_per_page if needs.fraction is not None else needed
     least = min(100, -(-100 * share // memory.total)) / 100
     given = "" if needs.fraction is None else f" {needs.fraction:g}"

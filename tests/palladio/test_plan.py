@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from palladio import plan_worker
 from palladio.__main__ import main
 from palladio.model.config import ModelConfig
 from palladio.runtime.config import EngineConfig
@@ -30,6 +32,7 @@ LLAMA_8B = {
     "eos_token_id": 128001,
     "torch_dtype": "bfloat16",
 }
+Run = Callable[..., tuple[int, str, str]]
 PARAMETERS = 8_030_261_248  # as its model card counts them
 
 
@@ -88,28 +91,57 @@ def test_the_estimate_of_the_workspace_against_what_compilers_said() -> None:
     assert 0.5 < deployment("v6e-1", 1).estimated_workspace() / known["workspace_used"] < 2
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "palladio", "plan", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_the_command(tmp_path: Path) -> None:
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command in this process: exit code, output, errors. LLAMA_8B is the folder's model."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
-    table = run(tmp_path, "--model-path", str(tmp_path / "config.json"))
-    assert table.returncode == 0, table.stderr
-    rows = {line.split()[0]: line for line in table.stdout.splitlines()}
+
+    def in_this_process(command: list[str], *, input: bytes, **_: object) -> subprocess.CompletedProcess[bytes]:  # noqa: A002
+        return subprocess.CompletedProcess(command, plan_worker.answer(input))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "run", in_this_process)
+            code = main(["plan", *words])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_as_a_user_types_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    command = [sys.executable, "-m", "palladio", "plan", "--model-path", ".", "--topology", "h200-1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *_, last = done.stdout.splitlines()
+    assert first.startswith(f"{tmp_path.name} (8.03 billion parameters, bfloat16) on h200-1: 1 of 1 devices")
+    assert last == "  palladio serve --model-path ."
+
+
+def test_a_table_of_all_and_one_in_detail(tmp_path: Path, run: Run) -> None:
+    code, out, _ = run("--model-path", str(tmp_path / "config.json"))
+    assert code == 0
+    rows = {line.split()[0]: line for line in out.splitlines()}
     assert {"v5e-4", "v6e-8", "v5p-8", "tpu7x-8", "h200-1"} <= rows.keys()
     assert "v6e-16" not in rows  # of several hosts
     assert "no memory is left" in rows["v5e-1"]
-    one = run(tmp_path, "--model", str(tmp_path), "--topology=v5e-8", "--context-length", "4096")
-    assert one.returncode == 0, one.stderr
-    assert "8.03 billion parameters, bfloat16" in one.stdout
-    assert "vocabulary: 128256 rows padded to 129024" in one.stdout
-    launch = one.stdout.splitlines()[-1]
+    code, out, _ = run("--model", str(tmp_path), "--topology=v5e-8", "--context-length", "4096")
+    assert code == 0
+    assert "vocabulary: 128256 rows padded to 129024" in out
+    launch = out.splitlines()[-1]
     assert launch == f"  palladio serve --model {tmp_path} --context-length 4096 --tp-size 8"
-    hosts = run(tmp_path, f"--model-path={tmp_path}/config.json", "--topology", "v6e-16")
-    assert hosts.stdout.splitlines()[-1] == "  v6e-16 has 4 hosts, and Palladio serves one"
+    code, out, _ = run(f"--model-path={tmp_path}/config.json", "--topology", "v6e-16")
+    assert out.splitlines()[-1] == "  v6e-16 has 4 hosts, and Palladio serves one"
+    code, out, _ = run("--model-path", str(tmp_path), "--topology", "v6e-8", "--is-embedding")
+    assert "tokens/s" in out
+    assert "1 request:" not in out
+
+
+def test_a_model_that_fits_nowhere(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B | {"intermediate_size": 2_000_000}))
+    code, _, errors = run("--model-path", str(tmp_path))
+    assert (code, "fits on none of them with these flags" in errors) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +153,10 @@ def test_the_command(tmp_path: Path) -> None:
         (["--context-length", "100000"], "error: --context-length 100000 is over the model's max_position_embeddings"),
     ],
 )
-def test_wrong_flags(tmp_path: Path, words: list[str], message: str) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
-    answer = run(tmp_path, "--model-path", str(tmp_path), *words)
-    assert answer.returncode == 2
-    assert answer.stderr.startswith(message)
+def test_wrong_flags(tmp_path: Path, run: Run, words: list[str], message: str) -> None:
+    code, _, errors = run("--model-path", str(tmp_path), *words)
+    assert code == 2
+    assert errors.startswith(message)
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

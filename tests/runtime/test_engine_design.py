@@ -98,9 +98,9 @@ def test_a_device_that_hides_its_memory_needs_a_number(monkeypatch):
         fraction=None,
     )
     with pytest.raises(ConfigError, match=r"NVIDIA H200 does not say .* give --max-total-tokens"):
-        device_memory(Device(), needs)
+        device_memory([Device()], needs)
     given = dataclasses.replace(needs, wanted_tokens=160)
-    plan = plan_memory(device_memory(Device(), given), given, MIB)
+    plan = plan_memory(device_memory([Device()], given), given, MIB)
     assert plan.num_tokens == 160
     assert "unknown" in plan.table()[0]
 

@@ -101,7 +101,7 @@ def test_a_plan_always_fits_and_a_value_that_is_said_to_fit_does(
     if message is not None:
         advice = re.search(r"--(max-total-tokens|mem-fraction-static) ([\d.]+) (or more )?would fit", message)
         if advice is None:
-            assert "use a smaller model or --dtype, or more chips" in message
+            assert "use a smaller model or --dtype, or a larger --tp-size" in message
             return
         flag, value, _ = advice.groups()
         if float(value) == 0:
@@ -124,7 +124,7 @@ def test_a_pool_that_was_asked_for_may_take_all_that_is_free() -> None:
 def test_weights_that_leave_nothing() -> None:
     with pytest.raises(ConfigError, match=r"--mem-fraction-static 0.5; --mem-fraction-static 0.61 or more would fit"):
         plan_memory(EMPTY, needs(weights=600 * MIB, fraction=0.5), 0)
-    with pytest.raises(ConfigError, match="use a smaller model or --dtype, or more chips"):
+    with pytest.raises(ConfigError, match="use a smaller model or --dtype, or a larger --tp-size"):
         plan_memory(EMPTY, needs(weights=1100 * MIB), 0)
 
 
