@@ -12,6 +12,7 @@ class AttentionWorkload:
         num_heads: N. num_kv_heads: K. head_size: H.
         kv_dtype: of the cache; queries are bfloat16.
         num_layers: caches that take turns, so that none is found in the device's own cache.
+        page_size: S.
     """
 
     name: str
@@ -21,6 +22,7 @@ class AttentionWorkload:
     head_size: int = 128
     kv_dtype: str = "bfloat16"
     num_layers: int = 4
+    page_size: int = 16
 
     @property
     def decodes(self) -> bool:
@@ -77,6 +79,8 @@ def attention_workloads(tiny: bool) -> Sequence[AttentionWorkload]:
         AttentionWorkload("decode 16×4,096", ((4095, 1),) * 16),
         AttentionWorkload("decode 64×1,024", ((1023, 1),) * 64),
         AttentionWorkload("decode 64×4,096", ((4095, 1),) * 64),
+        AttentionWorkload("decode 64×4,096, pages of 64", ((4095, 1),) * 64, page_size=64),
+        AttentionWorkload("decode 64×4,096, pages of 128", ((4095, 1),) * 64, page_size=128),
         AttentionWorkload("decode 256×1,024", ((1023, 1),) * 256),
         AttentionWorkload("decode 64, 500 to 6,600 keys and one of 120,000", uneven),
         AttentionWorkload("decode 64×4,096, float8_e4m3fn", ((4095, 1),) * 64, kv_dtype="float8_e4m3fn"),
@@ -84,6 +88,7 @@ def attention_workloads(tiny: bool) -> Sequence[AttentionWorkload]:
         AttentionWorkload("decode 64×1,024, N=14 K=2 H=64", ((1023, 1),) * 64, num_layers=16, **qwen),
         AttentionWorkload("prefill 1×4,096", ((0, 4096),)),
         AttentionWorkload("prefill 4×2,048", ((0, 2048),) * 4),
+        AttentionWorkload("prefill 8×4,096", ((0, 4096),) * 8),
         AttentionWorkload("prefill 2,048 after 16,384", ((16_384, 2048),)),
         AttentionWorkload("prefill 4×2,048, N=14 K=2 H=64", ((0, 2048),) * 4, **qwen),
         AttentionWorkload("mixed: 63×2,048 and 2,048 new", (*((2047, 1),) * 63, (0, 2048))),

@@ -32,7 +32,6 @@ from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
 from palladio.pallas_kernels.target import Target
 
-PAGE_SIZE = 16
 TOLERANCE = 0.03  # largest difference from the portable backend, of outputs of about 1 in bfloat16
 
 
@@ -61,7 +60,7 @@ def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[jax.Array], 
     """Queries, the caches of the layers, and what the op is told: random pages in random order."""
     rng = np.random.default_rng(0)
     totals = np.array([before + new for before, new in workload.lengths], np.int32)
-    counts = -(-totals // PAGE_SIZE)
+    counts = -(-totals // workload.page_size)
     order = 1 + rng.permutation(int(counts.sum())).astype(np.int32)
     table = np.zeros((len(totals), int(counts.max())), np.int32)
     for row, (count, end) in enumerate(zip(counts, np.cumsum(counts), strict=True)):
@@ -70,7 +69,7 @@ def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[jax.Array], 
     decodes = next((row for row, (_, new) in enumerate(workload.lengths) if new > 1), len(totals))
     kind = "decode" if workload.decodes else "prefill"
     arrays = (starts, totals, table, np.int32(len(totals)), np.int32(decodes))
-    shape = kv_page_shape(len(order) + 1, workload.num_kv_heads, PAGE_SIZE, workload.head_size)
+    shape = kv_page_shape(len(order) + 1, workload.num_kv_heads, workload.page_size, workload.head_size)
 
     @functools.partial(jax.jit, static_argnums=1)
     def fill(key: jax.Array, dtype: str) -> jax.Array:
@@ -163,6 +162,13 @@ def measure(target: Target, backend: str, tiny: bool, bandwidth: float) -> Itera
     """Each workload's figures, printed as they come."""
     for attention in attention_workloads(tiny):
         yield time_attention(attention, target, backend, tiny, bandwidth)
+        if not attention.decodes and backend != "gpu_mosaic":
+            try:
+                figures = time_attention(attention, target, "gpu_mosaic", tiny, bandwidth)
+            except NotImplementedError as refusal:
+                print(f"{attention.name}: {refusal}", file=sys.stderr)
+                continue
+            yield figures | {"workload": f"{attention.name} (gpu_mosaic)"}
     for experts in experts_workloads(tiny):
         yield time_experts(experts, target, tiny, bandwidth)
 

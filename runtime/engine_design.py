@@ -26,8 +26,8 @@ from palladio.runtime.compile_plan import ProgramKey
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.kernel_choice import choose_kernels
-from palladio.runtime.memory import MemoryNeeds, MemoryPlan, device_memory, plan_memory
+from palladio.runtime.kernel_choice import choose_kernels, plan_cache
+from palladio.runtime.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.out_of_memory import compile_advice, explaining_compiles
 from palladio.runtime.pooling import Pooling
 from palladio.runtime.program_set import ProgramSet
@@ -103,9 +103,10 @@ class EngineDesign:
             fraction=config.cache.mem_fraction_static,
         )
         memory = device_memory(list(mesh.local_devices), needs)
-        plan = plan_memory(memory, needs, 0)
+        plan = plan_cache(kernels, shape.cache, memory, needs, 0)
         if plan.is_tight:
-            plan = plan_memory(memory, needs, stores.workspace(buckets, lambda: declare(PROBE_PAGES)))
+            workspace = stores.workspace(buckets, lambda: declare(PROBE_PAGES))
+            plan = plan_cache(kernels, shape.cache, memory, needs, workspace)
         seed = random.SystemRandom().randrange(2**31) if execution.random_seed is None else execution.random_seed
         return cls(
             config=config,

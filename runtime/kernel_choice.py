@@ -1,5 +1,6 @@
 """Which kernels an engine runs on: settled at start-up, so that no request finds out what they cannot take."""
 
+import dataclasses
 import functools
 import logging
 
@@ -7,14 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from palladio.model.config import ModelConfig
+from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
+from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.device_state import DeviceShape
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
 
 logger = logging.getLogger("palladio.engine")
 
@@ -50,6 +54,33 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
     if reason is not None:
         raise ConfigError(f"--attention-backend {backend} cannot run this: {reason}; or pass --attention-backend auto")
     return kernels
+
+
+def plan_cache(
+    kernels: Kernels, cache: KVCacheSpec, memory: DeviceMemory, needs: MemoryNeeds, workspace: int
+) -> MemoryPlan:
+    """plan_memory, with no more pages than the kernels can address.
+
+    Raises:
+        ConfigError: as plan_memory, or --max-total-tokens asks for pages that they cannot address.
+    """
+    plan = plan_memory(memory, needs, workspace)
+    if kernels.attention != "gpu_triton":
+        return plan
+    itemsize = cache.dtype.itemsize
+    pages = addressable_pages(plan.num_pages, needs.bytes_per_page // cache.num_layers // itemsize, itemsize)
+    if pages == plan.num_pages:
+        return plan
+    tokens = (pages - 1) * needs.page_size
+    if needs.wanted_tokens is not None:
+        raise ConfigError(
+            f"--max-total-tokens {needs.wanted_tokens}: the kernels of gpu_triton cannot address 2 to 4 GiB of a "
+            f"layer's cache of 8 bits; {tokens} would fit, or --kv-cache-dtype bfloat16, or --attention-backend xla"
+        )
+    logger.warning(
+        "The KV cache is held at 2 GiB a layer, %d tokens: of 8 bits, kernels cannot address 2 to 4 GiB", tokens
+    )
+    return plan_memory(memory, dataclasses.replace(needs, useful_tokens=tokens), workspace)
 
 
 def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | None:

@@ -1,6 +1,7 @@
 """What people run first: make, and the scripts that it calls."""
 
 import os
+import platform
 import re
 import subprocess
 import textwrap
@@ -70,3 +71,31 @@ def test_ci_requires_torch():
 def test_what_builds_the_wheel_comes_with_the_tests():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(project["build-system"]["requires"]) <= set(project["dependency-groups"]["test"])
+
+
+@pytest.mark.skipif(platform.system() != "Linux" or platform.machine() != "x86_64", reason="there are none")
+def test_compilers_of_accelerators_are_fetched_once_for_a_version(tmp_path):
+    """Into a folder of their own, and again when jax has changed."""
+    python, log, folder = tmp_path / "python", tmp_path / "pip.log", tmp_path / "compilers"
+    python.write_text(
+        textwrap.dedent(f"""\
+            #!/usr/bin/env bash
+            case $1 in
+              -) cat >/dev/null; printf 'libtpu==%s\\n' "$VERSION" ;;
+              -m) printf '%s ' "$@" >>{log}; echo >>{log} ;;
+              *) exit 99 ;;
+            esac
+        """)
+    )
+    python.chmod(0o755)
+    for version in ("1", "1", "2"):
+        command = [ROOT / "scripts" / "install-compilers", python, folder]
+        subprocess.run(command, env=os.environ | {"VERSION": version}, check=True)
+    calls = log.read_text().splitlines()
+    assert [call.split()[-1] for call in calls] == ["libtpu==1", "libtpu==2"]
+    assert all(f"--target {folder}" in call for call in calls)
+
+
+def test_ci_compiles_for_accelerators():
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert lines.index("make test") < lines.index("make aot-smoke")

@@ -18,7 +18,7 @@ from palladio.pallas_kernels.target import Target
 MAX_HEAD_SIZE = 256
 MIN_CAPABILITY = 8.0
 DTYPES = ("bfloat16", "float16", "float32")
-INT32_ELEMENTS = 2**31
+INT32 = 2**31
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
@@ -52,6 +52,18 @@ def chunk_tokens(shape: AttentionShape, target: Target) -> int:
     return PrefillBlocks.of(shape).queries(shape.group)
 
 
+def addressable_pages(num_pages: int, page_elements: int, itemsize: int) -> int:
+    """Of so many pages of a layer's cache, those that the kernels can address.
+
+    Pallas counts a cache of more than 4 GiB in 64 bits, and Triton reads the 32 bits of a smaller one as a signed
+    number of elements: so a cache of 8 bits must not take 2 to 4 GiB. Handing the kernel two halves is no way out, for
+    XLA copies them; nor can a kernel add to a pointer itself.
+    """
+    if itemsize == 1 and INT32 < num_pages * page_elements <= 2 * INT32:
+        return INT32 // page_elements
+    return num_pages
+
+
 def _shape_of(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata) -> AttentionShape:
     B, Pmax = metadata.block_table.shape
     return AttentionShape(
@@ -77,8 +89,8 @@ def _refusal(q: jax.Array, kv_pages: jax.Array, target: Target) -> str | None:
         return f"heads of {head_size} exceed {MAX_HEAD_SIZE}: their tiles exceed a multiprocessor's registers"
     if q.dtype.name not in DTYPES or kv_pages.dtype.name not in (*DTYPES, *QUANTIZED):
         return f"it computes in {', '.join(DTYPES)}, not {q.dtype} with a cache of {kv_pages.dtype}"
-    if kv_pages.dtype.itemsize == 1 and INT32_ELEMENTS < math.prod(kv_pages.shape) <= 2 * INT32_ELEMENTS:
-        # Pallas takes 32-bit offsets up to 4 GiB, and Triton reads them as signed numbers.
+    num_pages, *page = kv_pages.shape
+    if addressable_pages(num_pages, math.prod(page), kv_pages.dtype.itemsize) < num_pages:
         size = math.prod(kv_pages.shape) / 2**30
         return f"a layer's cache of 8 bits may take up to 2 GiB or more than 4 GiB, not {size:.1f}: change its pages"
     return None

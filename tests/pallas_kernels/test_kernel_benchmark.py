@@ -24,5 +24,5 @@ def test_the_kernel_benchmark_runs_without_a_gpu(tmp_path):
     )
     figures = json.loads(out.read_text())
     assert figures["numerics"]["ok"]
-    assert [row["workload"].split()[0] for row in figures["workloads"]] == ["decode", "decode", "prefill", "experts,"]
+    assert {row["workload"].split()[0] for row in figures["workloads"]} == {"decode", "prefill", "experts,"}
     assert all(row["ok"] and row["µs"] > 0 for row in figures["workloads"])

@@ -13,7 +13,8 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.device_state import DeviceShape
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.kernel_choice import choose_kernels, refusal
+from palladio.runtime.kernel_choice import choose_kernels, plan_cache, refusal
+from palladio.runtime.memory import DeviceMemory, MemoryNeeds
 from tests.runtime.tiny_engine import TINY_CONFIG
 
 MODEL = ModelConfig.from_hf(TINY_CONFIG)
@@ -82,3 +83,43 @@ def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():
     assert said is not None
     assert "larger than the vector memory of TPU v4 (a smaller --page-size)" in said
     assert refusal(Kernels("tpu", V6E), model, sizes) is None
+
+
+def cache_plan(backend, gigabytes, kv_dtype=jnp.int8, wanted_tokens=None):
+    """The memory plan of a device on which a layer's cache would take so many GiB."""
+    cache = shape(kv_dtype=jnp.dtype(kv_dtype)).cache
+    pool = int(gigabytes * 2**30) * cache.num_layers
+    needs = MemoryNeeds(
+        platform="gpu",
+        weights=0,
+        state=0,
+        bytes_per_page=cache.bytes_per_page,
+        page_size=cache.page_size,
+        wanted_tokens=wanted_tokens,
+        useful_tokens=2**40,
+        fraction=1.0,
+    )
+    return cache, plan_cache(Kernels(backend, Target("gpu", "9.0")), cache, DeviceMemory(pool, pool), needs, 0)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kv_dtype", "gigabytes", "most"),
+    [
+        ("gpu_triton", jnp.int8, 1.5, 1.5),
+        ("gpu_triton", jnp.int8, 3.4, 2.0),
+        ("gpu_triton", jnp.float8_e4m3fn, 3.4, 2.0),
+        ("gpu_triton", jnp.int8, 5.0, 5.0),
+        ("gpu_triton", jnp.bfloat16, 3.4, 3.4),
+        ("xla", jnp.int8, 3.4, 3.4),
+    ],
+)
+def test_the_cache_is_no_larger_than_kernels_can_address(backend, kv_dtype, gigabytes, most):
+    cache, plan = cache_plan(backend, gigabytes, kv_dtype)
+    layer = plan.num_pages * cache.bytes_per_page / cache.num_layers / 2**30
+    assert 0.94 * most < layer <= most
+
+
+def test_tokens_that_kernels_cannot_address_are_refused_with_what_would_fit():
+    cache, plan = cache_plan("gpu_triton", 3.4)
+    with pytest.raises(ConfigError, match=rf"--max-total-tokens \d+: .* {plan.num_tokens} would fit"):
+        cache_plan("gpu_triton", 3.4, wanted_tokens=int(3 * 2**30 / (cache.bytes_per_page / cache.num_layers) * 16))

@@ -1,0 +1,194 @@
+"""Everything that is measured on an H200, part by part, each in a process of its own with a limit; a table comes last.
+
+    benchmarks/h200.sh                                # what this is called by
+    JAX_PLATFORMS=cpu benchmarks/h200.sh --tiny       # tries the scripts themselves, without a GPU
+
+A part that fails or is too slow costs only its own rows. Figures of all parts are written as one JSON file.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_smoke import versions
+
+HERE = Path(__file__).parent
+TOTAL_SECONDS = 465.0
+TINY_FACTOR = 3.0  # how much longer a part may take where kernels are interpreted
+
+Figures = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A script.
+
+    Attributes:
+        arguments: {out} is a file for its figures, or with `folder` a folder for them.
+        seconds: that it may take.
+        memory: share of the device's memory that jax may take; 0: jax's own default.
+    """
+
+    arguments: tuple[str, ...]
+    seconds: float
+    memory: float = 0.0
+    folder: bool = False
+
+
+PARTS = {  # correctness first
+    "numerics": Part(("gpu_smoke.py", "--only", "numerics", "greedy", "--out", "{out}"), 80, folder=True),
+    "kernels": Part(("kernels.py", "--out", "{out}"), 110),
+    "engine qwen": Part(("h200_engine.py", "--model", "qwen2.5-0.5b", "--out", "{out}"), 90, memory=0.95),
+    "engine llama": Part(("h200_engine.py", "--model", "llama-3.1-8b", "--out", "{out}"), 120, memory=0.95),
+    "peers": Part(("h200_peers.py", "--out", "{out}"), 65),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goal:
+    """A row of the table.
+
+    Attributes:
+        part, row: where its figure is. unit: of the figure, and its name there.
+        limit: what the card allows, by bytes or operations. goal: least that is wanted.
+    """
+
+    name: str
+    part: str
+    row: str
+    unit: str
+    limit: str
+    goal: float
+
+
+GOALS = (
+    Goal("Qwen2.5-0.5B, 1 request, decode", "engine qwen", "qwen decode 1", "tokens/s", "4,300", 1e3),
+    Goal("Qwen2.5-0.5B, 5,000 × 128, 200 running", "engine qwen", "qwen chat 5000", "tokens/s", "", 40e3),
+    Goal("Llama-3.1-8B, 1 request, decode", "engine llama", "llama decode 1", "tokens/s", "268", 215),
+    Goal("Llama-3.1-8B, 500 running × 500", "engine llama", "llama running 500", "tokens/s", "", 20e3),
+    # 1.05e15 operations for 65,536 tokens, an eighth of them attention's: 60 % of 790 TFLOP/s.
+    Goal(
+        "Llama-3.1-8B, prefill 8 × 8,192", "engine llama", "llama prefill 8x8192", "prompt tokens/s", "49,300", 29_600
+    ),
+)
+DECODE_SHARE, PREFILL_TFLOPS = 0.8, 0.55 * 790  # goals of the attention kernels' workloads named below
+KERNEL_GOALS = ("decode 64×4,096", "decode 64×4,096, pages of 64", "decode 64×4,096, pages of 128", "prefill 8×4,096")
+
+
+def run_part(name: str, part: Part, tiny: bool, seconds: float) -> Figures:
+    """What it wrote, even if it was ended or failed; then "error" says so."""
+    with tempfile.TemporaryDirectory(prefix="palladio-h200-") as folder:
+        out = Path(folder) if part.folder else Path(folder) / "figures.json"
+        script, *arguments = (argument.format(out=out) for argument in part.arguments)
+        command = [sys.executable, str(HERE / script), *arguments, *["--tiny"] * tiny]
+        environment = dict(os.environ)
+        if part.memory and not tiny:
+            environment["XLA_CLIENT_MEM_FRACTION"] = str(part.memory)
+        start = time.perf_counter()
+        process = subprocess.Popen(command, env=environment, start_new_session=True)  # with what it starts itself
+        error = ""
+        try:
+            if status := process.wait(timeout=seconds):
+                error = f"exit status {status}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            error = f"took more than {seconds:.0f} s"
+        written = sorted(Path(folder).glob("*.json"))
+        figures: Figures = json.loads(written[-1].read_text(encoding="utf-8")) if written else {}
+    return figures | {"part seconds": time.perf_counter() - start} | ({"error": error} if error else {})
+
+
+def find(figures: Any, path: Sequence[str]) -> Any:
+    """figures[path[0]][path[1]] …; None where there is no such figure."""
+    for name in path:
+        figures = figures.get(name) if isinstance(figures, dict) else None
+    return figures
+
+
+def table(report: Figures) -> list[tuple[str, str, str, str]]:
+    """What, figure, limit, verdict."""
+    rows, tiny = [], report["command"].endswith("--tiny")  # which is no measure of anything
+    for wanted in GOALS:
+        value = find(report["parts"].get(wanted.part), ("rows", wanted.row, wanted.unit))
+        figure = "missing" if value is None else f"{value:,.0f} {wanted.unit}"
+        verdict = "MISSING" if value is None else "reached" if value >= wanted.goal else f"below {wanted.goal:,.0f}"
+        if tiny and value is not None:
+            verdict = "tiny"
+        rows.append((wanted.name, figure, wanted.limit, verdict))
+    kernels = report["parts"].get("kernels", {})
+    for row in kernels.get("workloads", []):
+        share, rate = row["share of copy bandwidth"], row["TFLOP/s"]
+        decodes = row["workload"].startswith("decode")
+        torch = find(kernels, ("torch", "µs", row["workload"])) or {}
+        beside = "".join(f"; {name} {value:,.0f} µs" for name, value in torch.items())
+        figure = f"{row['µs']:,.0f} µs, " + (f"{share:.0%} of copy bandwidth" if decodes else f"{rate:,.0f} TFLOP/s")
+        verdict = "ok" if row["ok"] else "WRONG"
+        if row["ok"] and row["workload"].removesuffix(" (gpu_mosaic)") in KERNEL_GOALS:
+            reached = share >= DECODE_SHARE if decodes else rate >= PREFILL_TFLOPS
+            verdict = (
+                "reached" if reached else f"below {DECODE_SHARE:.0%}" if decodes else f"below {PREFILL_TFLOPS:.0f}"
+            )
+        rows.append((f"kernel: {row['workload']}", figure + beside, "", verdict))
+    rows += _peer_rows(report["parts"].get("peers", {}))
+    for name, figures in report["parts"].items():
+        if "error" in figures:
+            rows.append((f"part {name}", figures["error"], "", "FAILED"))
+    return rows
+
+
+def _peer_rows(peers: Figures) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for kind, what in (("graph", "torch decode step"), ("continuous batching", "generate_batch")):
+        for name, found in peers.get(kind, {}).items():
+            told = [
+                f"{key} {value:,.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in found.items()
+            ]
+            rows.append((f"{what}: {name}", ", ".join(told), "", ""))
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tiny", action="store_true", help="small sizes, to try the scripts themselves")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the JSON report")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
+    args = parser.parse_args(argv)
+    begin = time.perf_counter()
+    report: Figures = {
+        "command": "benchmarks/h200.sh" + " --tiny" * args.tiny,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": platform.node(),
+        "versions": versions(),
+        "parts": {},
+    }
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"h200{'_tiny' * args.tiny}_{time.strftime('%Y%m%d_%H%M%S')}.json"
+    factor = TINY_FACTOR if args.tiny else 1.0
+    for name in args.only:
+        print(f"--- {name}", flush=True)
+        left = factor * TOTAL_SECONDS - (time.perf_counter() - begin)
+        report["parts"][name] = run_part(
+            name, PARTS[name], args.tiny, max(1.0, min(factor * PARTS[name].seconds, left))
+        )
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print("\n" + ", ".join(f"{key} {value}" for key, value in report["versions"].items()))
+    rows = table(report)
+    for what, figure, limit, verdict in rows:
+        print(f"{what:<52} {figure:<64} {limit:<20} {verdict}")
+    print(f"{time.perf_counter() - begin:.0f} s; written to {path}")
+    return 1 if any(verdict in ("WRONG", "FAILED", "MISSING") for *_, verdict in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Everything that is measured on an H200, in one call of less than 8 minutes; arguments go to h200.py.
+# Needs a Python ($PYTHON, else python3) with jax and its CUDA plugin, flax and transformers; torch for the peers. What
+# else h200_wheels.sh has put into wheels/ is unpacked into a folder of its own.
+#   benchmarks/h200.sh                     results under $OUT, else benchmarks/results
+#   benchmarks/h200.sh --only kernels      one part
+#   benchmarks/h200.sh smoke               instead, gpu_smoke.py: numerics, throughput, the host's share of a step
+#   benchmarks/h200.sh flags               instead, what scheduling flags gain there (about 8 minutes more)
+#   JAX_PLATFORMS=cpu benchmarks/h200.sh --tiny      tries the scripts themselves, without a GPU
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3} out=${OUT:-benchmarks/results}
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+if compgen -G 'wheels/*.whl' >/dev/null; then
+  site=$(mktemp -d)
+  trap 'rm -rf "$site"' EXIT
+  if "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" wheels/*.whl; then
+    export PYTHONPATH="$PYTHONPATH:$site"  # last: what is installed there comes first
+  fi
+fi
+case ${1-} in
+  smoke) "$python" benchmarks/gpu_smoke.py --out "$out" "${@:2}" ;;
+  flags) "$python" benchmarks/compare_flags.py --model 0.5b --turns 2 --json "$out/flags.json" ;;
+  *) "$python" benchmarks/h200.py --out "$out" "$@" ;;
+esac
