@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model, unflatten_model
-from scripts.train_default_model.network import hf_config, new_model
-from scripts.train_default_model.train import SEED, Leaves, State, load, make_optimizer, model_config
+from scripts.train_default_model.checkpoints import Leaves, State, load
+from scripts.train_default_model.network import SEED, hf_config, model_config, new_model
 
 HERE = Path(__file__).resolve().parent
 COPIED = ("chat_template.jinja", "README.md")
@@ -31,7 +31,7 @@ def export(run: Path, to: Path, name: str) -> None:
     end_of_text, message_end = tokenizer.token_to_id("<|endoftext|>"), tokenizer.token_to_id("<|im_end|>")
     config = model_config(tokenizer)
     structure, leaves = flatten_model(new_model(config, SEED))
-    state = load(run / name, State(0, leaves, make_optimizer(2, 1).init(leaves)))
+    state = load(run / name, State(0, leaves, None))
     _write_json(to / "config.json", hf_config(end_of_text, message_end))
     _write_json(
         to / "generation_config.json",
@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--state", default="latest.npz", help="the run's file to take")
+    parser.add_argument("--state", default="final.npz", help="the run's file to take")
     args = parser.parse_args()
     export(args.run, args.to, args.state)
 

@@ -3,12 +3,15 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from tokenizers import Tokenizer
 
 from palladio.model.attention import Attention
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.rope import Rotation, rotate, rotation
 from palladio.pallas_kernels.choice import Kernels
+
+SEED = 20260101  # of the first weights and of the corpus
 
 SHAPE = {
     "vocab_size": 2048,
@@ -89,3 +92,8 @@ def _attend(attention: Attention, x: jax.Array, by: Rotation, visible: jax.Array
 def new_model(config: ModelConfig, seed: int) -> CausalLM:
     """Random float32 weights."""
     return CausalLM(config, jnp.float32, Kernels(), nnx.Rngs(seed))
+
+
+def model_config(tokenizer: Tokenizer) -> ModelConfig:
+    """The network's, with the tokenizer's ids."""
+    return ModelConfig.from_hf(hf_config(tokenizer.token_to_id("<|endoftext|>"), tokenizer.token_to_id("<|im_end|>")))

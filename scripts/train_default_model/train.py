@@ -2,14 +2,11 @@
 
     python -m scripts.train_default_model.train --run DIR --steps 20000
 
-The learning rate is constant, then falls to zero over the last --decay steps; the state before the fall is kept
-(stable.npz), so that more steps can follow later: they start from there.
+The learning rate is constant, then falls to zero over the last --decay steps. What comes out is final.npz; the state
+before the fall stays (stable.npz), so that a later run with more --steps goes on from there.
 """
 
 import argparse
-import dataclasses
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,33 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
-from tokenizers import Tokenizer
 
-from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model, unflatten_model
 from scripts.train_default_model.batches import Batch, batch
-from scripts.train_default_model.network import hf_config, hidden_states, new_model
+from scripts.train_default_model.checkpoints import Leaves, State, load, save
+from scripts.train_default_model.network import SEED, hidden_states, model_config, new_model
 from scripts.train_default_model.tokenizer import load_or_train
 
-SEED = 20260101
 LEARNING_RATE, TABLE_LEARNING_RATE, WARM_UP = 5e-3, 3e-3, 100
 SAVE_SECONDS, LOG_STEPS = 180.0, 20
 
-Leaves = tuple[jax.Array, ...]
 Arrays = Any  # a Batch as nested tuples
-
-
-@dataclasses.dataclass(slots=True)
-class State:
-    """Attributes:
-    step: how many have been made.
-    leaves: the model's arrays.
-    optimizer: its state.
-    """
-
-    step: int
-    leaves: Leaves
-    optimizer: Any
 
 
 def schedule(peak: float, steps: int, decay: int) -> optax.Schedule:
@@ -113,8 +94,8 @@ def run(folder: Path, steps: int, decay: int) -> None:
     structure, leaves = flatten_model(new_model(config, SEED))
     optimizer = make_optimizer(steps, decay)
     state = State(0, leaves, optimizer.init(leaves))
-    for name in ("latest.npz", "stable.npz"):
-        if (folder / name).is_file() and (read := load(folder / name, state)).step < steps:
+    for name in ("final.npz", "stable.npz"):
+        if (folder / name).is_file() and (read := load(folder / name, state)).goal in (0, steps):
             state = read
             break
     step = make_step(structure, optimizer)
@@ -122,8 +103,9 @@ def run(folder: Path, steps: int, decay: int) -> None:
     saved, since, losses = time.monotonic(), time.monotonic(), []
     num_tokens = 0
     while state.step < steps:
-        if state.step == steps - decay:
+        if not state.goal and state.step >= steps - decay:
             save(folder / "stable.npz", state)
+            state.goal = steps
         made = batch(tokenizer, SEED, state.step)
         num_tokens += sum(int((part.documents > 0).sum()) for part in made.rows)
         state.leaves, state.optimizer, value = step(state.leaves, state.optimizer, as_arrays(made))
@@ -134,38 +116,13 @@ def run(folder: Path, steps: int, decay: int) -> None:
             print(f"step {state.step} loss {np.mean(losses):.4f} {speed:.0f} tokens/s", flush=True)
             since, losses, num_tokens = time.monotonic(), [], 0
         if time.monotonic() - saved > SAVE_SECONDS or state.step == steps:
-            save(folder / "latest.npz", state)
+            save(folder / ("final.npz" if state.goal else "stable.npz"), state)
             saved = time.monotonic()
-
-
-def model_config(tokenizer: Tokenizer) -> ModelConfig:
-    return ModelConfig.from_hf(hf_config(tokenizer.token_to_id("<|endoftext|>"), tokenizer.token_to_id("<|im_end|>")))
 
 
 def as_arrays(batch: Batch) -> Arrays:
     rows = tuple((part.token_ids, part.positions, part.documents) for part in batch.rows)
     return rows, batch.places, batch.next_ids, batch.weights
-
-
-def save(path: Path, state: State) -> None:
-    """Whole or not at all."""
-    draft = path.with_suffix(".draft.npz")
-    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves((state.leaves, state.optimizer))]
-    with draft.open("wb") as file:
-        np.savez(file, step=np.int64(state.step), *arrays)  # noqa: B026 (numpy names them arr_0 on)
-    os.replace(draft, path)
-
-
-def load(path: Path, like: State) -> State:
-    """What `save` wrote, for a state of the same structure."""
-    leaves, structure = jax.tree.flatten((like.leaves, like.optimizer))
-    with np.load(path) as file:
-        arrays = [jnp.asarray(file[f"arr_{number}"]) for number in range(len(leaves))]
-        step = int(file["step"])
-    if [array.shape for array in arrays] != [leaf.shape for leaf in leaves]:
-        sys.exit(f"error: {path} is of another network; remove it, or give another --run")
-    parameters, optimizer = jax.tree.unflatten(structure, arrays)
-    return State(step, parameters, optimizer)
 
 
 def main() -> None:
