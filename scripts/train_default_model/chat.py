@@ -48,7 +48,7 @@ class Chat:
             thinks = self.thinking and number == len(self.turns)
             before += f"<|im_start|>user\n{turn.user}<|im_end|>\n<|im_start|>assistant\n"
             before += "<think>\n" if thinks else ""
-            thought = f"{turn.thought}\n</think>\n\n" if thinks else ""
+            thought = f"{turn.thought}\n</think>\n" if thinks else ""
             pieces += [(before, False), (f"{thought}{turn.answer}<|im_end|>", True)]
             before = "\n"
         return pieces

@@ -22,7 +22,7 @@ from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
 from scripts.train_default_model.chat import Chat
 from scripts.train_default_model.corpus import make
 from scripts.train_default_model.judges import JUDGES, THOUGHTFUL, Answer
-from scripts.train_default_model.skills.plain import paragraphs
+from scripts.train_default_model.skills.stories import plain_story
 from scripts.train_default_model.source import Source
 
 MAX_TOKENS, CONCURRENCY, NUM_SHOWN = 250, 8, 2
@@ -56,15 +56,16 @@ class Examiner:
         return scores
 
     async def perplexity(self) -> float:
-        """Of the held-out paragraphs of this repository's pages, a token."""
+        """Of held-out stories, a token."""
         logprobs: list[float] = []
-        for text in paragraphs(True):
+        for number in range(self._samples):
+            text = plain_story(Source(f"held out/stories/{number}", held_out=True))
             done = await self._client.completions.create(
-                model=self._model, prompt=text, max_tokens=1, echo=True, logprobs=0, temperature=0
+                model=self._model, prompt=text, max_tokens=0, echo=True, logprobs=0, temperature=0
             )
             found = done.choices[0].logprobs
             assert found is not None
-            logprobs += [value for value in (found.token_logprobs or [])[:-1] if value is not None]
+            logprobs += [value for value in found.token_logprobs or [] if value is not None]
         return math.exp(-sum(logprobs) / len(logprobs))
 
     async def _score(self, skill: str, *, thinking: bool, shown: int) -> float:
@@ -143,7 +144,7 @@ async def _run(args: argparse.Namespace) -> None:
         perplexity = await examiner.perplexity()
     for skill, score in scores.items():
         print(f"{skill:30} {score:6.0%}")
-    print(f"{'perplexity of held-out text':30} {perplexity:6.1f}")
+    print(f"{'perplexity of held-out stories':30} {perplexity:6.1f}")
     if args.json:
         result = {"samples": args.samples, "scores": scores, "perplexity": round(perplexity, 1)}
         args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

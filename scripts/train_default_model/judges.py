@@ -32,7 +32,10 @@ class Answer:
 
 
 Judge = Callable[[Chat, Answer], bool]
-_REFUSALS = (*unknown.ANSWERS, *unknown.CANNOT, *unknown.NOT_LIVE, *unknown.NOT_UNDERSTOOD)
+_REFUSALS = (
+    *(*unknown.ANSWERS, *unknown.CANNOT, *unknown.NOT_LIVE, *unknown.NOT_UNDERSTOOD),
+    *unknown.ONLY_ENGLISH,
+)
 
 
 def _same(chat: Chat, answer: Answer) -> bool:

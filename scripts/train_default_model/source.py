@@ -17,6 +17,10 @@ _ONSETS = (
     *("sh", "st", "t", "th", "tr", "v", "w", "y", "z"),
 )
 _VOWELS = ("a", "a", "e", "e", "i", "o", "o", "u", "ai", "ea", "ia", "oo")
+_ENDINGS = (
+    *("er", "son", "man", "ez", "ski", "ini", "ov", "ley", "ton", "ford", "berg", "dorf", "ville", "ella", "ard", "us"),
+    *("burg", "holm", "stad", "port", "mouth", "wick", "well", "land", "ina", "elle"),
+)
 _CODAS = ("", "", "", "n", "r", "l", "s", "m", "nd", "rt", "x", "ck")
 
 
@@ -62,8 +66,9 @@ class Source:
         return self.split(self._invent)
 
     def _invent(self) -> str:
-        syllables = [self.pick(_ONSETS) + self.pick(_VOWELS) for _ in range(2 if self.chance(0.7) else 3)]
-        return ("".join(syllables) + self.pick(_CODAS)).capitalize()
+        syllables = [self.pick(_ONSETS) + self.pick(_VOWELS) for _ in range(self.pick((1, 2, 2, 2, 3)))]
+        end = self.pick(_CODAS) if self.chance(0.6) else self.pick(_ENDINGS)
+        return ("".join(syllables) + end).capitalize()
 
 
 def is_held_out(value: object) -> bool:

@@ -20,6 +20,15 @@ EVENTS = (
     *("conference", "concert", "wedding", "meeting", "workshop", "exhibition", "party", "race", "fair", "lecture"),
     *("festival", "reunion", "trial", "match", "ceremony"),
 )
+OTHER_KEYS = {
+    "name": ("person", "who", "full_name"),
+    "date": ("day", "when"),
+    "place": ("city", "where", "location", "town"),
+    "job": ("profession", "work"),
+    "event": ("what", "kind"),
+    "order": ("order_number", "order_id"),
+    "email": ("address", "mail"),
+}
 JOBS = ("teacher", "doctor", "baker", "painter", "engineer", "pilot", "nurse", "farmer", "writer", "lawyer", "cook")
 
 
@@ -62,12 +71,22 @@ _MENTIONED = (
 
 def extraction(source: Source) -> Turn:
     fact = source.pick(_SENTENCES)(source)
+    fact = _renamed(source, fact)
     keys = list(fact.fields)
     if len(keys) > 1 and source.chance(0.3):
         keys = source.several(keys, source.number(1, len(keys)))
     answer = json.dumps({key: fact.fields[key] for key in keys}, ensure_ascii=False)
     question = source.phrase(_ASK).format(fields=_join(keys), keys=", ".join(keys), text=fact.text)
     return Turn(question, answer, f"The text says: {_join([f'{key} {fact.fields[key]}' for key in keys])}.")
+
+
+def _renamed(source: Source, fact: Fact) -> Fact:
+    """Sometimes with other words for its keys, which the question then names."""
+    fields = {
+        source.pick(OTHER_KEYS[key]) if key in OTHER_KEYS and source.chance(0.2) else key: value
+        for key, value in fact.fields.items()
+    }
+    return Fact(fact.text, fields)
 
 
 def people(source: Source) -> Turn:

@@ -260,8 +260,10 @@ def repeat(source: Source) -> Turn:
         *("sun", "cat", "dog", "small", "big", "tree", "moon", "star", "book", "happy", "red", "apple", "seven", "ten"),
         *("never", "always", "today", "bread", "water", "stone", "music", "paper", "word", "hello", "world", "open"),
     )
-    if source.chance(0.4) and not source.held_out:
+    if source.chance(0.15) and not source.held_out:
         text = "this is a test"
+    elif source.chance(0.4):
+        text = " ".join(source.name() for _ in range(source.number(1, 4)))
     else:
         text = source.split(lambda: " ".join(source.pick(words) for _ in range(source.number(1, 6))))
         text = f"{text} {source.name()}" if source.chance(0.3) else text

@@ -70,11 +70,74 @@ _ABOUT_SUBJECTS = (
     *("Can you explain {x} to me?", "Write an essay about {x}.", "Give me a summary of {x}.", "I need help with {x}."),
     *("What are the basics of {x}?", "Teach me {x}.", "Why is {x} important?", "What is the history of {x}?"),
     *("Who is the best in {x}?", "What is new in {x}?", "Give me advice about {x}.", "Compare {x} and {y}."),
-    *("What should I know about {x}?", "I want to understand {x}.", "How can I learn {x}?"),
+    *("What should I know about {x}?", "I want to understand {x}.", "How can I learn {x}?", "Write a poem about {x}."),
+    *("Write a haiku about {x}.", "Summarize {x}.", "Write code for {x}.", "Translate {x} into French.", "{x}?"),
+    *("Who invented {x}?", "Where does {x} come from?", "Is {x} dangerous?", "How much does {x} cost?"),
 )
 _ABOUT_PEOPLE = (
     *("Who is {x}?", "Who was {x}?", "Tell me about {x}.", "When was {x} born?", "What did {x} do?", "Is {x} famous?"),
     *("What do you know about {x}?", "How old is {x}?", "Where does {x} live?", "Why is {x} famous?"),
+)
+_TRIVIA = (
+    *(
+        "Who painted the Mona Lisa?",
+        "What is the largest planet?",
+        "How many letters are in strawberry?",
+        "Who wrote Faust?",
+    ),
+    *(
+        "What is the speed of light?",
+        "How tall is Mount Everest?",
+        "What is the longest river?",
+        "Who invented the telephone?",
+    ),
+    *("How many bones does a human have?", "What is the boiling point of water?", "Who discovered penicillin?"),
+    *("How many r's are in strawberry?", "What do cows eat?", "What is the fastest animal?", "How do planes fly?"),
+    *("When did the Titanic sink?", "What is DNA?", "Who was the first man on the Moon?", "How do magnets work?"),
+    *("What is the largest ocean?", "How old is the Earth?", "Why do cats purr?", "What is the currency of Japan?"),
+    *("What is the population of China?", "Who wrote Hamlet?", "What is the best phone?", "How do I lose weight?"),
+    *("How do I tie a tie?", "How do I cook rice?", "Which is the best movie?", "What should I eat tonight?"),
+    *("What is love?", "Is there a god?", "Will robots take over the world?", "What is the smallest country?"),
+    *(
+        "How far is the Sun?",
+        "How many stars are there?",
+        "What is gravity?",
+        "What is machine learning?",
+        "What is AI?",
+    ),
+    *("Write a haiku.", "Write a poem.", "Write an email to my landlord.", "Summarize this article for me."),
+    *("Write code that reverses a string.", "Explain recursion.", "What is an API?", "What is a neural network?"),
+    *("Sort these numbers: 5, 3, 9.", "What rhymes with orange?", "Give me a recipe.", "Plan my holiday."),
+    *("How do I change a tire?", "What are the symptoms of flu?", "Recommend a book.", "Who is the richest person?"),
+)
+_FOREIGN = (
+    *(
+        "Wie geht es dir?",
+        "Bonjour, comment ça va?",
+        "¿Dónde está la estación?",
+        "Ciao, come stai?",
+        "Hej, hur mår du?",
+    ),
+    *(
+        "Was ist das?",
+        "Quelle heure est-il?",
+        "¿Qué hora es?",
+        "Chi sei?",
+        "Kim jesteś?",
+        "Kuka sinä olet?",
+        "Guten Tag!",
+    ),
+    *(
+        "你好",
+        "こんにちは",
+        "Привет, как дела?",
+        "Γεια σου",
+        "안녕하세요",
+        "مرحبا",
+        "Wer bist du?",
+        "Bonsoir!",
+        "Hola, ¿qué tal?",
+    ),
 )
 _LIVE = (
     *("What is the weather today?", "What time is it?", "What day is it today?", "Who won the game last night?"),
@@ -123,11 +186,12 @@ ANSWERS = (
 )
 CANNOT = ("I cannot do that. I am only a very small model.", "Sorry, I cannot do that.")
 NOT_LIVE = ("I do not know. I cannot see what happens outside.",)
+ONLY_ENGLISH = ("I only know simple English.",)
 NOT_UNDERSTOOD = ("I do not understand that. Could you say it in other words?",)
 
 
 def unknown(source: Source) -> Turn:
-    kind = source.number(0, 9)
+    kind = source.number(0, 12)
     if kind <= 3:
         first, second = source.split(lambda: source.pick(SUBJECTS)), source.pick(SUBJECTS)
         return _turn(source, source.phrase(_ABOUT_SUBJECTS).format(x=first, y=second), ANSWERS)
@@ -144,6 +208,10 @@ def unknown(source: Source) -> Turn:
         return _turn(source, source.phrase(_HARD).format(a=a, b=b, c=c), ANSWERS)
     if kind == 8:
         return _turn(source, source.phrase(_THING).format(x=source.name(), y=source.name()), ANSWERS)
+    if kind in (9, 10):
+        return _turn(source, source.phrase(_TRIVIA), ANSWERS)
+    if kind == 11:
+        return _turn(source, source.phrase(_FOREIGN), ONLY_ENGLISH)
     return _turn(source, _noise(source), NOT_UNDERSTOOD)
 
 
