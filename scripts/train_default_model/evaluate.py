@@ -26,6 +26,7 @@ from scripts.train_default_model.skills.stories import plain_story
 from scripts.train_default_model.source import Source
 
 MAX_TOKENS, CONCURRENCY, NUM_SHOWN = 250, 8, 2
+FLAGS = f"--max-running-requests {CONCURRENCY} --context-length 2048 --chunked-prefill-size 256 --log-level warning"
 
 
 def question(skill: str, number: int) -> Chat:
@@ -116,7 +117,7 @@ def served(base_url: str | None, model: str | None) -> Iterator[str]:
         yield base_url
         return
     path = "" if model is None else f"--model-path {model}"
-    command = f"{sys.executable} -m palladio serve {path} --host 127.0.0.1 --context-length 2048 --log-level warning"
+    command = f"{sys.executable} -m palladio serve {path} --host 127.0.0.1 {FLAGS}"
     process, port = launch_server_cmd(command, host="127.0.0.1")
     try:
         wait_for_server(f"http://127.0.0.1:{port}", timeout=600, process=process)
