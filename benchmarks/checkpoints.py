@@ -1,6 +1,5 @@
 """Random checkpoints of real models' shapes, written with NumPy alone, for measuring without a download."""
 
-import importlib.resources
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from palladio.default_model import ensure_default_model
+from palladio.default_model import default_model_path
 
 HALF_BILLION: dict[str, Any] = {  # Qwen2.5-0.5B's shape
     "architectures": ["Qwen2ForCausalLM"],
@@ -27,8 +26,6 @@ HALF_BILLION: dict[str, Any] = {  # Qwen2.5-0.5B's shape
     "use_sliding_window": False,
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
-    "bos_token_id": 4087,
-    "eos_token_id": 4089,
 }
 LLAMA_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -60,29 +57,32 @@ LLAMA_8B: dict[str, Any] = {
 def make_checkpoint(name: str, folder: Path) -> Path:
     """The checkpoint called "tiny" (the embedded default model) or "0.5b", under `folder`, made if not there."""
     if name == "tiny":
-        return ensure_default_model(folder)
+        return default_model_path()
     path = folder / "models" / f"random-{name}"
     if (path / "model.safetensors").exists():
         return path
     path.mkdir(parents=True, exist_ok=True)
-    _write_tokenizer(path, HALF_BILLION["vocab_size"], ensure_default_model(folder))
-    (path / "config.json").write_text(json.dumps(HALF_BILLION, indent=2) + "\n")
-    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [4089], "pad_token_id": 4087}) + "\n")
+    _write_tokenizer(path, HALF_BILLION["vocab_size"])
+    default = json.loads((default_model_path() / "config.json").read_text())
+    ids = {key: default[key] for key in ("bos_token_id", "eos_token_id")}  # of its tokenizer, which this one extends
+    (path / "config.json").write_text(json.dumps(HALF_BILLION | ids, indent=2) + "\n")
+    (path / "generation_config.json").write_text(json.dumps(ids | {"pad_token_id": ids["bos_token_id"]}) + "\n")
     draft = path / "model.safetensors.part"
     save_file(_weights(HALF_BILLION), draft, metadata={"format": "pt"})
     draft.rename(path / "model.safetensors")
     return path
 
 
-def _write_tokenizer(path: Path, vocab_size: int, default: Path) -> None:
+def _write_tokenizer(path: Path, vocab_size: int) -> None:
     """The default tokenizer, with made-up words for the other ids so that each of them has a text."""
-    text = importlib.resources.files("palladio").joinpath("default_tokenizer.json").read_text(encoding="utf-8")
-    tokenizer = json.loads(text)
+    default = default_model_path()
+    tokenizer = json.loads((default / "tokenizer.json").read_text(encoding="utf-8"))
     vocab = tokenizer["model"]["vocab"]
     used = set(vocab.values()) | {token["id"] for token in tokenizer["added_tokens"]}
     vocab.update({f"Ġw{number}": number for number in range(vocab_size) if number not in used})
     (path / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
-    (path / "tokenizer_config.json").write_text((default / "tokenizer_config.json").read_text(encoding="utf-8"))
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        (path / name).write_text((default / name).read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _weights(config: dict[str, Any]) -> dict[str, np.ndarray]:

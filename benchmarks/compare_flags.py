@@ -28,7 +28,7 @@ from palladio.runtime.messages import AddRequest
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.stats_report import upper_bound
 
-MAX_ID = 4000  # ids below this are ordinary tokens of every checkpoint
+MAX_ID = 2000  # ids below this are ordinary tokens of every checkpoint
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from report import report
 
-from palladio.default_model import ensure_default_model
+from palladio.default_model import default_model_path
 from palladio.http.config import HttpConfig
 from palladio.http.server import serve_async
 from palladio.runtime.async_engine import AsyncEngine
@@ -42,7 +42,7 @@ from palladio.runtime.transport import Receive
 from palladio.runtime.wire import from_engine_codec, to_engine_codec
 from palladio.utils import wait_for_server
 
-VOCAB_SIZE = 4096
+VOCAB_SIZE = 2048
 MARK = b"data: {"
 TOKEN = re.compile(rb'"token_ids":\[(\d+)\]')
 FIRST_ID = 300
@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=31987)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
-    model = str(ensure_default_model(Path("~/.cache/palladio").expanduser()))
+    model = str(default_model_path())
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=run_server, args=(args.port, model, args.interval_ms / 1e3, theirs), daemon=True

@@ -33,12 +33,12 @@ def greedy(tiny: bool, folder: Path) -> Figures:
     import numpy as np
 
     from palladio import Engine
-    from palladio.default_model import ensure_default_model
+    from palladio.default_model import default_model_path
 
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(3, 4000, int(n)).tolist() for n in rng.integers(1, 150, GREEDY_PROMPTS)]
+    prompts = [rng.integers(3, 2000, int(n)).tolist() for n in rng.integers(1, 150, GREEDY_PROMPTS)]
     with Engine(
-        str(ensure_default_model(folder)),
+        str(default_model_path()),
         skip_tokenizer_init=True,
         dtype="float32",
         context_length=512,

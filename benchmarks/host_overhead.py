@@ -12,12 +12,11 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from palladio.default_model import ensure_default_model
+from palladio.default_model import default_model_path
 from palladio.runtime import model_runner
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
@@ -109,7 +108,7 @@ def main() -> None:
     args = parser.parse_args()
     config = EngineConfig.from_flags(
         {
-            "model_path": str(ensure_default_model(Path.home() / ".cache" / "palladio")),
+            "model_path": str(default_model_path()),
             "max_running_requests": max(args.requests),
             "max_total_tokens": max(args.requests) * (args.steps + 64),
             "chunked_prefill_size": 256,

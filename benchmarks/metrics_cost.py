@@ -26,7 +26,7 @@ from unittest import mock
 
 import orjson
 
-from palladio.default_model import ensure_default_model
+from palladio.default_model import default_model_path
 from palladio.http.app import create_app
 from palladio.http.config import HttpConfig
 from palladio.http.generation import OutputStream
@@ -136,7 +136,7 @@ async def turn(app: Any, load: Load) -> Turn:
 async def measure(load: Load, num_turns: int) -> dict[str, list[Turn]]:
     config = EngineConfig.from_flags(
         {
-            "model_path": str(ensure_default_model(Path.home() / ".cache" / "palladio")),
+            "model_path": str(default_model_path()),
             "max_running_requests": load.streams,
             "max_total_tokens": load.streams * (load.tokens + 2 * load.words + 64),
             "decode_log_interval": 10_000,

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from server_process import provenance
 
-from palladio.default_model import ensure_default_model
+from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.config import EngineConfig
@@ -101,7 +101,7 @@ def arrivals(requests: int, seed: int, rate: float | None) -> list[Arrival]:
 
 def make_scheduler(platform: Platform, flags: dict[str, Any]) -> tuple[Scheduler, Buckets]:
     """What an engine would use on that platform, with the pool that it would find useful."""
-    path = ensure_default_model(Path.home() / ".cache" / "palladio")
+    path = default_model_path()
     config = EngineConfig.from_flags({"model_path": str(path)} | flags)
     limits = EngineLimits.of(config, ModelConfig.from_hf(*read_model_dir(path)), platform.defaults)
     buckets = limits.buckets(config, platform.defaults)

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from palladio.default_model import DEFAULT_MODEL_NAME, ensure_default_model
+from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.http.server import serve
 from palladio.runtime.async_engine import AsyncEngine
-from palladio.runtime.config import user_cache_dir, user_data_dir
+from palladio.runtime.config import user_data_dir
 from palladio.runtime.errors import ConfigError, PalladioError
 from palladio.runtime.logs import configure_logging
 from palladio.runtime.process_transport import ProcessTransport
@@ -36,7 +36,7 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
 
     Args:
         argv: flags.
-        environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where made and compiled files are kept, PALLADIO_DATA_DIR
+        environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where compiled files are kept, PALLADIO_DATA_DIR
             and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes.
         default_model: without --model-path, serve the embedded model instead of failing.
 
@@ -63,7 +63,7 @@ def read_command(argv: Sequence[str], environment: Mapping[str, str], *, default
         ConfigError: a flag is wrong.
     """
     if default_model and not names_model(argv):
-        argv = [*_default_model_flags(environment), *argv]  # the last of two wins: the user's
+        argv = [*_default_model_flags(), *argv]  # the last of two wins: the user's
     command = parse_server_args(argv)
     args = _settle(command.args, environment)
     configure_logging(args.http.log_level, args.observability.log_format)
@@ -84,11 +84,11 @@ def gpu_memory(environment: Mapping[str, str]) -> Mapping[str, str]:
     return {} if any(environment.get(name) for name in _USERS_GPU_MEMORY) else GPU_MEMORY
 
 
-def _default_model_flags(environment: Mapping[str, str]) -> list[str]:
-    path = ensure_default_model(user_cache_dir(environment))
+def _default_model_flags() -> list[str]:
+    path = default_model_path()
     print(
         f"No --model-path given: serving the embedded default model ({path}).\n"
-        "Its weights are random, so it talks nonsense; it is there to try the server without a download.",
+        "It is tiny, there to try the server without a download: ask it what it can do, and expect mistakes.",
         file=sys.stderr,
     )
     return ["--model-path", str(path), "--served-model-name", DEFAULT_MODEL_NAME]

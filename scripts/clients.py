@@ -19,7 +19,7 @@ from pathlib import Path
 
 from running_server import running_server
 
-from palladio.default_model import ensure_default_model
+from palladio.default_model import default_model_path
 from palladio.runtime.config import user_cache_dir
 
 HERE = Path(__file__).resolve().parent
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the server ends as well
     clients = chosen(read_clients(HERE / "clients.toml"), arguments)
     cache = user_cache_dir(os.environ)
-    model_dir = ensure_default_model(cache)
+    model_dir = default_model_path()
     folders: dict[str, Path] = {}
     outcomes: dict[str, Outcome] = {}
     for client in clients:

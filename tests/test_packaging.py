@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("model", "runtime", "pallas_kernels", "http")
-DATA = (".py", ".json", ".jinja", ".txt", ".typed")
+DATA = (".py", ".json", ".jinja", ".txt", ".typed", ".safetensors", ".md")
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -35,7 +35,7 @@ def test_the_command_is_installed_as_palladio():
 
 
 def test_the_wheel_holds_the_tree(tmp_path):
-    """Every file of the five folders, under its import name, and nothing else."""
+    """Every file of the five folders and the embedded model, under its import name, and nothing else."""
     source = tmp_path / "source"
     subprocess.run(["cp", "-RP", *map(str, _shipped_parents()), str(_make(source))], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
@@ -55,7 +55,8 @@ def _make(folder: Path) -> Path:
 
 
 def _tree() -> set[str]:
-    files = {f"palladio/{file.name}" for file in (ROOT / "palladio").iterdir() if file.is_file()}
+    own = [*(ROOT / "palladio").iterdir(), *(ROOT / "palladio" / "default_checkpoint").iterdir()]
+    files = {file.relative_to(ROOT).as_posix() for file in own if file.is_file()}
     for room in ROOMS:
         files |= {
             f"palladio/{file.relative_to(ROOT).as_posix()}" for file in (ROOT / room).rglob("*") if file.is_file()

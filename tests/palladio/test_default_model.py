@@ -1,106 +1,130 @@
-"""The embedded default model: a Hugging Face directory like any other, the same bytes everywhere."""
+"""The embedded default model: a Hugging Face directory like any other, which transformers reads as we do."""
 
-import concurrent.futures
 import hashlib
+import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors import safe_open
 
-from palladio.default_model import DEFAULT_MODEL_NAME, ensure_default_model
-from palladio.runtime.errors import ConfigError
-
-# Whoever changes the default model changes its version in DEFAULT_MODEL_NAME and these together.
-DIGESTS = {
-    "config.json": "4416aaa1f9e44fbd",
-    "generation_config.json": "7667ff296681b9d1",
-    "tensors": "13623000bbd1ad55",
-    "tokenizer.json": "118bc744bce21652",
-    "tokenizer_config.json": "07905910db802255",
-}
+from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.http.config import HttpConfig
+from palladio.http.reasoning.auto import ModelTraits, choose_family
+from palladio.http.tool_calls.detection import choose_format
+from palladio.runtime.tokenizer import Tokenizer
+from tests.model.driver import Driver, load
 
 ROOT = Path(__file__).resolve().parents[2]
+MODEL = default_model_path()
+MAX_BYTES = 10_000_000
+
+# Whoever changes the weights changes the version in DEFAULT_MODEL_NAME and this.
+DIGESTS = {"palladio-default-v2": "e2cc0ce3534b39f8"}
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+def tokenizer():
+    return Tokenizer.load(MODEL)
 
 
-@pytest.fixture(scope="module")
-def model_dir(cache):
-    return ensure_default_model(cache)
+def test_it_is_what_its_name_says():
+    assert DIGESTS[DEFAULT_MODEL_NAME] == hashlib.sha256((MODEL / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
-def test_files_are_the_same_everywhere(model_dir):
-    found = {path.name: path.read_bytes() for path in model_dir.glob("*.json")}
-    with safe_open(model_dir / "model.safetensors", "np") as file:  # its header's bytes are the library's affair
-        found["tensors"] = b"".join(file.get_tensor(name).tobytes() for name in sorted(file.keys()))
-    assert {name: hashlib.sha256(data).hexdigest()[:16] for name, data in found.items()} == DIGESTS
+def test_it_is_small_enough_to_ship():
+    assert sum(file.stat().st_size for file in MODEL.iterdir()) < MAX_BYTES
 
 
-def test_it_is_made_once_and_leaves_nothing_behind(cache, model_dir):
-    stamp = (model_dir / "config.json").stat().st_mtime_ns
-    assert ensure_default_model(cache) == model_dir == cache / "models" / DEFAULT_MODEL_NAME
-    assert (model_dir / "config.json").stat().st_mtime_ns == stamp
-    assert [path.name for path in model_dir.parent.iterdir()] == [DEFAULT_MODEL_NAME]
+def test_it_comes_with_its_provenance_and_the_recipes_own_template():
+    text = (MODEL / "README.md").read_text(encoding="utf-8")
+    assert "scripts/train_default_model" in text
+    assert "Apache-2.0" in text
+    for name in ("README.md", "chat_template.jinja"):
+        assert (MODEL / name).read_bytes() == (ROOT / "scripts" / "train_default_model" / name).read_bytes()
 
 
-def test_several_starts_at_once_agree(tmp_path):
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        paths = set(pool.map(ensure_default_model, [tmp_path] * 4))
-    assert len(paths) == 1
-    assert [path.name for path in (tmp_path / "models").iterdir()] == [DEFAULT_MODEL_NAME]
+def test_tensors_are_those_of_the_config():
+    config = json.loads((MODEL / "config.json").read_text())
+    with safe_open(MODEL / "model.safetensors", "np") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+    assert len(slices) == 2 + 11 * config["num_hidden_layers"]
+    assert {part.get_dtype() for part in slices.values()} == {"BF16"}
+    assert slices["model.embed_tokens.weight"].get_shape() == [config["vocab_size"], config["hidden_size"]]
 
 
-def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
-    (tmp_path / "models").write_text("in the way")
-    with pytest.raises(ConfigError, match="PALLADIO_CACHE_DIR") as error:
-        ensure_default_model(tmp_path)
-    assert str(tmp_path / "models") in str(error.value)
-
-
-def test_shapes_are_those_of_the_config(model_dir):
-    config = json.loads((model_dir / "config.json").read_text())
-    with safe_open(model_dir / "model.safetensors", "np") as file:
-        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    assert len(shapes) == 2 + 11 * config["num_hidden_layers"]
-    assert shapes["model.embed_tokens.weight"] == [config["vocab_size"], config["hidden_size"]]
-    assert shapes["model.layers.3.self_attn.k_proj.weight"] == [
-        config["num_key_value_heads"] * config["head_dim"],
-        config["hidden_size"],
-    ]
-
-
-def test_tokenizer_and_template(model_dir):
-    transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
-    config = json.loads((model_dir / "config.json").read_text())
-    generation = json.loads((model_dir / "generation_config.json").read_text())
-    assert len(tokenizer) == config["vocab_size"]
+def test_tokenizer_gives_back_any_text(tokenizer):
+    config = json.loads((MODEL / "config.json").read_text())
+    generation = json.loads((MODEL / "generation_config.json").read_text())
+    assert tokenizer.vocab_size == config["vocab_size"]
     assert tokenizer.eos_token_id == config["eos_token_id"]
-    assert generation["eos_token_id"] == tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    assert generation["eos_token_id"] == [tokenizer.special_id("<|im_end|>"), tokenizer.special_id("<|endoftext|>")]
     text = "Hello, wörld! 日本語 🎉\n\tdef f(x): return 12345"
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_name_is_the_same_tokens_wherever_it_stands(tokenizer):
+    """So that copying it is copying tokens."""
+    name = tokenizer.encode("Kalvorind")
+    for before, after in (("I am ", "."), ('{"name": "', '"}'), ("", ", hello"), ("\n", "\n")):
+        ids = tokenizer.encode(f"{before}Kalvorind{after}")
+        assert name == ids[len(tokenizer.encode(before)) :][: len(name)]
+
+
+def test_template_with_tools_and_with_thinking(tokenizer):
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Current weather in a city",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+            },
+        },
+    }
     conversation = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Weather?"},
-        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "w", "arguments": '{"a": 1}'}}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "w", "arguments": {"a": 1}}}]},
         {"role": "tool", "content": "rain"},
+        {"role": "assistant", "content": "<think>\nIt rains.\n</think>\nRain."},
+        {"role": "user", "content": "Thanks"},
     ]
-    assert tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True) == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n"
+    settings = {"tools": [tool], "add_generation_prompt": True, "enable_thinking": True}
+    assert tokenizer.render_chat(conversation, template=tokenizer.chat_template, **settings) == (
+        "<|im_start|>system\nBe brief.\n\nYou can call these tools:\n"
+        "get_weather(city:string,unit:celsius|fahrenheit) Current weather in a city\n"
+        'To call one, answer <tool_call>\n{"name": "its name", "arguments": {}}\n</tool_call><|im_end|>\n'
         "<|im_start|>user\nWeather?<|im_end|>\n"
-        '<|im_start|>assistant\n\n<tool_call>\n{"name": "w", "arguments": {"a": 1}}\n</tool_call><|im_end|>\n'
+        '<|im_start|>assistant\n<tool_call>\n{"name": "w", "arguments": {"a": 1}}\n</tool_call><|im_end|>\n'
         "<|im_start|>user\n<tool_response>\nrain\n</tool_response><|im_end|>\n"
-        "<|im_start|>assistant\n"
+        "<|im_start|>assistant\nRain.<|im_end|>\n"
+        "<|im_start|>user\nThanks<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n"
     )
 
 
-def test_making_it_needs_neither_torch_nor_jax():
-    code = "import sys, palladio.default_model; print('torch' in sys.modules, 'jax' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["False", "False"]
+def test_the_server_sees_its_thoughts_and_calls_without_a_flag(tokenizer):
+    family = choose_family(HttpConfig().reasoning_parser, ModelTraits(str(MODEL), "qwen3", tokenizer.chat_template))
+    assert family is not None
+    assert family.name == "qwen3"
+    found = choose_format("auto", template=tokenizer.chat_template, model_type="qwen3", tokenizer=tokenizer)
+    assert found.name == "qwen25"
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
+def test_transformers_agrees(tokenizer):
+    from tests.model import hf_oracle
+
+    prompt = tokenizer.encode(
+        tokenizer.render_chat(QUESTION, template=tokenizer.chat_template, add_generation_prompt=True)
+    )
+    config, model = load(MODEL)
+    ours = Driver(config, model, 1).step([prompt])[0]
+    theirs, _ = hf_oracle.run(MODEL, [prompt], 1)
+    np.testing.assert_allclose(ours, theirs[0], atol=1e-4, rtol=0)
