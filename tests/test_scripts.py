@@ -82,7 +82,7 @@ def test_compilers_of_accelerators_are_fetched_once_for_a_version(tmp_path):
             #!/usr/bin/env bash
             case $1 in
               -) cat >/dev/null; printf 'libtpu==%s\\n' "$VERSION" ;;
-              -m) printf '%s ' "$@" >>{log}; echo >>{log} ;;
+              -m) printf '%s ' "$@" >>{log}; cat "${{@: -1}}" >>{log} ;;
               *) exit 99 ;;
             esac
         """)
