@@ -27,11 +27,10 @@ interpreted = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.1
 
 
 @interpreted
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("mode", "names"),
     [
-        ("plain", ["sinks, window, mixed"]),
+        pytest.param("plain", ["sinks, window, mixed"], marks=pytest.mark.timeout(600)),
         pytest.param("plain", TAKEN, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
         pytest.param("eager", RACES, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),  # looks for races too
     ],
