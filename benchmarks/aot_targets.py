@@ -20,27 +20,10 @@ import time
 from typing import Any, Literal
 
 import jax
-import numpy as np
-from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
-from palladio.model.sharding import TENSOR_AXIS
-
-# What XLA:GPU asks of a device before it generates code, in its text format.
-_H200 = """
-gpu_device_info {
-  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
-  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  memory_bandwidth: 4800000000000 l2_cache_size: 62914560 clock_rate_ghz: 1.98 device_memory_size: 150000000000
-  cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
-}
-platform_name: "CUDA"
-dnn_version_info { major: 9 minor: 10 patch: 0 }
-runtime_version { major: 13 }
-device_description_str: "NVIDIA H200"
-"""
+from palladio.model.sharding import make_mesh
+from palladio.runtime.compile_only import compile_only_devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,15 +32,13 @@ class Target:
 
     Attributes:
         platform: as jax names it; "tpu" needs libtpu installed, "cuda" jax's CUDA plugin.
-        topology: the smallest that the compiler knows.
+        topology: the smallest that libtpu knows; of GPUs a name.
         memory: bytes of one device.
-        description: of the device, in XLA's text format; TPU compilers know theirs.
     """
 
     platform: Literal["tpu", "cuda"]
     topology: str
     memory: int
-    description: str | None = None
 
     def mesh(self, num_devices: int = 1) -> Mesh:
         """A mesh of compile-only devices along the tensor axis.
@@ -65,19 +46,12 @@ class Target:
         Raises:
             ValueError: the topology has fewer devices.
         """
-        if self.platform == "cuda":
-            found = topologies.get_topology_desc(
-                platform="cuda",
-                topology_name=self.topology,
-                topology=f"1x1x{num_devices}",
-                target_config=self.description,
-            )
-        else:
-            found = topologies.get_topology_desc(platform="tpu", topology_name=self.topology)
-        devices = found.devices
-        if len(devices) < num_devices:
-            raise ValueError(f"{self.topology} has {len(devices)} devices, {num_devices} were asked for")
-        return Mesh(np.array(devices[:num_devices]), (TENSOR_AXIS,), axis_types=(AxisType.Auto,))
+        devices = (
+            compile_only_devices("tpu", self.topology)
+            if self.platform == "tpu"
+            else compile_only_devices("gpu", f"1x1x{num_devices}")
+        )
+        return make_mesh(num_devices, devices)
 
 
 GIB = 2**30
@@ -87,7 +61,7 @@ TARGETS = {
     "tpu-v5p": Target("tpu", "v5p:2x2x1", 95 * GIB),
     "tpu-v6e": Target("tpu", "v6e:2x2", 32 * GIB),
     "tpu7x": Target("tpu", "tpu7x:2x2x1", 96 * GIB),  # a device is half a chip
-    "h200": Target("cuda", "h200", 139 * GIB, _H200),
+    "h200": Target("cuda", "h200", 139 * GIB),
 }
 
 

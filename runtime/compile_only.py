@@ -4,6 +4,8 @@ import collections
 import dataclasses
 import re
 import time
+from collections.abc import Sequence
+from typing import Literal
 
 import jax
 from jax.experimental import topologies
@@ -45,20 +47,35 @@ def compile_only_mesh(place: Slice, num_shards: int) -> Mesh:
     Raises:
         ConfigError: the slice's compiler is not installed, or does not know it.
     """
+    if place.chip.name == "v4":  # without the hardware its devices are half a chip each
+        raise ConfigError(f"--topology {place.name} has no compiler for whole chips here; leave --compile out")
     platform = place.chip.platform
     try:
-        if platform == "gpu":
-            found = topologies.get_topology_desc(
-                platform="cuda", topology_name=place.chip.name, topology=place.topology, target_config=_H200
-            )
-        else:
-            found = topologies.get_topology_desc(platform="tpu", topology_name=place.topology)
+        devices = compile_only_devices(platform, place.topology)
     except (RuntimeError, ValueError, NotImplementedError) as error:  # jax's own errors are RuntimeErrors
         raise ConfigError(
             f"--topology {place.name} cannot be compiled for here ({' '.join(str(error).split())[:200]}); its compiler "
             f"comes with {_INSTALL[platform]}, and without --compile the plan is an estimate"
         ) from error
-    return make_mesh(num_shards, found.devices)
+    return make_mesh(num_shards, devices)
+
+
+def compile_only_devices(platform: Literal["tpu", "gpu"], topology: str) -> Sequence[jax.Device]:
+    """
+    Args:
+        topology: as libtpu names it; of H200s 1x1x their number.
+
+    Raises:
+        RuntimeError, ValueError, NotImplementedError: from jax: there is no such compiler, or it does not know it.
+    """
+    if platform == "tpu":
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    else:
+        found = topologies.get_topology_desc(
+            platform="cuda", topology_name="h200", topology=topology, target_config=_H200
+        )
+    devices: Sequence[jax.Device] = found.devices
+    return devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
