@@ -1,5 +1,7 @@
 """Reading a JSON request body: as a FastAPI dependency that answers every fault with an OpenAI error."""
 
+import copy
+import functools
 from typing import Any, Generic, TypeVar
 
 from fastapi import Request
@@ -38,10 +40,17 @@ class JsonBody(Generic[M]):
 
 def describe_body(model: type[WireModel]) -> dict[str, Any]:
     """The `openapi_extra` of a route that takes this body."""
+    content = {"application/json": {"schema": copy.deepcopy(_schema_of(model))}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+@functools.lru_cache
+def _schema_of(model: type[WireModel]) -> dict[str, Any]:
+    """Without references. Making it takes most of the time that making an app takes."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
-    content = {"application/json": {"schema": _inline(schema, definitions)}}
-    return {"requestBody": {"required": True, "content": content}}
+    inlined: dict[str, Any] = _inline(schema, definitions)
+    return inlined
 
 
 def _inline(node: Any, definitions: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from palladio.model.attention import Attention
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.rope import Rotation, rotate, rotation
+from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 
 SEED = 20260101  # of the first weights and of the corpus
@@ -91,7 +92,7 @@ def _attend(attention: Attention, x: jax.Array, by: Rotation, visible: jax.Array
 
 def new_model(config: ModelConfig, seed: int) -> CausalLM:
     """Random float32 weights."""
-    return CausalLM(config, jnp.float32, Kernels(), nnx.Rngs(seed))
+    return CausalLM(config, jnp.float32, Kernels(), make_mesh(1), nnx.Rngs(seed))
 
 
 def model_config(tokenizer: Tokenizer) -> ModelConfig:

@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Launch
 from tests.integration.serving import MODEL, Server
 
@@ -78,6 +80,7 @@ def test_it_goes_on_with_the_next_server(launch: Launch, tmp_path: Path) -> None
     server.check_clean()
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_the_next_engine(launch: Launch) -> None:
     server = launch(f"--served-model-name {MODEL} --compile lazy")
     batch_id = start_batch(server)

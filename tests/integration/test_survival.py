@@ -137,6 +137,7 @@ def test_the_engine_is_killed(launch, tmp_path):
     assert f"{count} equal, 0 different; {MAX_RUNNING + QUEUED} had not ended" in replay.stdout
 
 
+@pytest.mark.slow
 def test_sigterm_while_the_engine_is_restarted(launch):
     """What waits is answered; then both processes end."""
     server = launch(f"{ROOMY} --drain-timeout 100")
@@ -183,6 +184,7 @@ def test_the_server_is_killed(launch):
     streams.join()
 
 
+@pytest.mark.slow
 def test_a_full_disk_does_no_harm(launch, tmp_path):
     """The dumps' folder is gone when the crash comes; the server says so and goes on."""
     folder = tmp_path / "dumps"

@@ -18,9 +18,12 @@ from palladio.pallas_kernels.ragged_paged_attention import (
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, make, metadata_of
 
 
-@pytest.mark.parametrize("backend", ["xla", "reference"])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_matches_the_oracle(case, backend):
+@pytest.mark.parametrize(
+    ("backend", "case"),
+    [*(("xla", case) for case in CASES), *(("reference", case) for case in CASES[::4])],
+    ids=str,
+)
+def test_matches_the_oracle(backend, case):
     data = make(case)
     out = attend(case, data, backend)
     assert out.shape == data.q.shape

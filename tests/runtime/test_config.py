@@ -21,7 +21,7 @@ from palladio.runtime.field_checks import check_fields
     ("flag", "value", "message"),
     [
         ("schedule_policy", "sjf", "--schedule-policy must be one of fcfs, lpm, dfs-weight, random, "),
-        ("load_format", "pt", "--load-format must be one of auto, safetensors, dummy, got 'pt'"),
+        ("load_format", "pt", "--load-format must be one of auto, safetensors, orbax, dummy, got 'pt'"),
         ("dtype", "bf16", "--dtype must be one of auto, half, float16, bfloat16, float, float32, got 'bf16'"),
         ("dtype", ["auto"], "--dtype must be one of "),
         ("context_length", 1.5, "--context-length must be an integer or None, got 1.5"),

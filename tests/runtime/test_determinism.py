@@ -87,6 +87,7 @@ def test_a_seeded_request_ignores_what_runs_beside_it(
         assert collector.cached_tokens["x"] == (36 if cached else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixes", [False, True])
 def test_a_seeded_request_ignores_how_many_steps_a_program_takes(
     three_steps: TinyEngine, alone: list[int], mixes: bool

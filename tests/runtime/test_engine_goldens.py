@@ -14,7 +14,7 @@ INTERPRETED = [pytest.mark.slow, pytest.mark.timeout(1200)]  # to trace and comp
     ("family", "backend"),  # with and without sliding windows; the model tests have all families
     [
         ("qwen3", "auto"),
-        ("mistral", "auto"),
+        pytest.param("mistral", "auto", marks=pytest.mark.slow),
         *(
             pytest.param(family, backend, marks=INTERPRETED)
             for backend in ("tpu", "gpu_triton")

@@ -22,7 +22,6 @@ MESH_FLAGS = {
 }
 REQUESTS: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "chunked": {"salt": 1, "length": 90},
     "random": {"temperature": 1.0, "seed": 7, "top_p": 0.9, "top_k": 50},
     "penalties": {
         "temperature": 0.8,
@@ -32,7 +31,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "logit_bias": {17: 2.0},
         "logprobs": 5,
     },
-    "prompt logprobs": {"max_tokens": 1, "logprobs": 3, "prompt_logprobs": 3},
 }
 WIDE_VOCABULARY = '{"vocab_size": 16384}'  # of 128 blocks, as real ones have hundreds
 
