@@ -35,7 +35,7 @@ def create_core(config: EngineConfig, on_progress: Callable[[LoadProgress], None
         if left > 0:
             return forward(batch)
         runner.forward = forward  # type: ignore[method-assign]
-        for array in jax.tree.leaves(runner._state[1:]):
+        for array in jax.tree.leaves(runner.executor.state[1:]):
             array.delete()
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.")
 

@@ -51,7 +51,7 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         args = parse_server_args(words).args
         request = {
             "config": args.engine_config(),
-            "tp_size": args.execution.tp_size if _gives_tp_size(words) else None,
+            "tp_size": args.parallel.tp_size if _gives_tp_size(words) else None,
             "topology": topology,
             "compile": compiles,
             "words": words,

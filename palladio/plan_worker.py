@@ -105,9 +105,7 @@ def _deployment(
     shards = request.tp_size or place.num_devices
     if shards > place.num_devices:
         raise ConfigError(f"--tp-size {shards} needs as many devices; {place.name} has {place.num_devices}")
-    config = dataclasses.replace(
-        request.config, execution=dataclasses.replace(request.config.execution, tp_size=shards)
-    )
+    config = dataclasses.replace(request.config, parallel=dataclasses.replace(request.config.parallel, tp_size=shards))
     return config, Deployment.of(config, model, place, known=known)
 
 

@@ -1,4 +1,4 @@
-"""The command line: the fields of eight small configs as one flat set of flags, beside SGLang's that are not ours.
+"""The command line: the fields of nine small configs as one flat set of flags, beside SGLang's that are not ours.
 
 Flags take dashes or underscores, `--flag value` or `--flag=value`; the last one wins.
 """
@@ -19,6 +19,7 @@ from palladio.runtime.config import (
     ExecutionConfig,
     GrammarConfig,
     ModelSource,
+    ParallelConfig,
     SchedulerConfig,
     SurvivalConfig,
 )
@@ -36,6 +37,7 @@ class ServerArgs:
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     execution: ExecutionConfig = ExecutionConfig()
+    parallel: ParallelConfig = ParallelConfig()
     survival: SurvivalConfig = SurvivalConfig()
     grammar: GrammarConfig = GrammarConfig()
     http: HttpConfig = HttpConfig()
@@ -50,6 +52,7 @@ class ServerArgs:
             cache=self.cache,
             scheduler=self.scheduler,
             execution=self.execution,
+            parallel=self.parallel,
             survival=self.survival,
             grammar=self.grammar,
         )

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.field_checks import check_fields
+from palladio.runtime.user_dirs import user_cache_dir
 
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
 
@@ -138,7 +139,6 @@ class ExecutionConfig:
 
     Attributes:
         device: auto takes what jax finds first; cuda and gpu mean the same.
-        tp_size: chips that share each layer.
         attention_backend: auto picks by platform and by what the model needs; tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs) are Pallas kernels, interpreted where there is no such device (slow); xla is the portable path.
         compilation_cache_dir: persistent cache of compiled programs; "" turns it off; default: xla in
@@ -158,7 +158,6 @@ class ExecutionConfig:
     """
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
-    tp_size: int = 1
     attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "xla", "reference"] = "auto"
     compilation_cache_dir: str | None = None
     compile: Literal["full", "background", "lazy"] = "full"
@@ -180,6 +179,20 @@ class ExecutionConfig:
         if self.compilation_cache_dir is None:
             return user_cache_dir(environment) / "xla"
         return Path(self.compilation_cache_dir).expanduser() if self.compilation_cache_dir else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """Which devices and hosts work together.
+
+    Attributes:
+        tp_size: chips that share each layer.
+    """
+
+    tp_size: int = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,6 +248,7 @@ class EngineConfig:
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     execution: ExecutionConfig = ExecutionConfig()
+    parallel: ParallelConfig = ParallelConfig()
     survival: SurvivalConfig = SurvivalConfig()
     grammar: GrammarConfig = GrammarConfig()
 
@@ -284,8 +298,7 @@ class EngineConfig:
                 "--constrained-json-disable-any-whitespace and --constrained-json-whitespace-pattern contradict each "
                 "other: give one of them"
             )
-        if execution.tp_size < 1:
-            raise ConfigError(f"--tp-size must be at least 1, got {execution.tp_size}")
+        _positive("--tp-size", self.parallel.tp_size)
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any]) -> Self:
@@ -299,6 +312,7 @@ class EngineConfig:
             "cache": (CacheConfig, {}),
             "scheduler": (SchedulerConfig, {}),
             "execution": (ExecutionConfig, {}),
+            "parallel": (ParallelConfig, {}),
             "survival": (SurvivalConfig, {}),
             "grammar": (GrammarConfig, {}),
         }
@@ -313,42 +327,8 @@ class EngineConfig:
 
     def flags(self) -> dict[str, Any]:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""
-        groups = (self.source, self.cache, self.scheduler, self.execution, self.survival, self.grammar)
+        groups = (self.source, self.cache, self.scheduler, self.execution, self.parallel, self.survival, self.grammar)
         return {name: value for group in groups for name, value in vars(group).items()}
-
-
-def user_cache_dir(environment: Mapping[str, str]) -> Path:
-    """Where Palladio keeps what it can make again.
-
-    Args:
-        environment: PALLADIO_CACHE_DIR is the directory; XDG_CACHE_HOME holds it, instead of ~/.cache.
-
-    Raises:
-        ConfigError: neither is set, and this user has no home directory.
-    """
-    if own := environment.get("PALLADIO_CACHE_DIR"):
-        return Path(own).expanduser()
-    try:
-        return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "palladio"
-    except RuntimeError as error:
-        raise ConfigError(
-            "this user has no home directory to keep compiled programs in; set PALLADIO_CACHE_DIR, or give "
-            "--compilation-cache-dir"
-        ) from error
-
-
-def user_data_dir(environment: Mapping[str, str]) -> Path | None:
-    """Where Palladio keeps what users have entrusted to it; None: this user has no home directory.
-
-    Args:
-        environment: PALLADIO_DATA_DIR is the directory; XDG_DATA_HOME holds it, instead of ~/.local/share.
-    """
-    if own := environment.get("PALLADIO_DATA_DIR"):
-        return Path(own).expanduser()
-    try:
-        return Path(environment.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "palladio"
-    except RuntimeError:
-        return None
 
 
 def _positive(flag: str, value: int | None) -> None:

@@ -89,7 +89,7 @@ class Deployment:
         Raises:
             ConfigError: a flag is wrong.
         """
-        num_shards = config.execution.tp_size
+        num_shards = config.parallel.tp_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
         dtypes = Dtypes.of(config, place.chip.platform)

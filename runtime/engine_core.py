@@ -304,7 +304,7 @@ class EngineCore:
         outputs = self._fail(batch, message)
         self._scheduler.start_over()
         compiles = self._monitor.count_here().compiles
-        self._runner.reset_state()
+        self._runner.executor.reset_state()
         self._num_recovery_compiles += self._monitor.count_here().compiles - compiles
         return outputs
 

@@ -158,7 +158,7 @@ def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
 
 
 def _mesh(config: EngineConfig) -> Mesh:
-    tp_size, devices = config.execution.tp_size, jax.devices()
+    tp_size, devices = config.parallel.tp_size, jax.devices()
     if tp_size > len(devices):
         raise ConfigError(
             f"--tp-size {tp_size} needs as many devices, and jax finds {len(devices)} ({devices[0].device_kind}); "
@@ -201,7 +201,7 @@ def memory_needs(
     """What an engine of this shape has to place on each device; see MemoryNeeds.
 
     Args:
-        num_mask_rows: of the masks that allow everything, see ModelRunner.
+        num_mask_rows: of the masks that allow everything, see StepExecutor.
     """
     state = shape.abstract(weights, 1)
     return MemoryNeeds(

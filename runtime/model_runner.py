@@ -1,21 +1,23 @@
-"""ModelRunner: owns the device's state and runs steps on it with programs that were compiled ahead."""
+"""ModelRunner: a ScheduledBatch as calls of programs, and their results as tokens."""
 
 import dataclasses
 import operator
+from typing import Literal
 
 import jax
 import numpy as np
 
-from palladio.runtime.batch_builder import BatchBuilder, HostBatch, Int32Array, SlotColumns, num_scored
+from palladio.runtime.batch_builder import BatchBuilder, ForwardLayout, HostBatch, Int32Array, SlotColumns, num_scored
 from palladio.runtime.buckets import Buckets
-from palladio.runtime.compile_plan import TIERS
-from palladio.runtime.device_state import DeviceShape, DeviceState
+from palladio.runtime.compile_plan import TIERS, ProgramKey
+from palladio.runtime.device_state import DeviceShape
 from palladio.runtime.outputs import TokenLogprob
 from palladio.runtime.request import Request
 from palladio.runtime.sampler import MASKED_TIERS, SampleOutput, SampleTier
-from palladio.runtime.sampler_state import SlotTokens, slot_rules
+from palladio.runtime.sampler_state import slot_rules
 from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
-from palladio.runtime.step_programs import COMPARED_PAGES, RESET_TOKENS, StepPrograms
+from palladio.runtime.step_executor import StepExecutor
+from palladio.runtime.step_programs import COMPARED_PAGES, RESET_TOKENS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,15 +54,13 @@ class ForwardedStep:
 
     Attributes:
         tier: that its rows ask for; known only now: a request may end before the second half, and give up its slot.
-        last_hidden, hidden: as the forward program gives them; nothing if the step decodes several times: all of it is
-            the second half.
+        last_array: what was dispatched last; None if the step decodes several times: all of it is the second half.
     """
 
     batch: ScheduledBatch
     host: HostBatch
     tier: SampleTier
-    last_hidden: tuple[jax.Array, ...]
-    hidden: jax.Array | None
+    last_array: jax.Array | None
 
     @property
     def num_sampled(self) -> int:
@@ -69,18 +69,18 @@ class ForwardedStep:
 
 
 class ModelRunner:
-    """Runs steps. `forward` and `sample` only dispatch; `read` waits for the tokens.
+    """Turns scheduled batches into calls of programs. `forward` and `sample` only dispatch; `read` waits for tokens.
 
     Args:
         is_lazy: programs are built when a step first needs them.
 
     Attributes:
-        programs: that it runs.
+        executor: makes the calls. programs: that it runs.
     """
 
-    def __init__(self, state: DeviceState, shape: DeviceShape, programs: StepPrograms, *, is_lazy: bool) -> None:
-        self.programs = programs
-        self._state = state
+    def __init__(self, executor: StepExecutor, shape: DeviceShape, *, is_lazy: bool) -> None:
+        self.executor = executor
+        self.programs = programs = executor.programs
         self._shape = shape
         self._columns = SlotColumns(shape.num_slots)
         self._builder = BatchBuilder(programs.buckets, programs.layouts, self._columns)
@@ -88,11 +88,6 @@ class ModelRunner:
         self._tenants: list[tuple[Request | None, int]] = [(None, 0)] * shape.num_slots
         self._num_built = -1  # never looked at
         self._is_lazy = is_lazy
-        self._head = programs.head.select(state.weights)
-        sampled = programs.buckets.sample if shape.pooling is None else ()
-        self._all_allowed = {
-            size: jax.device_put(np.full((size, programs.mask_width), -1, np.int32), shape.whole) for size in sampled
-        }
 
     def buckets(self) -> Buckets:
         """Those that steps can use now: of the programs that are built, or of all if calls build them."""
@@ -109,15 +104,11 @@ class ModelRunner:
                 self._settle(row.request)
         host = self._builder.build(batch)
         for updates in host.early_updates:
-            self._state = self._state._replace(tables=self.programs.tables()(self._state.tables, updates))
-        tier = self._tier(batch)
-        if host.layout.num_steps > 1:
-            return ForwardedStep(batch, host, tier, (), None)
-        weights, kv_cache, tables, sampler, _ = self._state
-        forward = self.programs.forward(host.layout)
-        kv_cache, tables, last_hidden, hidden = forward(weights, kv_cache, tables, sampler.last_token, host.forward)
-        self._state = self._state._replace(kv_cache=kv_cache, tables=tables)
-        return ForwardedStep(batch, host, tier, last_hidden, hidden)
+            self.executor.run(ProgramKey("tables"), updates)
+        last_array = None
+        if host.layout.num_steps == 1:
+            last_array = self.executor.run(self._key("forward", host.layout), host.forward)
+        return ForwardedStep(batch, host, self._tier(batch), last_array)
 
     def sample(self, forwarded: ForwardedStep, masks: Int32Array | None) -> InFlightStep:
         """Dispatches the second half.
@@ -157,32 +148,24 @@ class ModelRunner:
 
         Compares as many as `others` has. Exists with --cache-self-check only.
         """
-        compare, largest = self.programs.compare(), 0.0
+        largest = 0.0
         for begin in range(0, len(others), COMPARED_PAGES):
             part = others[begin : begin + COMPARED_PAGES]
             numbers = np.zeros((2, COMPARED_PAGES), np.int32)
             numbers[:, : len(part)] = pages[begin : begin + len(part)], part
-            largest = max(largest, float(compare(self._state.kv_cache, numbers)))
+            largest = max(largest, float(self.executor.run(ProgramKey("compare"), numbers)))
         return largest
-
-    def reset_state(self) -> None:
-        """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
-        num_pages = self._state.kv_cache[0].shape[0]
-        for array in jax.tree.leaves(self._state[1:]):
-            array.delete()  # first: there is no room for both
-        self._state = self._shape.allocate(self._state.weights, num_pages)
 
     def _pool(self, forwarded: ForwardedStep) -> InFlightStep:
         batch, host = forwarded.batch, forwarded.host
-        pool = self.programs.pool(host.layout)
-        pooled, vectors = pool(self._state.pooled, forwarded.hidden, host.forward)
-        self._state = self._state._replace(pooled=pooled)
+        vectors = self.executor.run(self._key("pool", host.layout), host.forward)
         return InFlightStep(
             batch, None, None, host.num_padding, 1, vectors, vectors if batch.num_sampled_rows else None
         )
 
     def _sample(self, forwarded: ForwardedStep, masks: Int32Array | None) -> InFlightStep:
-        batch, host, tier, last_hidden = forwarded.batch, forwarded.host, forwarded.tier, forwarded.last_hidden
+        batch, host, tier, last_array = forwarded.batch, forwarded.host, forwarded.tier, forwarded.last_array
+        assert last_array is not None, "a step of one forward pass"
         output: SampleOutput | None = None
         if host.sampling is not None:
             num_rows = len(host.sampling)
@@ -190,34 +173,27 @@ class ModelRunner:
                 tier = "masked"
             if not self._is_lazy:
                 tier = self.programs.sample_tier(num_rows, tier)
-            allowed = () if tier not in MASKED_TIERS else (self._all_allowed[num_rows] if masks is None else masks,)
-            sampler = self._state.sampler
-            rows = last_hidden[host.layout.sample_sizes.index(num_rows)]
-            sample = self.programs.sample(num_rows, tier)
-            if tier == "full":
-                sampler, output = sample(self._head, sampler, rows, host.sampling, *allowed)
-            else:
-                last_token, output = sample(self._head, sampler.last_token, rows, host.sampling, *allowed)
-                sampler = dataclasses.replace(sampler, last_token=last_token)
-            self._state = self._state._replace(sampler=sampler)
+            allowed = () if masks is None else (masks,)
+            output = self.executor.run(ProgramKey("sample", num_rows, tier=tier), host.sampling, *allowed)
+            last_array = output.token_ids
         scores = None
         if host.score_targets is not None:
-            scores = self.programs.score(host.layout.num_tokens)(self._head, forwarded.hidden, host.score_targets)
-        last_array = scores[0] if scores is not None else last_hidden[0] if output is None else output.token_ids
+            scores = self.executor.run(ProgramKey("score", num_tokens=host.layout.num_tokens), host.score_targets)
+            last_array = scores[0]
         return InFlightStep(batch, output, scores, host.num_padding, 1, last_array)
 
     def _decode(self, forwarded: ForwardedStep) -> InFlightStep:
-        weights, kv_cache, tables, sampler, _ = self._state
         batch, host, tier = forwarded.batch, forwarded.host, forwarded.tier
+        assert host.sampling is not None, "every row of a decode step samples"
         if not self._is_lazy:
             tier = self.programs.decode_tier(host.layout, tier)
-        decode = self.programs.decode(host.layout, tier)
-        state = sampler if tier == "full" else sampler.last_token
-        output: SampleOutput
-        kv_cache, tables, state, output = decode(weights, kv_cache, tables, state, host.forward, host.sampling)
-        sampler = state if tier == "full" else dataclasses.replace(sampler, last_token=state)
-        self._state = self._state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler)
+        key = ProgramKey("decode", host.layout.num_requests, tier=tier)
+        output: SampleOutput = self.executor.run(key, host.forward, host.sampling)
         return InFlightStep(batch, output, None, host.num_padding, host.layout.num_steps, output.token_ids)
+
+    @staticmethod
+    def _key(name: Literal["forward", "pool"], layout: ForwardLayout) -> ProgramKey:
+        return ProgramKey(name, layout.num_requests, layout.num_tokens)
 
     def _tier(self, batch: ScheduledBatch) -> SampleTier:
         tiers = {self._tiers[row.request.slot] for row in batch.rows if row.samples}
@@ -243,15 +219,14 @@ class ModelRunner:
     def _load_history(self, request: Request) -> None:
         """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
         rules = slot_rules(request.params.logit_bias, sorted(request.stop_token_ids), self._shape.vocab_size)
-        sampler, reset = self._state.sampler, self.programs.reset()
+        rule_arrays = [np.asarray(array) for array in (rules.bias_ids, rules.bias_values, rules.stop_ids)]
         for begin in range(0, len(request.token_ids), RESET_TOKENS):
             ids = request.token_ids[begin : begin + RESET_TOKENS]
             token_ids = np.zeros(RESET_TOKENS, np.int32)
             token_ids[: len(ids)] = ids
             is_prompt = np.arange(begin, begin + RESET_TOKENS) < request.num_prompt_tokens
-            tokens = SlotTokens(token_ids, is_prompt, np.int32(len(ids)), np.bool_(begin == 0))  # type: ignore[arg-type]
-            sampler = reset(sampler, np.int32(request.slot), tokens, rules)
-            self._state = self._state._replace(sampler=sampler)
+            tokens = (token_ids, is_prompt, np.array(len(ids), np.int32), np.array(begin == 0))
+            self.executor.run(ProgramKey("reset"), np.array(request.slot, np.int32), *tokens, *rule_arrays)
 
 
 def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:

@@ -27,6 +27,7 @@ from palladio.runtime.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.sizing import EngineLimits
+from palladio.runtime.step_executor import StepExecutor
 from palladio.runtime.waiting_lines import WaitingLines
 from palladio.runtime.waiting_queue import WaitingQueue
 from palladio.runtime.warm_up import WarmUp
@@ -67,7 +68,8 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
         _log_pool(design)
         jax.block_until_ready(state)
     warm_up.finish()
-    runner = ModelRunner(state, design.shape, design.programs, is_lazy=config.execution.compile == "lazy")
+    executor = StepExecutor(state, design.shape, design.programs)
+    runner = ModelRunner(executor, design.shape, is_lazy=config.execution.compile == "lazy")
     memory = dataclasses.replace(
         design.plan.report, workspace=max(design.plan.report.workspace, design.programs.built.workspace)
     )

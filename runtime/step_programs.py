@@ -1,6 +1,5 @@
-"""StepPrograms: every compiled program that a running engine calls, by bucket."""
+"""StepPrograms: every compiled program that a running engine calls, by bucket (StepExecutor calls them)."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -110,23 +109,6 @@ class StepPrograms:
             return open_embedding_buckets(self.buckets, self.built.__contains__)
         return open_buckets(self.buckets, self._shape.num_decode_steps, self.built.__contains__)
 
-    def forward(self, layout: ForwardLayout) -> Callable[..., Any]:
-        """(weights, kv_cache, tables, last_token, packed) → (kv_cache, tables, last hidden, hidden [T, D])
-
-        Last hidden is [R, D] for each R in layout.sample_sizes. A decode step's hidden is None: it is the same.
-        """
-        return self.built[ProgramKey("forward", layout.num_requests, layout.num_tokens)]
-
-    def decode(self, layout: ForwardLayout, tier: SampleTier) -> Callable[..., Any]:
-        """(weights, kv_cache, tables, state, packed, packed sampling) → (kv_cache, tables, state, SampleOutput)
-
-        Several steps in one: outputs are stacked. The state is as for `sample`.
-
-        Args:
-            tier: as `decode_tier` gives it.
-        """
-        return self.built[ProgramKey("decode", layout.num_requests, tier=tier)]
-
     def decode_tier(self, layout: ForwardLayout, wanted: SampleTier) -> SampleTier:
         """The tier to run several decode steps in; it is `wanted`, unless only a more general one is built yet."""
         return cheapest_tier(wanted, lambda tier: ProgramKey("decode", layout.num_requests, tier=tier) in self.built)
@@ -134,37 +116,6 @@ class StepPrograms:
     def sample_tier(self, num_requests: int, wanted: SampleTier) -> SampleTier:
         """The same for sampling."""
         return cheapest_tier(wanted, lambda tier: ProgramKey("sample", num_requests, tier=tier) in self.built)
-
-    def tables(self) -> Callable[..., Any]:
-        """(tables, updates i32[EARLY_UPDATES, 3]) → tables"""
-        return self.built[ProgramKey("tables")]
-
-    def compare(self) -> Callable[..., Any]:
-        """(kv_cache, pages i32[2, COMPARED_PAGES]) → f32[]"""
-        return self.built[ProgramKey("compare")]
-
-    def sample(self, num_requests: int, tier: SampleTier) -> Callable[..., Any]:
-        """(head, state, hidden [B, D], packed) → (state, SampleOutput)
-
-        The state is the whole SamplerState for tier "full" and last_token alone for the others: fewer arrays a call.
-        The tiers in MASKED_TIERS take a fifth argument, i32[B, mask_width]: the tokens that each row may sample.
-
-        Args:
-            tier: as `sample_tier` gives it.
-        """
-        return self.built[ProgramKey("sample", num_requests, tier=tier)]
-
-    def score(self, num_tokens: int) -> Callable[..., Any]:
-        """(head, hidden [T, D], targets [T]) → (logprobs, top ids, top logprobs)"""
-        return self.built[ProgramKey("score", num_tokens=num_tokens)]
-
-    def pool(self, layout: ForwardLayout) -> Callable[..., Any]:
-        """(pooled, hidden [T, D], packed) → (pooled, embeddings f32[B, D]), see pool_step"""
-        return self.built[ProgramKey("pool", layout.num_requests, layout.num_tokens)]
-
-    def reset(self) -> Callable[..., Any]:
-        """(sampler, slot, SlotTokens, SlotRules) → sampler"""
-        return self.built[ProgramKey("reset")]
 
     def _add_generation(self) -> None:
         for layout in self.layouts.decode.values():

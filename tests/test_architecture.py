@@ -35,7 +35,8 @@ DEVICE_SIDE = {
     *("engine_core", "engine_design"),
     *("kernel_choice", "memory", "model_runner", "out_of_memory", "pooler", "precompile", "profiler", "program_set"),
     "program_store",
-    *("sampler", "sampler_state", "scoring", "sizing", "startup", "step_functions", "step_programs", "warm_up"),
+    *("sampler", "sampler_state", "scoring", "sizing", "startup", "step_executor", "step_functions", "step_programs"),
+    "warm_up",
 }
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
 

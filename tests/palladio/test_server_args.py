@@ -115,7 +115,7 @@ def test_dashes_underscores_equals_signs_and_the_last_one_wins():
 
 @pytest.mark.parametrize("name", ["--tp", "--tp-size", "--tensor-parallel-size", "--tensor_parallel_size"])
 def test_aliases(name):
-    assert parse(name, "2").args.engine_config().execution.tp_size == 2
+    assert parse(name, "2").args.engine_config().parallel.tp_size == 2
     assert parse_server_args(["--model", "x"]).args.source.model_path == "x"
 
 

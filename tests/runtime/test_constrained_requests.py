@@ -257,7 +257,7 @@ def test_after_a_step_that_ran_out_of_memory(
     for name, request in mixed(closing).items():
         collector.add(name, **request)
     failed = fail_once(
-        monkeypatch, runner, method, lambda batch: batch.kind == "decode", destroy=lambda: runner._state[1:]
+        monkeypatch, runner, method, lambda batch: batch.kind == "decode", destroy=lambda: runner.executor.state[1:]
     )
     collector.run()
     assert failed

@@ -217,10 +217,10 @@ def test_programs_are_exported(folders, engines, tmp_path):
 def test_the_memory_is_counted(engines, method):
     """No sampler, no masks of the vocabulary and no head; the sums where there are any."""
     runner, stats = engines[method]._parts.runner, engines[method].core().stats()
-    state = runner._state
+    state = runner.executor.state
     assert stats.memory.state == sum(x.nbytes for x in jax.tree.leaves((state.tables, state.sampler, state.pooled)))
     assert state.sampler.output_counts.size == 0
-    assert runner._all_allowed == {}
+    assert runner.executor._all_allowed == {}
     assert state.pooled.shape == (FLAGS["max_running_requests"] + 1, 0 if method == "last" else 48)
     assert stats.memory.weights == sum(x.nbytes for x in state.weights)
     assert sum(384 * 48 in (x.size,) for x in state.weights) == 1  # the embedding alone

@@ -41,7 +41,7 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     assert "Compiling the largest programs to see how much memory they need" in caplog.text
     report, built = parts.memory, parts.runner.programs.built
     assert report.planned <= report.usable == MIB  # half of a CPU's
-    state = parts.runner._state
+    state = parts.runner.executor.state
     assert report.weights == sum(array.nbytes for array in state.weights)
     assert report.kv_cache == sum(array.nbytes for array in state.kv_cache)
     others = (state.tables, state.sampler, parts.runner._all_allowed)

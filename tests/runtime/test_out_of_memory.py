@@ -58,7 +58,7 @@ def test_only_the_requests_of_that_step_fail(tiny, expected, monkeypatch, caplog
     core = tiny.core()
     collector = add_requests(core)
     runner = core._runner
-    failed = fail_once(monkeypatch, runner, method, CASES[case], destroy=lambda: runner._state[1:])
+    failed = fail_once(monkeypatch, runner, method, CASES[case], destroy=lambda: runner.executor.state[1:])
     collector.run()
     assert failed
     for name, tokens in expected.items():
@@ -88,7 +88,7 @@ def test_cached_prefixes_are_forgotten_with_the_pages(tiny, monkeypatch):
     collector.add("first", prompt)
     collector.run()
     collector.add("doomed", random_prompt(8, 1))
-    fail_once(monkeypatch, core._runner, "forward", lambda batch: True, destroy=lambda: core._runner._state[1:])
+    fail_once(monkeypatch, core._runner, "forward", lambda batch: True, destroy=lambda: core._runner.executor.state[1:])
     collector.run()
     collector.add("again", prompt)
     collector.run()
@@ -101,7 +101,7 @@ def test_an_error_of_sampling_finds_only_one_cache_alive(tiny, expected, monkeyp
     core = tiny.core()
     runner = core._runner
     collector = add_requests(core)
-    pages = {array.shape for array in runner._state.kv_cache}
+    pages = {array.shape for array in runner.executor.state.kv_cache}
 
     def failing(*args):
         monkeypatch.undo()
@@ -113,11 +113,11 @@ def test_an_error_of_sampling_finds_only_one_cache_alive(tiny, expected, monkeyp
     alive = caches()
     seen = []
     allocate = DeviceShape.allocate
-    monkeypatch.setattr(runner.programs, "sample", lambda *args: failing)
+    monkeypatch.setattr(runner.executor, "_sample", failing)
     with pytest.MonkeyPatch.context() as watch:
         watch.setattr(DeviceShape, "allocate", lambda self, *args: seen.append(caches()) or allocate(self, *args))
         collector.run()
-    assert seen == [alive - len(runner._state.kv_cache)]
+    assert seen == [alive - len(runner.executor.state.kv_cache)]
     assert add_requests(core).run().tokens == expected
 
 

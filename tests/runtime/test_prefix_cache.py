@@ -292,8 +292,8 @@ def cached_pages(core: EngineCore, tokens: list[int]) -> list[int]:
 def overwrite(core: EngineCore, page: int, values: Any) -> None:
     """Puts other keys and values into a page, behind everybody's back."""
     runner = core._runner
-    layers = tuple(layer.at[page].set(values(layer)) for layer in runner._state.kv_cache)
-    runner._state = runner._state._replace(kv_cache=layers)
+    layers = tuple(layer.at[page].set(values(layer)) for layer in runner.executor.state.kv_cache)
+    runner.executor.state = runner.executor.state._replace(kv_cache=layers)
 
 
 CORRUPTIONS = {
