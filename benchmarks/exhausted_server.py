@@ -17,7 +17,9 @@ from palladio.runtime.process_transport import ProcessTransport
 MIN_REQUESTS, STEPS_BEFORE = 8, 20
 
 
-def create_core(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> TokenEngine:
+def create_core(
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], on_fatal: Callable[[str], None]
+) -> TokenEngine:
     """The engine core, with a step that fails."""
     import jax  # not in the front's process
 
@@ -25,7 +27,7 @@ def create_core(config: EngineConfig, on_progress: Callable[[LoadProgress], None
     from palladio.runtime.model_runner import ForwardedStep
     from palladio.runtime.scheduled_batch import ScheduledBatch
 
-    core = EngineCore.create(config, on_progress)
+    core = EngineCore.create(config, on_progress, on_fatal)
     runner, forward = core._runner, core._runner.forward
     left = STEPS_BEFORE
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.follow import FollowRequest, become_follower
+from palladio.host_environment import find_hosts
 from palladio.http.server import serve
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.errors import ConfigError, PalladioError
@@ -37,7 +39,8 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
     Args:
         argv: flags.
         environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where compiled files are kept, PALLADIO_DATA_DIR
-            and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes.
+            and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes;
+            `find_hosts` says which variables tell of other hosts.
         default_model: without --model-path, serve the embedded model instead of failing.
 
     Returns:
@@ -45,8 +48,12 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
     """
     try:
         args = read_command(argv, environment, default_model=default_model)
+        config = args.engine_config()
+        if config.parallel.node_rank:
+            request = FollowRequest(config, args.http.log_level, args.observability.log_format)
+            become_follower(request, {**environment, **gpu_memory(environment)})
         transport = ProcessTransport(environment=gpu_memory(environment))
-        return serve(AsyncEngine(args.engine_config(), transport), args.http, args.observability)
+        return serve(AsyncEngine(config, transport), args.http, args.observability)
     except PalladioError as error:
         return report_error(error)
     except KeyboardInterrupt:
@@ -101,10 +108,13 @@ def _settle(args: ServerArgs, environment: Mapping[str, str]) -> ServerArgs:
         execution = dataclasses.replace(execution, random_seed=secrets.randbelow(2**30))
     if execution.compilation_cache_dir is None:
         execution = dataclasses.replace(execution, compilation_cache_dir=str(execution.cache_path(environment)))
+    parallel, survival = find_hosts(args.parallel, environment), args.survival
+    if parallel.num_hosts > 1:
+        survival = dataclasses.replace(survival, max_engine_restarts=0)
     http = args.http
     if http.file_storage_path is None and http.port != 0:
         http = dataclasses.replace(http, file_storage_path=_storage_path(environment, http.port))
-    return dataclasses.replace(args, execution=execution, http=http)
+    return dataclasses.replace(args, execution=execution, parallel=parallel, survival=survival, http=http)
 
 
 def _storage_path(environment: Mapping[str, str], port: int) -> str | None:

@@ -186,13 +186,28 @@ class ParallelConfig:
     """Which devices and hosts work together.
 
     Attributes:
-        tp_size: chips that share each layer.
+        tp_size: chips that share each layer, on all hosts together.
+        nnodes: hosts that run this model together, each with the same command; default: as many as LeaderWorkerSet
+            (LWS_GROUP_SIZE) or GKE (TPU_WORKER_HOSTNAMES) started, else 1.
+        node_rank: number of this host among them; host 0 serves HTTP; default: what LeaderWorkerSet, GKE or the TPU VM
+            says.
+        dist_init_addr: host:port of host 0, where the others come; the port after it is used too; default: as for
+            node_rank, port 8478.
+        dist_timeout: seconds that hosts wait for each other at start.
     """
 
     tp_size: int = 1
+    nnodes: int | None = None
+    node_rank: int | None = None
+    dist_init_addr: str | None = None
+    dist_timeout: int = 600
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def num_hosts(self) -> int:
+        return self.nnodes or 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,8 +215,8 @@ class SurvivalConfig:
     """What happens when the engine fails.
 
     Attributes:
-        max_engine_restarts: how often within an hour the server starts its engine again; 0: never. Offline, a failed
-            engine stays down.
+        max_engine_restarts: how often within an hour the server starts its engine again; 0: never. Offline, and with
+            several hosts, a failed engine stays down.
         watchdog_timeout: seconds after which a step that has not ended counts as hung; compiling and writing a profile
             do not count. The server then starts its engine again; offline, the stacks are printed and nothing else. 0:
             no watchdog.
@@ -299,6 +314,7 @@ class EngineConfig:
                 "other: give one of them"
             )
         _positive("--tp-size", self.parallel.tp_size)
+        _check_hosts(self)
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any]) -> Self:
@@ -329,6 +345,29 @@ class EngineConfig:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""
         groups = (self.source, self.cache, self.scheduler, self.execution, self.parallel, self.survival, self.grammar)
         return {name: value for group in groups for name, value in vars(group).items()}
+
+
+def _check_hosts(config: EngineConfig) -> None:
+    parallel = config.parallel
+    _positive("--nnodes", parallel.nnodes)
+    _positive("--dist-timeout", parallel.dist_timeout)
+    num_hosts, rank = parallel.num_hosts, parallel.node_rank
+    if rank is not None and not 0 <= rank < num_hosts:
+        raise ConfigError(f"--node-rank {rank}: with --nnodes {num_hosts}, hosts are numbered 0 … {num_hosts - 1}")
+    if num_hosts == 1:
+        return
+    if rank is None or parallel.dist_init_addr is None:
+        raise ConfigError(
+            f"--nnodes {num_hosts} needs --node-rank and --dist-init-addr HOST:PORT of host 0, the same on every host: "
+            "nothing here says them"
+        )
+    host, _, port = parallel.dist_init_addr.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16 - 1:
+        raise ConfigError(f"--dist-init-addr must be host:port, got {parallel.dist_init_addr!r}")
+    if config.execution.compile == "lazy":
+        raise ConfigError("--compile lazy would build programs while other hosts wait: use full or background")
+    if config.execution.compiled_dir is not None:
+        raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
 
 
 def _positive(flag: str, value: int | None) -> None:

@@ -17,6 +17,7 @@ from palladio.runtime.errors import OverloadedError
 from palladio.runtime.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.grammar_compiler import GrammarCompiler
 from palladio.runtime.grammar_desk import GrammarDesk
+from palladio.runtime.host_group import Leader
 from palladio.runtime.intake import constraint_failure
 from palladio.runtime.messages import (
     AddRequest,
@@ -36,6 +37,7 @@ from palladio.runtime.program_set import ProgramError
 from palladio.runtime.request import Request, RequestStatus
 from palladio.runtime.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduler import Scheduler
+from palladio.runtime.several_hosts import lead
 from palladio.runtime.startup import build_engine_parts
 from palladio.runtime.step_clock import StepClock
 from palladio.runtime.step_logger import StepLogger
@@ -63,6 +65,7 @@ class EngineCore:
         monitor: CompileMonitor,
         memory: MemoryReport,
         grammars: GrammarCompiler,
+        hosts: Leader | None = None,
     ) -> None:
         self.ready = ready
         self.activity = Activity()
@@ -71,6 +74,7 @@ class EngineCore:
         self._monitor = monitor
         self._memory = memory
         self._grammars = GrammarDesk(grammars, tuple(ready.eos_token_ids))
+        self._hosts = hosts
         self._fails_on_recompile = config.execution.fail_on_recompile
         self._num_recompiles = 0
         self._num_recovery_compiles = 0
@@ -89,14 +93,35 @@ class EngineCore:
         )
 
     @classmethod
-    def create(cls, config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> Self:
+    def create(
+        cls,
+        config: EngineConfig,
+        on_progress: Callable[[LoadProgress], None],
+        on_fatal: Callable[[str], None] = lambda message: None,
+    ) -> Self:
         """Loads the model, allocates the cache and compiles every program.
+
+        Args:
+            on_fatal: called in another thread when another host is lost.
 
         Raises:
             ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong.
+            HostLostError: another host did not come.
         """
-        parts = build_engine_parts(config, on_progress)
-        return cls(config, parts.ready, parts.scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars)
+        hosts = None
+        if config.parallel.num_hosts > 1:
+            hosts, config = lead(config, on_fatal)
+        try:
+            parts = build_engine_parts(config, on_progress, hosts)
+        except BaseException as error:
+            if hosts is not None:
+                hosts.close(f"host 0 could not start: {error}")
+            raise
+        if hosts is not None:
+            parts.runner.executor.on_call = hosts.call
+        return cls(
+            config, parts.ready, parts.scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars, hosts
+        )
 
     @property
     def has_work(self) -> bool:
@@ -158,6 +183,8 @@ class EngineCore:
         self._grammars.close()
         self._runner.programs.built.cancel()
         self._profiler.close()
+        if self._hosts is not None:
+            self._hosts.close()
 
     def flush_cache(self) -> None:
         """Drops the prefix cache.
@@ -228,6 +255,8 @@ class EngineCore:
                 masks = self._masks(batch, forward.num_sampled, outputs)
             step = self._runner.sample(forward, masks)
         except ProgramError as error:
+            if self._hosts is not None:
+                raise  # they may have made the call
             outputs += self._fail(batch, str(error))
             self._scheduler.cache.flush()  # it counts on pages that this step should have filled
             return outputs
@@ -290,7 +319,7 @@ class EngineCore:
         Raises:
             JaxRuntimeError: it is another error; or there is no memory for the state either.
         """
-        if not is_out_of_memory(error):
+        if self._hosts is not None or not is_out_of_memory(error):
             raise error
         advice = step_advice(self._memory, self._scheduler.cache.num_total_tokens)
         message = f"The device ran out of memory in this request's step; {advice}"

@@ -65,8 +65,11 @@ class EngineDesign:
     monitor: CompileMonitor
 
     @classmethod
-    def of(cls, config: EngineConfig) -> Self:
+    def of(cls, config: EngineConfig, agree: Callable[[int], int] = lambda value: value) -> Self:
         """
+        Args:
+            agree: gives the smallest of all hosts' values; each has another amount of free memory.
+
         Raises:
             ConfigError: a flag or the model's config is wrong, or the device is too small.
         """
@@ -107,6 +110,7 @@ class EngineDesign:
         if plan.is_tight:
             workspace = stores.workspace(buckets, lambda: declare(PROBE_PAGES))
             plan = plan_cache(kernels, shape.cache, memory, needs, workspace)
+        plan = plan.with_pages(agree(plan.num_pages))
         seed = random.SystemRandom().randrange(2**31) if execution.random_seed is None else execution.random_seed
         return cls(
             config=config,
@@ -133,11 +137,11 @@ def choose_device(name: str) -> jax.Device:
         ConfigError: there is none.
     """
     if name == "auto":
-        return jax.devices()[0]
+        return jax.local_devices()[0]
     platform = "cuda" if name == "gpu" else name
     jax.config.update("jax_platforms", platform)  # heard only before jax first looks for devices
     try:
-        device = jax.devices()[0]
+        device = jax.local_devices()[0]
     except RuntimeError as error:
         raise ConfigError(
             f"--device {name}: jax finds no such device; install palladio[tpu] or palladio[cuda13] on a host that has "
@@ -163,6 +167,11 @@ def _mesh(config: EngineConfig) -> Mesh:
         raise ConfigError(
             f"--tp-size {tp_size} needs as many devices, and jax finds {len(devices)} ({devices[0].device_kind}); "
             f"use --tp-size {len(devices)}{' or less' if len(devices) > 1 else ''}"
+        )
+    if jax.process_count() > 1 and tp_size < len(devices):
+        raise ConfigError(
+            f"--tp-size {tp_size} leaves devices of --nnodes {jax.process_count()} hosts without work: they have "
+            f"{len(devices)} together; use --tp-size {len(devices)}, or fewer hosts"
         )
     return make_mesh(tp_size, devices)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from palladio.runtime.config import EngineConfig
-from palladio.runtime.errors import ConfigError, InvalidRequestError, OverloadedError
+from palladio.runtime.errors import ConfigError, HostLostError, InvalidRequestError, OverloadedError
 from palladio.runtime.messages import (
     AbortRequests,
     AddRequest,
@@ -68,7 +68,8 @@ class TokenEngine(Protocol):
         """Nothing is asked of it any more: threads that work for it end soon, and emit nothing."""
 
 
-CoreFactory = Callable[[EngineConfig, Callable[[LoadProgress], None]], TokenEngine]
+CoreFactory = Callable[[EngineConfig, Callable[[LoadProgress], None], Callable[[str], None]], TokenEngine]
+"""Takes the config, what to call with progress, and what to call, in any thread, when the engine is beyond help."""
 
 
 class Inbox(Protocol):
@@ -93,13 +94,20 @@ def run_engine(
     """An engine's whole life: load, say EngineReady, loop. A failure anywhere is emitted as EngineFailed.
 
     Args:
-        end_hung: ends the engine's process when a step hangs; called in the watchdog's thread, see Watchdog.
+        end_hung: ends the engine's process when a step hangs or another host is lost; called in another thread.
     """
     started = time.perf_counter()
+
+    def end_lost(message: str) -> None:
+        if end_hung is None:
+            emit(EngineFailed(message, config=False))
+        else:
+            end_hung(message)
+
     try:
-        core = create_core(config, emit)
-    except ConfigError as error:
-        emit(EngineFailed(str(error), config=True))
+        core = create_core(config, emit, end_lost)
+    except (ConfigError, HostLostError) as error:
+        emit(EngineFailed(str(error), config=isinstance(error, ConfigError)))
         return
     except Exception as error:
         logger.exception("the engine could not start")

@@ -69,8 +69,10 @@ def main() -> None:
 
     create_core = resolve_factory(bootstrap.core_factory)
 
-    def create(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> TokenEngine:
-        core = create_core(config, on_progress)
+    def create(
+        config: EngineConfig, on_progress: Callable[[LoadProgress], None], on_fatal: Callable[[str], None]
+    ) -> TokenEngine:
+        core = create_core(config, on_progress, on_fatal)
         gc.collect()
         gc.freeze()  # what is loaded now stays: walking it again and again would only delay steps
         return core

@@ -10,6 +10,7 @@
     │   └── EngineNotReadyError      the engine is still loading or compiling, or it drains (503)
     ├── RequestAbortedError          the request was aborted before it ended (499)
     ├── GenerationError              the model or the server failed at this request; others go on (500)
+    ├── HostLostError                another host that runs this model is not there, or no longer
     ├── DeadlineError                the request's timeout passed before it ended (504)
     └── EngineDeadError              the engine process ended; nothing can be answered (503)
 
@@ -74,6 +75,10 @@ class GenerationError(PalladioError):
 
 
 class DeadlineError(PalladioError):
+    pass
+
+
+class HostLostError(PalladioError):
     pass
 
 

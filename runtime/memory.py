@@ -79,6 +79,11 @@ class MemoryPlan:
     def num_tokens(self) -> int:
         return (self.num_pages - 1) * self.page_size
 
+    def with_pages(self, num_pages: int) -> "MemoryPlan":
+        """The same with fewer pages."""
+        size = self.report.kv_cache // self.num_pages
+        return MemoryPlan(num_pages, self.page_size, dataclasses.replace(self.report, kv_cache=num_pages * size))
+
     @property
     def is_tight(self) -> bool:
         return self.report.planned > TIGHT * self.report.usable

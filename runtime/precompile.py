@@ -26,6 +26,8 @@ def compile_ahead(config: EngineConfig) -> None:
         ConfigError: a flag, the model's config or its checkpoint is wrong, the device is too small, or the directory
             cannot be written.
     """
+    if config.parallel.num_hosts > 1:
+        raise ConfigError("`palladio compile` works on one host; leave --nnodes out: several compile when they start")
     directory = config.execution.compiled_dir
     if directory is not None:
         _check_writable(directory)

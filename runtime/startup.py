@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -35,11 +36,30 @@ from palladio.runtime.warm_up import WarmUp
 logger = logging.getLogger("palladio.engine")
 
 
+class Hosts(Protocol):
+    """The other hosts that run this model, as start-up sees them."""
+
+    def smallest(self, value: int) -> int:
+        """Of what all hosts have; waits for them."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BuiltExecutor:
+    """Attributes:
+    memory: the plan's table, with the workspace that the compiled programs need. seconds: that compiling took.
+    """
+
+    design: EngineDesign
+    executor: StepExecutor
+    memory: MemoryReport
+    warm_up: WarmUp
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineParts:
     """Attributes:
-    memory: the plan's table, with the workspace that the compiled programs need.
-    grammars: its backend may still be loading.
+    memory: see BuiltExecutor. grammars: its backend may still be loading.
     """
 
     ready: EngineReady
@@ -50,14 +70,18 @@ class EngineParts:
     grammars: GrammarCompiler
 
 
-def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> EngineParts:
+def build_executor(
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: Hosts | None = None
+) -> BuiltExecutor:
     """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
+
+    Args:
+        hosts: the others; all do the same at the same time.
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
     """
-    json_format = json_format_of(config)
-    design = EngineDesign.of(config)
+    design = EngineDesign.of(config, (lambda value: value) if hosts is None else hosts.smallest)
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
     warm_up = WarmUp(design.programs, config, on_progress)
@@ -69,7 +93,6 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
         jax.block_until_ready(state)
     warm_up.finish()
     executor = StepExecutor(state, design.shape, design.programs)
-    runner = ModelRunner(executor, design.shape, is_lazy=config.execution.compile == "lazy")
     memory = dataclasses.replace(
         design.plan.report, workspace=max(design.plan.report.workspace, design.programs.built.workspace)
     )
@@ -83,16 +106,33 @@ def build_engine_parts(config: EngineConfig, on_progress: Callable[[LoadProgress
         memory.workspace / 2**30,
     )
     _check_workspace(design.plan, memory)
-    ready = _ready(design, warm_up.seconds)
+    if hosts is not None:
+        hosts.smallest(0)  # all have come so far
+    return BuiltExecutor(design, executor, memory, warm_up)
+
+
+def build_engine_parts(
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: Hosts | None = None
+) -> EngineParts:
+    """`build_executor`, and what the engine's host 0 has beside it.
+
+    Raises:
+        ConfigError: as there; or a grammar flag is wrong.
+    """
+    json_format = json_format_of(config)
+    built = build_executor(config, on_progress, hosts)
+    design = built.design
+    runner = ModelRunner(built.executor, design.shape, is_lazy=config.execution.compile == "lazy")
+    ready = _ready(design, built.warm_up.seconds)
     scheduler = build_scheduler(
         config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding
     )
     _log_limits(design)
-    warm_up.go_on()
+    built.warm_up.go_on()
     eos_ids = list(design.model.eos_token_ids)
     load = functools.partial(load_backend, config, design.path, design.shape.vocab_size, eos_ids, json_format)
     grammars = GrammarCompiler(load)
-    return EngineParts(ready, scheduler, runner, design.monitor, memory, grammars)
+    return EngineParts(ready, scheduler, runner, design.monitor, built.memory, grammars)
 
 
 def build_scheduler(
@@ -235,4 +275,4 @@ def _log_limits(design: EngineDesign) -> None:
 
 
 def _available_gb() -> float:
-    return DeviceMemory.of(jax.devices()[0]).available / 2**30
+    return DeviceMemory.of(jax.local_devices()[0]).available / 2**30

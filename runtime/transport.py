@@ -55,8 +55,10 @@ def resolve_factory(factory: str | CoreFactory) -> CoreFactory:
         return factory
     name = factory
 
-    def create(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> TokenEngine:
-        return cast("CoreFactory", pkgutil.resolve_name(name))(config, on_progress)
+    def create(
+        config: EngineConfig, on_progress: Callable[[LoadProgress], None], on_fatal: Callable[[str], None]
+    ) -> TokenEngine:
+        return cast("CoreFactory", pkgutil.resolve_name(name))(config, on_progress, on_fatal)
 
     return create
 

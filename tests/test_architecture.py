@@ -32,6 +32,7 @@ RUNTIME_FACE = {
 # The modules of the runtime that may import jax. All others are the host side: importing them must not bring jax in.
 DEVICE_SIDE = {
     *("batch_builder", "compilation", "compile_only", "compile_plan", "deployment", "device_state", "embedding_plan"),
+    *("follower", "several_hosts"),
     *("engine_core", "engine_design"),
     *("kernel_choice", "memory", "model_runner", "out_of_memory", "pooler", "precompile", "profiler", "program_set"),
     "program_store",

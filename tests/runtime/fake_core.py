@@ -54,7 +54,7 @@ def make_ready(**changes):
 
 class FakeEngineCore:
     @classmethod
-    def create(cls, config: EngineConfig, on_progress):
+    def create(cls, config: EngineConfig, on_progress, on_fatal):
         knobs = json.loads(config.source.json_model_override_args)
         while "once" in knobs and Path(knobs["once"]).exists():
             knobs = knobs["later"]

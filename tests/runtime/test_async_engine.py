@@ -177,8 +177,8 @@ async def test_refusals(model_dir):
 async def test_options_reach_every_sample(model_dir):
     cores = []
 
-    def create(config, on_progress):
-        cores.append(FakeEngineCore.create(config, on_progress))
+    def create(config, on_progress, on_fatal):
+        cores.append(FakeEngineCore.create(config, on_progress, on_fatal))
         return cores[0]
 
     flags = {"schedule_policy": "priority", "request_timeout": 60.0}

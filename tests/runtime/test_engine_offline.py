@@ -202,8 +202,8 @@ def test_refusals(engine, arguments, param):
 def test_options(model_dir):
     cores = []
 
-    def create(config, on_progress):
-        cores.append(FakeEngineCore.create(config, on_progress))
+    def create(config, on_progress, on_fatal):
+        cores.append(FakeEngineCore.create(config, on_progress, on_fatal))
         return cores[0]
 
     with make(model_dir, factory=create, schedule_policy="priority") as engine:

@@ -208,10 +208,10 @@ async def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def create_talking_core(config, on_progress):
+def create_talking_core(config, on_progress, on_fatal):
     for level in (logging.INFO, logging.WARNING, logging.ERROR):
         logging.getLogger("palladio.engine").log(level, "to tell")
-    return FakeEngineCore.create(config, on_progress)
+    return FakeEngineCore.create(config, on_progress, on_fatal)
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
@@ -235,7 +235,7 @@ async def test_the_child_gets_more_environment(tmp_path):
     await engine.shutdown()
 
 
-def create_core_with_environment(config, on_progress):
+def create_core_with_environment(config, on_progress, on_fatal):
     raise ConfigError(os.environ["PALLADIO_TEST"])
 
 
@@ -252,7 +252,7 @@ async def test_the_engine_is_told_of_local_directories(tmp_path):
     await engine.shutdown()
 
 
-def create_core_with_paths(config, on_progress):
+def create_core_with_paths(config, on_progress, on_fatal):
     raise ConfigError(f"{config.source.model_path} {config.source.tokenizer_path}")
 
 

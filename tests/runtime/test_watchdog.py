@@ -106,7 +106,7 @@ def test_the_loop_says_what_it_is_at():
 
     core = []
 
-    def create(config, on_progress):
+    def create(config, on_progress, on_fatal):
         core.append(Core(config))
         return core[0]
 

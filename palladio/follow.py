@@ -1,0 +1,37 @@
+"""`palladio serve` on every host but the first: this process becomes one that only follows host 0."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+import msgspec
+
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.logs import LogFormat
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FollowRequest:
+    """What the new program reads from its standard input, as JSON."""
+
+    config: EngineConfig
+    log_level: str
+    log_format: LogFormat
+
+
+def become_follower(request: FollowRequest, environment: Mapping[str, str]) -> NoReturn:
+    """Replaces this process: whoever started it has its pid, and means the engine."""
+    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+    reading, writing = os.pipe()
+    os.write(writing, msgspec.json.encode(request))  # a few KiB, which a pipe holds
+    os.close(writing)
+    os.dup2(reading, sys.stdin.fileno())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(
+        sys.executable,
+        [sys.executable, "-P", "-m", "palladio.follow_worker"],
+        {**environment, "PYTHONPATH": path},
+    )

@@ -1,0 +1,146 @@
+"""--nnodes: two hosts with four devices each, as two launch commands on this one, are one server."""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.serving import LIMITS, MODEL, Server, build_checkpoint, launch_command
+
+pytestmark = pytest.mark.timeout(400)
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "greedy": {"prompt": "Hello there", "max_tokens": 12, "temperature": 0, "logprobs": 3},
+    "a prompt of several chunks": {"prompt": list(range(5, 155)), "max_tokens": 6, "temperature": 0},
+    "sampled": {"prompt": "One", "max_tokens": 10, "temperature": 1, "seed": 11, "top_p": 0.9, "n": 2},
+    "penalties": {"prompt": "Two", "max_tokens": 10, "temperature": 0.7, "seed": 5, "frequency_penalty": 1.0},
+    "grammar": {"prompt": "Three", "max_tokens": 10, "temperature": 1, "seed": 5, "regex": "(yes|no) [0-9]{3}"},
+    "the prefix of another": {"prompt": list(range(5, 140)), "max_tokens": 6, "temperature": 0},
+}
+
+
+class TwoHosts:
+    """Attributes:
+    server: host 0. other: host 1's process. other_log: its log.
+    """
+
+    def __init__(self, checkpoint: Path, folder: Path, flags: str, other_flags: str | None = None) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            port = found.getsockname()[1]
+        common = f"{LIMITS} --compile background --tp-size 8 --nnodes 2 --dist-init-addr 127.0.0.1:{port}"
+        self.other_log = folder / "host1"
+        other = f"{launch_command(checkpoint, common)} {flags if other_flags is None else other_flags} --node-rank 1"
+        with self.other_log.open("w") as file:
+            words = shlex.split(other)
+            self.other = subprocess.Popen([sys.executable, *words[1:]], stdout=file, stderr=file)
+        self.command = f"{launch_command(checkpoint, common)} {flags} --node-rank 0"
+        self.log = folder / "host0"
+
+    def start(self) -> Server:
+        return Server(self.command, self.log)
+
+    def stop(self) -> None:
+        self.other.kill()
+        self.other.wait()
+
+
+@pytest.fixture(scope="module")
+def four_devices(environment: None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4")
+        yield
+
+
+def run(server: Server) -> dict[str, Any]:
+    answers = {}
+    for name, body in REQUESTS.items():
+        choices = server.post("/v1/completions", {"model": MODEL, **body}).raise_for_status().json()["choices"]
+        answers[name] = [(choice["text"], choice["finish_reason"]) for choice in choices]
+    return answers
+
+
+def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint, four_devices, tmp_path):
+    expected = run(server)
+    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL}")
+    with contextlib.closing(contextlib.ExitStack()) as stack:
+        stack.callback(hosts.stop)
+        one = hosts.start()
+        stack.callback(one.stop)
+        assert run(one) == expected
+        assert "Ready: host 1 of 2 follows host 0" in hosts.other_log.read_text()
+
+        body = {"model": MODEL, "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with one.http.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            hosts.other.kill()
+            killed = time.monotonic()
+            rest = "\n".join(lines)
+        assert time.monotonic() - killed < 20
+        assert re.search(r"host 1 \(.*, 127\.0\.0\.1\) is lost: it has ended", rest)
+        assert one.http.get("/health").status_code == 503
+        assert "is lost: it has ended" in one.log()
+        told = re.search(r"Told 1 hosts of (\d+) calls, (\d+) bytes each", one.log())
+        assert told is not None
+        assert int(told[2]) < 4096, "a step is told in ids"
+
+
+def test_the_other_host_ends_with_the_server(checkpoint, four_devices, tmp_path):
+    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL}")
+    with contextlib.closing(contextlib.ExitStack()) as stack:
+        stack.callback(hosts.stop)
+        one = hosts.start()
+        stack.callback(one.stop)
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(60) == 0
+        assert hosts.other.wait(30) == 0
+        assert "Host 0 has ended; so does this host" in hosts.other_log.read_text()
+
+
+@pytest.mark.parametrize("what", ["flags", "model"])
+def test_hosts_that_were_started_differently_are_named(checkpoint, four_devices, tmp_path, what):
+    other = build_checkpoint(tmp_path / "other", hidden_size=96) if what == "model" else checkpoint
+    other_flags = "--page-size 16" if what == "flags" else f"--model-path {other}"
+    hosts = TwoHosts(checkpoint, tmp_path, "", other_flags)
+    try:
+        done = subprocess.run(
+            [sys.executable, *shlex.split(hosts.command)[1:], "--port", "0"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert hosts.other.wait(60) == done.returncode == 2
+        for text in (done.stderr, hosts.other_log.read_text()):
+            (error,) = [line for line in text.splitlines() if line.startswith("error:")]
+            assert "host 0 and host 1 (" in error
+            assert ("--page-size is 8 here and 16 there" if what == "flags" else "the model is ") in error
+    finally:
+        hosts.stop()
+
+
+def test_too_few_devices_are_named_on_both(checkpoint, four_devices, tmp_path):
+    hosts = TwoHosts(checkpoint, tmp_path, "--tp-size 16")
+    try:
+        done = subprocess.run(
+            [sys.executable, *shlex.split(hosts.command)[1:], "--port", "0"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert "error: --tp-size 16 needs as many devices, and jax finds 8" in done.stderr
+        assert hosts.other.wait(60) in (1, 2)
+    finally:
+        hosts.stop()
