@@ -1,18 +1,22 @@
 """Weights from safetensors: each parameter put together, slice by slice, from the tensors that its table names.
 
-Host memory holds one parameter at a time beside what the devices hold (on CPU the devices' memory is the host's).
+A host reads what its own devices need, several parameters side by side. Host memory holds no more of them at a time
+than the largest one takes, beside what the devices hold (on CPU the devices' memory is the host's).
 """
 
+import collections
+import concurrent.futures
 import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
 
 from palladio.model.checkpoint import Checkpoint
 from palladio.model.config import QuantizationConfig
@@ -27,7 +31,12 @@ from palladio.model.weight_transforms import Part, part_of
 
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
+READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
+
+
+_Bounds = tuple[tuple[int | None, int | None], ...]
+_Slices = dict[_Bounds, Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,21 +65,83 @@ def stored_arrays(
     Raises:
         CheckpointError: the files do not hold exactly what the config promises.
     """
-    rules, quantization = ShardingRules(), layout.stored.quantization
+    rules = ShardingRules()
     with Checkpoint(path) as checkpoint:
-        plan = _plan(path, layout, params, checkpoint)
-        for name, sources in plan.items():
-            if only is not None and name not in only:
-                continue
-            param = params[name][1]
-            sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
-            plain = functools.lru_cache(functools.partial(_plain, checkpoint, quantization, param.dtype))
-            read = functools.partial(_assemble, plain, sources, param.shape, param.dtype)
-            array = jax.make_array_from_callback(param.shape, sharding, read)
-            plain.cache_clear()  # views of the file, which has to close
-            yield name, array
-            for source in sources:
-                checkpoint.release(source.tensor)
+        readers = {
+            name: _Reader(
+                checkpoint,
+                layout.stored.quantization,
+                sources,
+                params[name][1],
+                rules.sharding(mesh, params[name][1].get_metadata()["logical_axes"]),
+            )
+            for name, sources in _plan(path, layout, params, checkpoint).items()
+            if only is None or name in only
+        }
+        with concurrent.futures.ThreadPoolExecutor(READERS, thread_name_prefix="load") as pool:
+            yield from _in_order(pool, readers)
+
+
+class _Reader:
+    """Reads one parameter: all slices that this host's devices need."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        quantization: QuantizationConfig | None,
+        sources: list[Source],
+        param: nnx.Param,
+        sharding: NamedSharding,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._quantization = quantization
+        self._sources = sources
+        self._shape, self._dtype = param.shape, param.dtype
+        self._sharding = sharding
+        indices = sharding.addressable_devices_indices_map(param.shape).values()
+        self._slices = {_bounds(index): index for index in indices if index is not None}
+        size = math.prod(sharding.shard_shape(param.shape)) * param.dtype.itemsize
+        self.num_bytes = size * len(self._slices)
+
+    def read(self) -> _Slices:
+        """The slices, in host memory. Several readers may read at once."""
+        plain = functools.lru_cache(functools.partial(_plain, self._checkpoint, self._quantization, self._dtype))
+        slices = {
+            bounds: _assemble(plain, self._sources, self._shape, self._dtype, index)
+            for bounds, index in self._slices.items()
+        }
+        plain.cache_clear()  # views of the file, which has to close
+        for source in self._sources:
+            self._checkpoint.release(source.tensor)
+        return slices
+
+    def place(self, slices: _Slices) -> jax.Array:
+        """On the devices; waits until they have it."""
+        array = jax.make_array_from_callback(self._shape, self._sharding, lambda index: slices[_bounds(index)])
+        array.block_until_ready()
+        return array
+
+
+def _bounds(index: tuple[slice, ...] | None) -> _Bounds:
+    assert index is not None, "every device has a part"
+    return tuple((where.start, where.stop) for where in index)
+
+
+def _in_order(pool: concurrent.futures.Executor, readers: Mapping[str, _Reader]) -> Iterator[tuple[str, jax.Array]]:
+    limit = max((reader.num_bytes for reader in readers.values()), default=0)
+    waiting = collections.deque(readers.items())
+    under_way: collections.deque[tuple[str, _Reader, concurrent.futures.Future[_Slices]]] = collections.deque()
+    num_bytes = 0
+    while waiting or under_way:
+        while waiting and num_bytes + waiting[0][1].num_bytes <= limit:
+            name, reader = waiting.popleft()
+            num_bytes += reader.num_bytes
+            under_way.append((name, reader, pool.submit(reader.read)))
+        name, reader, future = under_way.popleft()
+        array = reader.place(future.result())
+        del future  # and the slices that it holds
+        num_bytes -= reader.num_bytes
+        yield name, array
 
 
 def _plain(checkpoint: Checkpoint, quantization: QuantizationConfig | None, dtype: np.dtype, source: Source) -> Array:

@@ -10,6 +10,7 @@ from palladio.runtime.config import (
     EngineConfig,
     ExecutionConfig,
     ModelSource,
+    ParallelConfig,
     SchedulerConfig,
 )
 from palladio.runtime.errors import ConfigError
@@ -50,7 +51,32 @@ def test_what_is_refused_is_named(flag, value, message):
     assert str(error.value).startswith(message)
 
 
-@pytest.mark.parametrize("kind", [ModelSource, CacheConfig, SchedulerConfig, ExecutionConfig])
+HOSTS = {"nnodes": 2, "node_rank": 1, "dist_init_addr": "10.0.0.1:8478"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"tp_size": 0}, "--tp-size must be at least 1, got 0"),
+        ({"nnodes": 0}, "--nnodes must be at least 1, got 0"),
+        ({**HOSTS, "dist_timeout": 0}, "--dist-timeout must be at least 1, got 0"),
+        ({**HOSTS, "node_rank": 2}, "--node-rank 2: with --nnodes 2, hosts are numbered 0 … 1"),
+        ({"node_rank": 1}, "--node-rank 1: with --nnodes 1, hosts are numbered 0 … 0"),
+        ({**HOSTS, "node_rank": None}, "--nnodes 2 needs --node-rank and --dist-init-addr HOST:PORT of host 0"),
+        ({**HOSTS, "dist_init_addr": None}, "--nnodes 2 needs --node-rank and --dist-init-addr HOST:PORT of host 0"),
+        ({**HOSTS, "dist_init_addr": "10.0.0.1"}, "--dist-init-addr must be host:port, got '10.0.0.1'"),
+        ({**HOSTS, "dist_init_addr": "10.0.0.1:65535"}, "--dist-init-addr must be host:port, got '10.0.0.1:65535'"),
+        ({**HOSTS, "compile": "lazy"}, "--compile lazy would build programs while other hosts wait"),
+        ({**HOSTS, "compiled_dir": "/p"}, "--compiled-dir holds programs of one host"),
+    ],
+)
+def test_what_cannot_be_of_hosts_is_named(flags, message):
+    with pytest.raises(ConfigError) as error:
+        EngineConfig.from_flags({"model_path": "m", **flags})
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("kind", [ModelSource, CacheConfig, SchedulerConfig, ExecutionConfig, ParallelConfig])
 def test_every_part_checks_every_field_by_itself(kind):
     required = {"model_path": "m"} if kind is ModelSource else {}
     for field in dataclasses.fields(kind):
