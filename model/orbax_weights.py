@@ -129,8 +129,8 @@ def convert(
         progress(done, len(groups))
         target = out / _PARAMETERS / group
         if not target.is_dir():
-            wanted = {name: params[name] for name in names}
-            _save(target, dict(stored_arrays(source, layout, params, mesh, only=wanted.keys())))
+            axes = {name: params[name][1].get_metadata()["logical_axes"] for name in names}
+            _save(target, dict(stored_arrays(source, layout, params, mesh, only=names)), axes)
     progress(len(groups), len(groups))
     shapes = {name: tuple(param.shape) for name, (_, param) in params.items()}
     files = sorted(file for group in groups for file in (out / _PARAMETERS / group).rglob("*") if file.is_file())
@@ -164,14 +164,17 @@ def restored_arrays(path: Path, layout: TensorLayout, params: Params, mesh: Mesh
             sharding = _sharding_of_stored(shapes[name], param.get_metadata()["logical_axes"], mesh)
             wanted[name] = jax.ShapeDtypeStruct(shapes[name], param.dtype, sharding=sharding)
         for name, array in _restore(path / _PARAMETERS / group, wanted).items():
-            axes = params[name][1].get_metadata()["logical_axes"]
-            yield name, array if layout.is_plain else _laid_out(array, axes, layout, mesh)
+            param = params[name][1]
+            if array.shape != param.shape:  # what has its size is laid out as it was
+                array = _placer(param.get_metadata()["logical_axes"], layout, mesh)(array)
+            yield name, array
 
 
-def _laid_out(array: jax.Array, axes: LogicalAxes, layout: TensorLayout, mesh: Mesh) -> jax.Array:
+@functools.lru_cache(maxsize=32)
+def _placer(axes: LogicalAxes, layout: TensorLayout, mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    """One for all layers: it is compiled once."""
     place = functools.partial(relayout, axes=axes, layout=layout)
-    done: jax.Array = jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes))(array)
-    return done
+    return jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes))
 
 
 def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -> NamedSharding:
@@ -190,11 +193,20 @@ def _groups(params: Params) -> dict[str, list[str]]:
     return groups
 
 
-def _save(target: Path, arrays: dict[str, jax.Array]) -> None:
+def _save(target: Path, arrays: dict[str, jax.Array], axes: Mapping[str, LogicalAxes]) -> None:
+    """Chunks are cut along the axes that devices will share: what two of them need, each reads."""
     import orbax.checkpoint as ocp  # noqa: PLC0415
 
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as writer:  # writes elsewhere, then renames
-        options = {name: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for name in arrays}
+    # Weights hardly compress, and unpacking them would take longer than reading them.
+    handler = ocp.PyTreeCheckpointHandler(use_compression=False)
+    with ocp.Checkpointer(handler) as writer:  # writes elsewhere, then renames
+        options = {
+            name: ocp.SaveArgs(
+                chunk_byte_size=_CHUNK_BYTES,
+                shard_axes=tuple(number for number, axis in enumerate(axes[name]) if axis is not None),
+            )
+            for name in arrays
+        }
         writer.save(target.absolute(), args=ocp.args.PyTreeSave(arrays, save_args=options))
 
 

@@ -18,7 +18,7 @@ commands:
              (`palladio serve --help` lists the flags)
   compile    compile what `serve` with the same flags would, into its cache; with --compiled-dir DIR into a
              directory instead, for any machine of the same kind
-  convert    write a model's weights as an Orbax checkpoint, which loads faster: palladio convert HF_DIR OUT
+  convert    write a model's weights as an Orbax checkpoint, with checksums: palladio convert HF_DIR OUT
   plan       say what a model needs and can at most do on hardware that is not at hand; `palladio plan --help`
   replay     run the requests of a crash dump again, and compare their tokens
   version    print the version

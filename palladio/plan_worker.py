@@ -34,7 +34,7 @@ class PlanRequest:
 
     Attributes:
         config: flags of the engine; a tp_size of 0: all devices of the slice.
-        topology: a slice; None: all that one host serves.
+        topology: a slice; None: all of one host, and larger ones where none of them suffices.
         compile: run the real compiler.
         words: the engine's flags as typed.
     """
@@ -105,6 +105,10 @@ def _deployment(
     shards = request.tp_size or place.num_devices
     if shards > place.num_devices:
         raise ConfigError(f"--tp-size {shards} needs as many devices; {place.name} has {place.num_devices}")
+    if place.num_hosts > 1 and shards < place.num_devices:
+        raise ConfigError(
+            f"--tp-size {shards} leaves hosts of {place.name} without work: use {place.num_devices}, or a smaller slice"
+        )
     config = dataclasses.replace(request.config, parallel=dataclasses.replace(request.config.parallel, tp_size=shards))
     return config, Deployment.of(config, model, place, known=known)
 
@@ -147,11 +151,8 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         yield f"  1 request: {roofline.decode_rate(1, context):,.0f} tokens/s"
         yield f"  {many} requests of {context:,} tokens: {roofline.decode_rate(many, context):,.0f} tokens/s"
     yield f"  prompts: {roofline.prefill_rate():,.0f} tokens/s"
-    yield "Launch:"
-    if place.num_hosts > 1:
-        yield f"  {place.name} has {place.num_hosts} hosts, and Palladio serves one"
-    else:
-        yield f"  palladio serve {_command(request, one)}"
+    yield f"Launch, on each of the {place.num_hosts} hosts:" if place.num_hosts > 1 else "Launch:"
+    yield f"  palladio serve {_command(request, one)}"
 
 
 def _command(request: PlanRequest, one: Deployment) -> str:
@@ -160,6 +161,8 @@ def _command(request: PlanRequest, one: Deployment) -> str:
     words = [word.removesuffix(path) + folder if word.endswith(path) else word for word in request.words]
     if request.tp_size is None and one.num_shards > 1:
         words += ["--tp-size", str(one.num_shards)]
+    if one.place.num_hosts > 1:  # which of them a host is, GKE and TPU VMs say
+        words += ["--nnodes", str(one.place.num_hosts)]
     return shlex.join(words)
 
 
@@ -169,8 +172,10 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         f"{'prompts':>12}"
     )
     fits, known = False, KnownShapes(model)
-    for place in SLICES.values():
-        if place.num_hosts > 1 or (request.tp_size or 0) > place.num_devices:
+    for place in sorted(SLICES.values(), key=lambda place: place.num_hosts > 1):
+        if place.num_hosts > 1 and fits:
+            break
+        if request.tp_size is not None and request.tp_size > place.num_devices:
             continue
         config, one = _deployment(request, model, place, known)
         try:

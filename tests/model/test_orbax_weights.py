@@ -73,20 +73,18 @@ def test_four_devices_with_heads_that_do_not_divide(source: Path, converted: Pat
 def test_a_conversion_that_was_cut_short_goes_on(source: Path, converted: Path, tmp_path: Path, monkeypatch) -> None:
     save, saved = orbax_weights._save, []
 
-    def save_two(target: Path, arrays: dict) -> None:
+    def save_two(target: Path, arrays: dict, axes: dict) -> None:
         if len(saved) == 2:
             raise OSError("no space left on device")
         saved.append(target.name)
-        save(target, arrays)
+        save(target, arrays, axes)
 
     monkeypatch.setattr(orbax_weights, "_save", save_two)
     with pytest.raises(OSError, match="no space"):
         convert(source, tmp_path)
     with pytest.raises(CheckpointError, match=r"its conversion was cut short.*run `palladio convert` again"):
         weights(tmp_path)
-    monkeypatch.setattr(
-        orbax_weights, "_save", lambda target, arrays: saved.append(target.name) or save(target, arrays)
-    )
+    monkeypatch.setattr(orbax_weights, "_save", lambda target, *args: saved.append(target.name) or save(target, *args))
     convert(source, tmp_path)
     assert len(saved) == len(set(saved)) == 5  # none twice
     for wanted, found in zip(weights(converted), weights(tmp_path), strict=True):

@@ -130,7 +130,7 @@ def test_a_table_of_all_and_one_in_detail(tmp_path: Path, run: Run) -> None:
     assert code == 0
     rows = {line.split()[0]: line for line in out.splitlines()}
     assert {"v5e-4", "v6e-8", "v5p-8", "tpu7x-8", "h200-1"} <= rows.keys()
-    assert "v6e-16" not in rows  # of several hosts
+    assert "v6e-16" not in rows  # of several hosts: one suffices
     assert "no memory is left" in rows["v5e-1"]
     code, out, _ = run("--model", str(tmp_path), "--topology=v5e-8", "--context-length", "4096")
     assert code == 0
@@ -138,7 +138,12 @@ def test_a_table_of_all_and_one_in_detail(tmp_path: Path, run: Run) -> None:
     launch = out.splitlines()[-1]
     assert launch == f"  palladio serve --model {tmp_path} --context-length 4096 --tp-size 8"
     code, out, _ = run(f"--model-path={tmp_path}/config.json", "--topology", "v6e-16")
-    assert out.splitlines()[-1] == "  v6e-16 has 4 hosts, and Palladio serves one"
+    *_, where, launch = out.splitlines()
+    assert where == "Launch, on each of the 4 hosts:"
+    assert launch == f"  palladio serve --model-path={tmp_path} --tp-size 16 --nnodes 4"
+    code, _, error = run("--model-path", str(tmp_path), "--topology", "v6e-16", "--tp-size", "8")
+    assert code == 2
+    assert "--tp-size 8 leaves hosts of v6e-16 without work: use 16, or a smaller slice" in error
     code, out, _ = run("--model-path", str(tmp_path), "--topology", "v6e-8", "--is-embedding")
     assert "tokens/s" in out
     assert "1 request:" not in out
