@@ -15,6 +15,7 @@ from palladio.runtime.field_checks import check_fields
 from palladio.runtime.user_dirs import user_cache_dir
 
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
+LoadBalanceMethod = Literal["round_robin", "shortest_queue", "prefix"]
 
 _NO_ENVIRONMENT: Mapping[str, str] = types.MappingProxyType({})
 _MAX_SEED = 2**63 - 1  # what jax.random.key takes
@@ -187,9 +188,16 @@ class ParallelConfig:
 
     Attributes:
         tp_size: chips that share each layer.
+        dp_size: groups of tp_size chips, each with all of the weights, and with requests and a KV cache of its own; one
+            program serves all of them at once.
+        load_balance_method: which group gets a request: round_robin, one after the other; shortest_queue, the one whose
+            requests have the fewest tokens, prompts and outputs of running and waiting ones together; prefix, the one
+            that has the longest part of its prompt cached, unless that is far busier than others.
     """
 
     tp_size: int = 1
+    dp_size: int = 1
+    load_balance_method: LoadBalanceMethod = "round_robin"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -299,6 +307,18 @@ class EngineConfig:
                 "other: give one of them"
             )
         _positive("--tp-size", self.parallel.tp_size)
+        _positive("--dp-size", self.parallel.dp_size)
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        num_groups, max_running = self.parallel.dp_size, self.scheduler.max_running_requests
+        if max_running is not None and max_running % num_groups:
+            low = max_running - max_running % num_groups
+            fitting = f"{low} or {low + num_groups}" if low else f"{num_groups}"
+            raise ConfigError(
+                f"--max-running-requests {max_running} is of all groups together and does not divide by --dp-size "
+                f"{num_groups}: use {fitting}"
+            )
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any]) -> Self:

@@ -158,13 +158,20 @@ def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
 
 
 def _mesh(config: EngineConfig) -> Mesh:
-    tp_size, devices = config.parallel.tp_size, jax.devices()
+    tp_size, dp_size, devices = config.parallel.tp_size, config.parallel.dp_size, jax.devices()
+    found = f"jax finds {len(devices)} ({devices[0].device_kind})"
     if tp_size > len(devices):
         raise ConfigError(
-            f"--tp-size {tp_size} needs as many devices, and jax finds {len(devices)} ({devices[0].device_kind}); "
+            f"--tp-size {tp_size} needs as many devices, and {found}; "
             f"use --tp-size {len(devices)}{' or less' if len(devices) > 1 else ''}"
         )
-    return make_mesh(tp_size, devices)
+    if dp_size * tp_size > len(devices):
+        most = len(devices) // tp_size
+        raise ConfigError(
+            f"--dp-size {dp_size} × --tp-size {tp_size} needs {dp_size * tp_size} devices, and {found}; "
+            f"use --dp-size {most}{' or less' if most > 1 else ''}"
+        )
+    return make_mesh(tp_size, devices, dp_size)
 
 
 def _shape(
@@ -213,6 +220,7 @@ def memory_needs(
         wanted_tokens=wanted_tokens,
         useful_tokens=useful_tokens,
         fraction=fraction,
+        num_groups=shape.num_groups,
     )
 
 
