@@ -63,7 +63,8 @@ class CacheConfig:
 
     Attributes:
         page_size: tokens per page.
-        max_total_tokens: tokens that the pool holds; default: as many as fit beside the weights and the programs.
+        max_total_tokens: tokens that the pool holds, of all groups of --dp-size together; default: as many as fit
+            beside the weights and the programs.
         mem_fraction_static: share of the device's memory for weights and KV cache together; default: what the programs
             leave of 92 % of it, on CPU of half of the host's memory.
         kv_cache_dtype: of the cache; auto: the model's.
@@ -91,7 +92,8 @@ class SchedulerConfig:
     """Which requests run when.
 
     Attributes:
-        max_running_requests: most requests decoding at once; default: by platform.
+        max_running_requests: most requests decoding at once, in all groups of --dp-size together; default: by platform,
+            in each group.
         max_queued_requests: more waiting requests than this are refused with a 503; default: no limit.
         max_prefill_tokens: most prompt tokens in one prefill step.
         chunked_prefill_size: longer prompts are prefilled in chunks of this many tokens; -1: never split;
