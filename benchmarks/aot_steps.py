@@ -167,10 +167,16 @@ def needs_of(target: Target, shape: DeviceShape, weights: Weights, sizes: Sizes)
 
 
 def compile_all(
-    config: ModelConfig, target: Target, num_devices: int, sizes: Sizes, only: Sequence[str], backend: str = "auto"
+    config: ModelConfig,
+    target: Target,
+    num_devices: int,
+    sizes: Sizes,
+    only: Sequence[str],
+    backend: str = "auto",
+    num_groups: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """A row for each program: its figures, and in "wrong" what is wrong with it."""
-    mesh = target.mesh(num_devices)
+    mesh = target.mesh(num_devices, num_groups)
     kernels = Kernels(backend, KernelTarget.of(mesh.devices.flat[0]))
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh, kernels=kernels))
     config = TensorLayout.of(config, num_devices).config
@@ -186,7 +192,7 @@ def compile_all(
         f"weights {bytes_per_device(weights) / 2**30:.2f} GiB, "
         f"KV cache {bytes_per_device(state.kv_cache) / 2**30:.2f} GiB "
         f"({(pages - 1) * sizes.page_size:,} tokens; a layer {list(cache.shape)}), "
-        f"{num_devices} device(s) of {target.memory / 2**30:.0f} GiB"
+        f"{num_groups} × {num_devices} device(s) of {target.memory / 2**30:.0f} GiB"
     )
     for key in programs.built.declared:
         if key.name not in only:
@@ -246,6 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", choices=MODELS, default="qwen2.5-0.5b")
     parser.add_argument("--layers", type=int, help="other than the model's own, for a quick look")
     parser.add_argument("--devices", type=int, default=1, help="tensor parallelism")
+    parser.add_argument("--groups", type=int, default=1, help="of so many devices, with requests of their own")
     parser.add_argument("--decode", type=int, nargs="*", default=[1, 64], help="requests of decode buckets")
     parser.add_argument("--decode-steps", type=int, default=1, help="forward passes of a decode step")
     parser.add_argument("--prefill", type=int, nargs="*", default=[2048], help="tokens of prefill buckets")
@@ -260,7 +267,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     config, target = ModelConfig.from_hf(hf_config), TARGETS[args.target]
     print(f"{args.model}, bfloat16, for {args.target}; jax {jax.__version__}")
     rows: list[dict[str, Any]] = []
-    for row in compile_all(config, target, args.devices, _sizes(args, config), args.only, args.attention_backend):
+    sizes, backend = _sizes(args, config), args.attention_backend
+    for row in compile_all(config, target, args.devices, sizes, args.only, backend, args.groups):
         if not rows:
             print(f"{'program':<24} {'  '.join(header for header, *_ in COLUMNS)}  verdict")
         print(table_line(row), flush=True)

@@ -40,8 +40,8 @@ class Target:
     topology: str
     memory: int
 
-    def mesh(self, num_devices: int = 1) -> Mesh:
-        """A mesh of compile-only devices along the tensor axis.
+    def mesh(self, num_devices: int = 1, num_groups: int = 1) -> Mesh:
+        """A mesh of compile-only devices: groups of so many along the tensor axis.
 
         Raises:
             ValueError: the topology has fewer devices.
@@ -49,9 +49,9 @@ class Target:
         devices = (
             compile_only_devices("tpu", self.topology)
             if self.platform == "tpu"
-            else compile_only_devices("gpu", f"1x1x{num_devices}")
+            else compile_only_devices("gpu", f"1x1x{num_groups * num_devices}")
         )
-        return make_mesh(num_devices, devices)
+        return make_mesh(num_devices, devices, num_groups)
 
 
 GIB = 2**30

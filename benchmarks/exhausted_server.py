@@ -25,17 +25,17 @@ def create_core(
 
     from palladio.runtime.engine_core import EngineCore
     from palladio.runtime.model_runner import ForwardedStep
-    from palladio.runtime.scheduled_batch import ScheduledBatch
+    from palladio.runtime.scheduled_batch import ScheduledStep
 
     core = EngineCore.create(config, on_progress, on_fatal)
     runner, forward = core._runner, core._runner.forward
     left = STEPS_BEFORE
 
-    def failing(batch: ScheduledBatch) -> ForwardedStep:
+    def failing(step: ScheduledStep) -> ForwardedStep:
         nonlocal left
-        left -= batch.kind == "decode" and len(batch.rows) >= MIN_REQUESTS
+        left -= step.kind == "decode" and step.num_rows >= MIN_REQUESTS
         if left > 0:
-            return forward(batch)
+            return forward(step)
         runner.forward = forward  # type: ignore[method-assign]
         for array in jax.tree.leaves(runner.executor.state[1:]):
             array.delete()

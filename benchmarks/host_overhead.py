@@ -46,7 +46,7 @@ class Stopwatch:
 def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int, sampled: bool) -> dict[str, float]:
     """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end."""
     rng = np.random.default_rng(0)
-    scheduler, runner = core._scheduler, core._runner
+    scheduler, runner = core._groups.schedulers[0], core._runner
     slots = scheduler._free_slots
     scheduler._free_slots = slots[-num_requests:]  # only so many run
     for i in range(num_requests + num_queued):

@@ -13,7 +13,7 @@ from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
 from palladio.model.norm import RMSNorm
 from palladio.model.rope import Rotation, rotate
-from palladio.model.sharding import TENSOR_AXIS, num_shards
+from palladio.model.sharding import TENSOR_AXIS, num_groups, num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update, plan_writes
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -102,7 +102,8 @@ class Attention(Module):
         heads, pages, whole = PartitionSpec(None, TENSOR_AXIS), PartitionSpec(None, TENSOR_AXIS), PartitionSpec()
         return jax.shard_map(
             self._write_and_attend,
-            mesh=self.mesh,
+            mesh=self.mesh if num_groups(self.mesh) == 1 else None,  # else of the shard_map over groups around it
+            axis_names={TENSOR_AXIS} if num_groups(self.mesh) > 1 else set(),
             in_specs=(heads, heads, heads, whole, pages),
             out_specs=(heads, pages),
             check_vma=False,  # a Pallas call does not say over which axes its result varies

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.sharding import ShardingRules
+from palladio.model.sharding import ShardingRules, num_groups
 from palladio.pallas_kernels.ragged_paged_attention import kv_page_shape
 
 
@@ -47,7 +47,11 @@ class KVCacheSpec:
         return self.num_layers * int(np.prod(self._layer_shape(1))) * self.dtype.itemsize
 
     def allocate(self, num_pages: int, mesh: Mesh) -> tuple[jax.Array, ...]:
-        """[P, K, S, 2·Hp] of zeros for each layer, split over K. Page 0 is the scratch page: count it in."""
+        """[G·P, K, S, 2·Hp] of zeros for each layer, split over the groups and over K.
+
+        Args:
+            num_pages: P, of each group. Its page 0 is the scratch page: count it in.
+        """
         layer = self._layer(num_pages, mesh)
         zeros = jax.jit(lambda: jnp.zeros(layer.shape, layer.dtype), out_shardings=layer.sharding)
         return tuple(zeros() for _ in range(self.num_layers))
@@ -57,8 +61,8 @@ class KVCacheSpec:
         return (self._layer(num_pages, mesh),) * self.num_layers
 
     def _layer(self, num_pages: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
-        sharding = ShardingRules().sharding(mesh, (None, "kv_heads", None, None))
-        return jax.ShapeDtypeStruct(self._layer_shape(num_pages), self.dtype, sharding=sharding)
+        sharding = ShardingRules().sharding(mesh, ("groups", "kv_heads", None, None))
+        return jax.ShapeDtypeStruct(self._layer_shape(num_groups(mesh) * num_pages), self.dtype, sharding=sharding)
 
     def _layer_shape(self, num_pages: int) -> tuple[int, int, int, int]:
         return kv_page_shape(num_pages, self.num_kv_heads, self.page_size, self.head_size)

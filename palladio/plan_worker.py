@@ -61,7 +61,7 @@ class Answer:
 
     @property
     def full_batch(self) -> int:
-        """Such requests that run at once."""
+        """Such requests that run at once in each group of devices."""
         return max(1, min(self.deployment.limits.max_running, self.memory.num_tokens // self.context))
 
 
@@ -102,12 +102,15 @@ def _read_model(config: EngineConfig) -> ModelConfig:
 def _deployment(
     request: PlanRequest, model: ModelConfig, place: Slice, known: KnownShapes
 ) -> tuple[EngineConfig, Deployment]:
-    shards = request.tp_size or place.num_devices
-    if shards > place.num_devices:
-        raise ConfigError(f"--tp-size {shards} needs as many devices; {place.name} has {place.num_devices}")
-    if place.num_hosts > 1 and shards < place.num_devices:
+    groups = request.config.parallel.dp_size
+    shards = request.tp_size or max(1, place.num_devices // groups)
+    if groups * shards > place.num_devices:
+        sizes = f"--tp-size {shards}" if groups == 1 else f"--dp-size {groups} × --tp-size {shards}"
+        raise ConfigError(f"{sizes} needs as many devices; {place.name} has {place.num_devices}")
+    if place.num_hosts > 1 and groups * shards < place.num_devices:
         raise ConfigError(
-            f"--tp-size {shards} leaves hosts of {place.name} without work: use {place.num_devices}, or a smaller slice"
+            f"--tp-size {shards} leaves hosts of {place.name} without work: use {place.num_devices // groups}, or a "
+            "smaller slice"
         )
     config = dataclasses.replace(request.config, parallel=dataclasses.replace(request.config.parallel, tp_size=shards))
     return config, Deployment.of(config, model, place, known=known)
@@ -117,7 +120,7 @@ def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) 
     model, place, shards = deployment.model, deployment.place, deployment.num_shards
     if not request.compile:
         return Answer(deployment, deployment.plan(config, deployment.estimated_workspace()), None)
-    mesh = compile_only_mesh(place, shards)
+    mesh = compile_only_mesh(place, shards, deployment.num_groups)
     over = dataclasses.replace(deployment.shape, mesh=mesh)
     kernels = choose_kernels(config.execution.attention_backend, mesh.devices.flat[0], deployment.layout.config, over)
     deployment = Deployment.of(config, model, place, mesh, kernels)
@@ -134,7 +137,8 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     name = path.parent.name if path.is_file() else path.name
     yield (
         f"{name} ({one.num_parameters / 1e9:.2f} billion parameters, {jax.numpy.dtype(one.dtypes.model).name}) on "
-        f"{place.name}: {one.num_shards} of {place.num_devices} devices ({place.chip.label}), {place.num_hosts} host(s)"
+        f"{place.name}: {one.num_groups * one.num_shards} of {place.num_devices} devices ({place.chip.label}), "
+        f"{place.num_hosts} host(s)"
     )
     yield from (f"  {line}" for line in (*one.layout.table(), *answer.memory.table()))
     estimate = one.estimated_workspace()
@@ -147,9 +151,10 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         yield f"  the estimate of the workspace was {estimate / 2**30:.2f} GiB, {share:.2f} of what the compiler says"
     yield "At most, by bandwidth and matrix units:"
     if one.model.has_head:
-        many, context = answer.full_batch, answer.context
+        many, groups, context = answer.full_batch, one.num_groups, answer.context
         yield f"  1 request: {roofline.decode_rate(1, context):,.0f} tokens/s"
-        yield f"  {many} requests of {context:,} tokens: {roofline.decode_rate(many, context):,.0f} tokens/s"
+        rate = groups * roofline.decode_rate(many, context)
+        yield f"  {groups * many} requests of {context:,} tokens: {rate:,.0f} tokens/s"
     yield f"  prompts: {roofline.prefill_rate():,.0f} tokens/s"
     yield f"Launch, on each of the {place.num_hosts} hosts:" if place.num_hosts > 1 else "Launch:"
     yield f"  palladio serve {_command(request, one)}"
@@ -172,10 +177,11 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         f"{'prompts':>12}"
     )
     fits, known = False, KnownShapes(model)
+    groups = request.config.parallel.dp_size
     for place in sorted(SLICES.values(), key=lambda place: place.num_hosts > 1):
         if place.num_hosts > 1 and fits:
             break
-        if request.tp_size is not None and request.tp_size > place.num_devices:
+        if (request.tp_size or 1) * groups > place.num_devices:
             continue
         config, one = _deployment(request, model, place, known)
         try:
@@ -186,11 +192,11 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         fits, roofline, many = True, Roofline(answer.deployment), answer.full_batch
         decode = (
             f"{roofline.decode_rate(1, answer.context):>8,.0f} t/s "
-            f"{roofline.decode_rate(many, answer.context):>13,.0f} t/s ×{many:<4}"
+            f"{groups * roofline.decode_rate(many, answer.context):>13,.0f} t/s ×{groups * many:<4}"
         )
         yield (
             f"{place.name:<10} {one.num_shards:>3} {one.weight_bytes / 2**30:>6.2f} GiB "
-            f"{answer.memory.num_tokens:>12,} {decode if model.has_head else '':>36} "
+            f"{answer.memory.total_tokens:>12,} {decode if model.has_head else '':>36} "
             f"{roofline.prefill_rate():>8,.0f} t/s"
         )
     yield f"Weights are of one device; requests have {_CONTEXT:,} tokens at most. --topology NAME tells more of one."

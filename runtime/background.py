@@ -17,7 +17,7 @@ from typing import Literal
 
 from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.request import Request
-from palladio.runtime.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledStep
 
 Turn = Literal["all", "foreground", "background"]
 
@@ -29,10 +29,13 @@ _NUM_RECENT = 16  # turns whose longest is expected of the next
 class BackgroundShare:
     """Attributes:
     slowdown: how much longer others may take, as a share of their time.
+    num_background, num_foreground: requests in the engine, of all its groups of devices: they share its steps.
     """
 
     def __init__(self, slowdown: float) -> None:
         self.slowdown = slowdown
+        self.num_background = 0
+        self.num_foreground = 0
         self._seconds: dict[int | PrefillBucket, float] = {}  # by bucket: of decode steps its rows
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._credit = 0.0
@@ -64,11 +67,11 @@ class BackgroundShare:
         fitting = (bucket for bucket in sizes if self._seconds.get(bucket, 0.0) <= MAX_PREFILL_SECONDS)
         return next(fitting, buckets.prefill[0]).num_tokens
 
-    def expected_seconds(self, batch: ScheduledBatch, buckets: Buckets) -> float:
+    def expected_seconds(self, batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> float:
         """Of a step; 0: none of its size has been seen."""
         return self._seconds.get(_bucket(batch, buckets), 0.0)
 
-    def note(self, batch: ScheduledBatch, seconds: float, buckets: Buckets, *, is_shared: bool) -> None:
+    def note(self, batch: ScheduledBatch | ScheduledStep, seconds: float, buckets: Buckets, *, is_shared: bool) -> None:
         """Args: seconds: that the step took. is_shared: whether there are requests of both kinds."""
         bucket = _bucket(batch, buckets)
         old = self._seconds.get(bucket, seconds)
@@ -85,10 +88,10 @@ class BackgroundShare:
         return seconds is not None and seconds <= limit
 
 
-def _bucket(batch: ScheduledBatch, buckets: Buckets) -> int | PrefillBucket:
+def _bucket(batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> int | PrefillBucket:
     if batch.kind == "decode" and buckets.decode:
-        return buckets.pick_decode(len(batch.rows))
-    return buckets.pick_prefill(batch.num_tokens, len(batch.rows))
+        return buckets.pick_decode(batch.num_rows)
+    return buckets.pick_prefill(batch.num_tokens, batch.num_rows)
 
 
 class _Needs(enum.Flag):
@@ -121,23 +124,21 @@ class Turns:
         running: the scheduler's list.
 
     Attributes:
-        share: what background requests may take.
+        share: what background requests may take; where there are several groups of devices, one for all.
     """
 
     def __init__(self, slowdown: float, running: list[Request]) -> None:
         self.share = BackgroundShare(slowdown)
         self._running = running
-        self._num_background = 0
-        self._num_foreground = 0
 
     @property
     def is_shared(self) -> bool:
         """Whether there are background requests and others."""
-        return self._num_background > 0 and self._num_foreground > 0
+        return self.share.num_background > 0 and self.share.num_foreground > 0
 
     @property
     def is_background_only(self) -> bool:
-        return self._num_background > 0 and not self._num_foreground
+        return self.share.num_background > 0 and not self.share.num_foreground
 
     def join(self, request: Request) -> None:
         """A request has come."""
@@ -147,14 +148,20 @@ class Turns:
         """It has ended."""
         self._count(request, -1)
 
-    def next(self, num_waiting: int) -> Turn:
-        """Args: num_waiting: foreground requests that wait."""
-        if not self._num_background:
-            return "all"
-        if not self._num_foreground:
+    def order(self, num_waiting: int) -> tuple[Turn, ...]:
+        """Whose step the next one is; then whose, if those cannot run, or have nothing left to do.
+
+        Args:
+            num_waiting: foreground requests that wait.
+        """
+        if not self.share.num_background:
+            return ("all",)
+        if not self.share.num_foreground:
             self.share.rest()
-            return "background"
-        return "background" if self.share.may_take_turn() and not num_waiting else "foreground"
+            return ("background",)
+        if self.share.may_take_turn() and not num_waiting:
+            return "background", "foreground"
+        return "foreground", "background"
 
     def members(self, turn: Turn) -> list[Request]:
         """The running requests whose step it is."""
@@ -175,12 +182,12 @@ class Turns:
         ready = (r for r in self.members("background") if _is_ready(r) and _needs(r) in needed)
         return members + list(itertools.islice(ready, num_free))
 
-    def note(self, batch: ScheduledBatch, seconds: float, buckets: Buckets) -> None:
+    def note(self, batch: ScheduledBatch | ScheduledStep, seconds: float, buckets: Buckets) -> None:
         """A step has been read. Args: seconds: that it took."""
         self.share.note(batch, seconds, buckets, is_shared=self.is_shared)
 
     def _count(self, request: Request, change: int) -> None:
         if request.options.background:
-            self._num_background += change
+            self.share.num_background += change
         else:
-            self._num_foreground += change
+            self.share.num_foreground += change

@@ -16,7 +16,7 @@ from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.request import Request
 from palladio.runtime.sampler import split_seed
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledStep
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -124,44 +124,74 @@ class SlotColumns:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostBatch:
-    """One step's vectors, and the bucket that they fill.
+    """One step's vectors, one of each group, and the bucket that they fill.
 
     Attributes:
         forward: i32[layout.size]
         sampling: i32[R, NUM_COLUMNS] of the rows that sample, padded to a sample bucket; None: none does.
-        early_updates: i32[EARLY_UPDATES, 3] each: changes of the block table that do not fit the step's vector.
+        early_updates: i32[EARLY_UPDATES, 3] each: changes of the block tables that do not fit the step's vectors.
         score_targets: i32[T], the prompt token that each position predicts; None: no logprobs of prompts are asked for.
-        num_padding: tokens of the bucket that no request uses.
     """
 
     layout: ForwardLayout
-    forward: Int32Array
-    sampling: Int32Array | None
-    early_updates: list[Int32Array]
-    score_targets: Int32Array | None
-    num_padding: int
+    forward: list[Int32Array]
+    sampling: list[Int32Array] | None
+    early_updates: list[list[Int32Array]]
+    score_targets: list[Int32Array] | None
+
+    @property
+    def num_sampled(self) -> int:
+        """Rows of each group that are sampled, padding included."""
+        return 0 if self.sampling is None else len(self.sampling[0])
+
+    @property
+    def bucket_size(self) -> int:
+        """Of each group: tokens, or rows of a decode step."""
+        return self.layout.num_tokens or self.layout.num_requests
 
 
 class BatchBuilder:
-    """Fills step vectors for the smallest bucket that holds the batch."""
+    """Fills step vectors for the smallest bucket that holds the largest batch of a step.
 
-    def __init__(self, buckets: Buckets, layouts: StepLayouts, columns: SlotColumns) -> None:
+    Args:
+        columns: of each group.
+    """
+
+    def __init__(self, buckets: Buckets, layouts: StepLayouts, columns: Sequence[SlotColumns]) -> None:
         self.buckets = buckets
         self._layouts = layouts
         self._columns = columns
 
-    def build(self, batch: ScheduledBatch) -> HostBatch:
+    def build(self, step: ScheduledStep) -> HostBatch:
+        only_decodes = step.kind == "decode"
+        if only_decodes and self._layouts.decode:
+            layout = self._layouts.decode[self.buckets.pick_decode(step.num_rows)]
+        else:
+            layout = self._layouts.prefill[self.buckets.pick_prefill(step.num_tokens, step.num_rows)]
+        forward, early = [], []
+        for batch in step.batches:
+            vector, before = self._fill(layout, batch)
+            forward.append(vector)
+            early.append(before)
+        nothing = np.zeros((EARLY_UPDATES, 3), np.int32)
+        return HostBatch(
+            layout,
+            forward,
+            self._sampling(step),
+            [list(arrays) for arrays in itertools.zip_longest(*early, fillvalue=nothing)],
+            None if only_decodes else _score_targets(step, layout.num_tokens),
+        )
+
+    def _fill(self, layout: ForwardLayout, batch: ScheduledBatch | None) -> tuple[Int32Array, list[Int32Array]]:
+        """One group's vector, and the changes of its block table that come before."""
+        forward = np.zeros(layout.size, np.int32)
+        if batch is None:
+            return forward, []
         rows = batch.rows
         num_rows = len(rows)
-        only_decodes, one_shape = batch.kind == "decode", not self._layouts.decode
-        if only_decodes and not one_shape:
-            layout = self._layouts.decode[self.buckets.pick_decode(num_rows)]
-        else:
-            layout = self._layouts.prefill[self.buckets.pick_prefill(batch.num_tokens, num_rows)]
-        forward = np.zeros(layout.size, np.int32)
         counts, slot_ids, starts, lengths, updates, token_ids = layout.sections()
         # In a single shape all rows take one path: results must not depend on whether a token is decoded.
-        forward[counts] = num_rows, 0 if one_shape else batch.num_decodes
+        forward[counts] = num_rows, batch.num_decodes if self._layouts.decode else 0
         forward[slot_ids][:num_rows] = [row.request.slot for row in rows]
         forward[starts][:num_rows] = [row.start for row in rows]
         forward[lengths][:num_rows] = [row.num_tokens for row in rows]
@@ -173,26 +203,23 @@ class BatchBuilder:
             for row in rows:
                 tokens += (ON_DEVICE,) if row.decodes else row.request.token_ids[row.start : row.start + row.num_tokens]
             forward[token_ids][: len(tokens)] = tokens
-        used = batch.num_tokens if layout.num_tokens else num_rows
-        return HostBatch(
-            layout,
-            forward,
-            self._sampling(batch),
-            early,
-            None if only_decodes else _score_targets(batch, layout.num_tokens),
-            (layout.num_tokens or layout.num_requests) - used,
-        )
+        return forward, early
 
-    def _sampling(self, batch: ScheduledBatch) -> Int32Array | None:
-        count = batch.num_sampled_rows
-        if count == 0:
+    def _sampling(self, step: ScheduledStep) -> list[Int32Array] | None:
+        most = step.num_sampled_rows
+        if most == 0:
             return None
-        rows = batch.rows[:count]
-        slot_ids = np.zeros(self.buckets.pick_sample(count), np.int32)
-        slot_ids[:count] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
-        sampling = self._columns.take(slot_ids)
-        sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
-        return sampling
+        size = self.buckets.pick_sample(most)
+        vectors = []
+        for columns, batch in zip(self._columns, step.batches, strict=True):
+            rows = [] if batch is None else batch.rows[: batch.num_sampled_rows]
+            count = len(rows)
+            slot_ids = np.zeros(size, np.int32)
+            slot_ids[:count] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
+            sampling = columns.take(slot_ids)
+            sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
+            vectors.append(sampling)
+        return vectors
 
 
 def _split_updates(
@@ -208,16 +235,19 @@ def _split_updates(
     return early, updates
 
 
-def _score_targets(batch: ScheduledBatch, num_tokens: int) -> Int32Array | None:
-    if not any(row.request.prompt_logprobs is not None for row in batch.rows):
+def _score_targets(step: ScheduledStep, num_tokens: int) -> list[Int32Array] | None:
+    if not any(row.request.prompt_logprobs is not None for row in step.rows):
         return None
-    targets = np.zeros(num_tokens, np.int32)
-    begin = 0
-    for row in batch.rows:
-        count = num_scored(row.request, row.start, row.num_tokens)
-        targets[begin : begin + count] = row.request.prompt_ids[row.start + 1 : row.start + 1 + count]
-        begin += row.num_tokens
-    return targets
+    vectors = []
+    for batch in step.batches:
+        targets = np.zeros(num_tokens, np.int32)
+        begin = 0
+        for row in [] if batch is None else batch.rows:
+            count = num_scored(row.request, row.start, row.num_tokens)
+            targets[begin : begin + count] = row.request.prompt_ids[row.start + 1 : row.start + 1 + count]
+            begin += row.num_tokens
+        vectors.append(targets)
+    return vectors
 
 
 def num_scored(request: Request, start: int, num_tokens: int) -> int:

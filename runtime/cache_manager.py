@@ -121,6 +121,13 @@ class CacheManager:
         """Cached pages of the request's first `count` pages of tokens, as many as there are, and where they end."""
         return self.tree.match(self._keys(request, 0, count), request.options.cache_salt)
 
+    def num_cached_tokens(self, request: Request) -> int:
+        """Of a waiting request: as many as `find_prefix` would find."""
+        if not (self._shares_prefixes and request.shares_prefix) or request.prompt_logprobs is not None:
+            return 0
+        keys = self._keys(request, 0, (len(request.token_ids) - 1) // self.page_size)
+        return self.tree.num_matched(keys, request.options.cache_salt) * self.page_size
+
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Gives a request that has just got a slot the pages of its prefix; its first token to compute follows it."""
         request.pages = list(prefix.pages)

@@ -11,14 +11,13 @@ import logging
 import random
 from collections.abc import Callable
 
-from palladio.runtime.cache_manager import CacheManager
+from palladio.runtime.groups import Groups
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.radix_cache import RadixNode
 from palladio.runtime.request import Request
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduler import Scheduler
+from palladio.runtime.scheduled_batch import ScheduledStep
 
 # Largest accepted |difference| / |value| of a page, in root mean square. Another shape of step or bfloat16 gives up to
 # a few percent in deep layers; one wrong token among 16 gives 35 %, a wrong page 140 %.
@@ -30,6 +29,7 @@ logger = logging.getLogger("palladio.engine")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Hit:
+    group: int
     request_id: str
     cache_salt: str | None
     token_ids: list[int]
@@ -51,20 +51,19 @@ class CacheSelfCheck:
 
     Args:
         rate: share of the hits to check.
-        page_difference: of two lists of pages, see ModelRunner.
+        page_difference: of two lists of a group's pages, see ModelRunner.
 
     Attributes:
         num_checks, num_failures: since the engine started.
     """
 
     def __init__(
-        self, rate: float, scheduler: Scheduler, page_difference: Callable[[list[int], list[int]], float], seed: int
+        self, rate: float, groups: Groups, page_difference: Callable[[int, list[int], list[int]], float], seed: int
     ) -> None:
         self.num_checks = 0
         self.num_failures = 0
         self._rate = rate
-        self._scheduler = scheduler
-        self._cache: CacheManager = scheduler.cache
+        self._groups = groups
         self._page_difference = page_difference
         self._random = random.Random(seed)
         self._serial = itertools.count()
@@ -79,43 +78,49 @@ class CacheSelfCheck:
     def is_running(self) -> bool:
         return self._running is not None
 
-    def note(self, batch: ScheduledBatch) -> None:
-        """Remembers some of the requests that begin in this batch after a cached prefix."""
+    def note(self, step: ScheduledStep) -> None:
+        """Remembers some of the requests that begin in this step after a cached prefix."""
         if not self._rate:
             return
-        for row in batch.rows:
-            request = row.request
-            hit = 0 < request.num_cached_tokens == row.start and not row.decodes
-            if hit and request.num_retractions == 0 and self._random.random() < self._rate:
-                tokens = request.prompt_ids[: request.num_cached_tokens]
-                self._pending.append(_Hit(request.request_id, request.options.cache_salt, tokens))
+        for group, batch in step.parts:
+            for row in batch.rows:
+                request = row.request
+                hit = 0 < request.num_cached_tokens == row.start and not row.decodes
+                if hit and request.num_retractions == 0 and self._random.random() < self._rate:
+                    tokens = request.prompt_ids[: request.num_cached_tokens]
+                    self._pending.append(_Hit(group, request.request_id, request.options.cache_salt, tokens))
 
     def start(self) -> None:
         """Queues the recomputation of one remembered hit, if it is still cached and there is room for a second copy."""
         if self._running is not None or not self._pending:
             return
         hit = self._pending.popleft()
+        scheduler = self._groups.schedulers[hit.group]
+        cache = scheduler.cache
         params = SamplingParams(max_tokens=0, temperature=0.0, seed=0)
         name = f"cache self-check {next(self._serial)}"
         options = RequestOptions(cache_salt=hit.cache_salt)
         request = Request.from_message(AddRequest(name, hit.token_ids, params, [], 0.0, options))
-        node, cached_pages = self._cache.find_pages(request, len(hit.token_ids) // self._cache.page_size)
-        size = self._cache.page_size
-        if len(cached_pages) * size < len(hit.token_ids) or self._cache.num_available_pages < 2 * len(cached_pages) + 1:
+        node, cached_pages = cache.find_pages(request, len(hit.token_ids) // cache.page_size)
+        size = cache.page_size
+        if len(cached_pages) * size < len(hit.token_ids) or cache.num_available_pages < 2 * len(cached_pages) + 1:
             return
         request.shares_prefix = False
-        self._cache.tree.lock(node)
+        cache.tree.lock(node)
         self._running = _Running(hit, node, cached_pages, request)
-        self._scheduler.add(request)
+        scheduler.add(request)
 
-    def compare(self, batch: ScheduledBatch) -> None:
-        """Called when a batch has run, before its requests give up their pages."""
+    def compare(self, step: ScheduledStep) -> None:
+        """Called when a step has run, before its requests give up their pages."""
         running = self._running
-        if running is None or not any(row.request is running.request and row.samples for row in batch.rows):
+        if running is None:
+            return
+        batch = step.batches[running.hit.group]
+        if batch is None or not any(row.request is running.request and row.samples for row in batch.rows):
             return
         if running.request.num_retractions:
             return  # its pages are others' now, see give_way
-        error = self._page_difference(running.request.pages, running.cached_pages)
+        error = self._page_difference(running.hit.group, running.request.pages, running.cached_pages)
         self._release(running)
         self.num_checks += 1
         if error > TOLERANCE:
@@ -128,7 +133,8 @@ class CacheSelfCheck:
                 len(running.hit.token_ids),
             )
             self._pending.clear()
-            self._cache.disable_sharing()
+            for scheduler in self._groups.schedulers:
+                scheduler.cache.disable_sharing()
 
     def give_way(self) -> None:
         """Ends a check whose request was retracted: what it holds of the cache may be just what others lack."""
@@ -138,9 +144,9 @@ class CacheSelfCheck:
     def cancel(self) -> None:
         """Ends a check under way without a result."""
         if self._running is not None:
-            self._scheduler.abort(self._running.request.request_id)
+            self._groups.abort(self._running.request.request_id)
             self._release(self._running)
 
     def _release(self, running: _Running) -> None:
-        self._cache.tree.unlock(running.node)
+        self._groups.schedulers[running.hit.group].cache.tree.unlock(running.node)
         self._running = None

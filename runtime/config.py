@@ -15,6 +15,7 @@ from palladio.runtime.field_checks import check_fields
 from palladio.runtime.user_dirs import user_cache_dir
 
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
+LoadBalanceMethod = Literal["round_robin", "shortest_queue", "prefix"]
 
 _NO_ENVIRONMENT: Mapping[str, str] = types.MappingProxyType({})
 _MAX_SEED = 2**63 - 1  # what jax.random.key takes
@@ -62,7 +63,8 @@ class CacheConfig:
 
     Attributes:
         page_size: tokens per page.
-        max_total_tokens: tokens that the pool holds; default: as many as fit beside the weights and the programs.
+        max_total_tokens: tokens that the pool holds, of all groups of --dp-size together; default: as many as fit
+            beside the weights and the programs.
         mem_fraction_static: share of the device's memory for weights and KV cache together; default: what the programs
             leave of 92 % of it, on CPU of half of the host's memory.
         kv_cache_dtype: of the cache; auto: the model's.
@@ -90,7 +92,8 @@ class SchedulerConfig:
     """Which requests run when.
 
     Attributes:
-        max_running_requests: most requests decoding at once; default: by platform.
+        max_running_requests: most requests decoding at once, in all groups of --dp-size together; default: by platform,
+            in each group.
         max_queued_requests: more waiting requests than this are refused with a 503; default: no limit.
         max_prefill_tokens: most prompt tokens in one prefill step.
         chunked_prefill_size: longer prompts are prefilled in chunks of this many tokens; -1: never split;
@@ -187,6 +190,11 @@ class ParallelConfig:
 
     Attributes:
         tp_size: chips that share each layer, on all hosts together.
+        dp_size: groups of tp_size chips, each with all of the weights, and with requests and a KV cache of its own; one
+            program serves all of them at once.
+        load_balance_method: which group gets a request: round_robin, one after the other; shortest_queue, the one whose
+            requests have the fewest tokens, prompts and outputs of running and waiting ones together; prefix, the one
+            that has the longest part of its prompt cached, unless that is far busier than others.
         nnodes: hosts that run this model together, each with the same command; default: as many as LeaderWorkerSet
             (LWS_GROUP_SIZE) or GKE (TPU_WORKER_HOSTNAMES) started, else 1.
         node_rank: number of this host among them; host 0 serves HTTP; default: what LeaderWorkerSet, GKE or the TPU VM
@@ -197,6 +205,8 @@ class ParallelConfig:
     """
 
     tp_size: int = 1
+    dp_size: int = 1
+    load_balance_method: LoadBalanceMethod = "round_robin"
     nnodes: int | None = None
     node_rank: int | None = None
     dist_init_addr: str | None = None
@@ -314,7 +324,19 @@ class EngineConfig:
                 "other: give one of them"
             )
         _positive("--tp-size", self.parallel.tp_size)
+        _positive("--dp-size", self.parallel.dp_size)
+        self._check_groups()
         _check_hosts(self)
+
+    def _check_groups(self) -> None:
+        num_groups, max_running = self.parallel.dp_size, self.scheduler.max_running_requests
+        if max_running is not None and max_running % num_groups:
+            low = max_running - max_running % num_groups
+            fitting = f"{low} or {low + num_groups}" if low else f"{num_groups}"
+            raise ConfigError(
+                f"--max-running-requests {max_running} is of all groups together and does not divide by --dp-size "
+                f"{num_groups}: use {fitting}"
+            )
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any]) -> Self:

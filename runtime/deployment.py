@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import TENSOR_AXIS
+from palladio.model.sharding import DATA_AXIS, TENSOR_AXIS
 from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
@@ -50,7 +50,7 @@ class Deployment:
     """A model on a slice; memory is of one device.
 
     Attributes:
-        place: the slice. num_shards: devices that share each layer (--tp-size).
+        place: the slice. num_shards: devices that share each layer (--tp-size). num_groups: of them (--dp-size).
         model: as published. layout: over the devices.
         limits, buckets, dtypes: as the engine would settle on.
         shape: of the device's state. structure, weights: abstract.
@@ -59,6 +59,7 @@ class Deployment:
 
     place: Slice
     num_shards: int
+    num_groups: int
     model: ModelConfig
     layout: TensorLayout
     limits: EngineLimits
@@ -89,12 +90,12 @@ class Deployment:
         Raises:
             ConfigError: a flag is wrong.
         """
-        num_shards = config.parallel.tp_size
+        num_shards, num_groups = config.parallel.tp_size, config.parallel.dp_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
         dtypes = Dtypes.of(config, place.chip.platform)
         layout = TensorLayout.of(model, num_shards)
-        over: Mesh = mesh if mesh is not None else _abstract_mesh(num_shards)
+        over: Mesh = mesh if mesh is not None else _abstract_mesh(num_shards, num_groups)
         shape = DeviceShape(
             num_slots=limits.max_running + 1,
             pages_per_request=-(-limits.context_length // config.cache.page_size),
@@ -114,6 +115,7 @@ class Deployment:
         return cls(
             place=place,
             num_shards=num_shards,
+            num_groups=num_groups,
             model=model,
             layout=layout,
             limits=limits,
@@ -183,18 +185,18 @@ class Roofline:
         return max(read / chip.bandwidth, operations / chip.flops) + self._sums(num_requests)
 
     def decode_rate(self, num_requests: int, context: int) -> float:
-        """Tokens per second, of all requests."""
+        """Tokens per second, of all requests of a group of devices."""
         return num_requests / self.decode_seconds(num_requests, context)
 
     def prefill_rate(self) -> float:
-        """Prompt tokens per second; only the last of a prompt needs logits."""
+        """Prompt tokens per second of all groups; only the last of a prompt needs logits."""
         one = self.deployment
         tokens, multiplied = (
             one.limits.max_step_tokens,
             one.num_parameters - self._num_tables * one.num_table_parameters,
         )
         compute = 2 * multiplied * tokens / one.num_shards / one.place.chip.flops
-        return tokens / (compute + self._sums(tokens))
+        return one.num_groups * tokens / (compute + self._sums(tokens))
 
     @property
     def _num_tables(self) -> int:
@@ -209,6 +211,6 @@ class Roofline:
         return (2 * one.model.num_layers + 1) * 2 * (shards - 1) / shards * array / one.place.chip.link
 
 
-def _abstract_mesh(num_shards: int) -> Any:
+def _abstract_mesh(num_shards: int, num_groups: int = 1) -> Any:
     """Any: shardings take it where they take a Mesh."""
-    return AbstractMesh((num_shards,), (TENSOR_AXIS,), axis_types=(AxisType.Auto,))
+    return AbstractMesh((num_groups, num_shards), (DATA_AXIS, TENSOR_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))

@@ -2,15 +2,18 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import ShardingRules
+from palladio.model.sharding import ShardingRules, num_groups
 from palladio.runtime.pooling import Pooling
 from palladio.runtime.sampler import MASK_BITS
 from palladio.runtime.sampler_state import SamplerState
@@ -19,7 +22,8 @@ Weights = tuple[jax.Array, ...]
 
 
 class DeviceState(NamedTuple):
-    """What the programs read and update in place.
+    """What the programs read and update in place. All but the weights is of each group of devices, one group's rows
+    after the other's.
 
     Attributes:
         weights: of the model, as `flatten_model` orders them.
@@ -38,7 +42,7 @@ class DeviceState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceShape:
-    """Sizes of the device's state, all but the number of pages.
+    """Sizes of one group's state, all but the number of pages.
 
     Attributes:
         num_slots: requests that run at once, and the scratch slot.
@@ -71,9 +75,25 @@ class DeviceShape:
         return self.cache.page_size
 
     @property
-    def whole(self) -> NamedSharding:
-        """Of what every device has all of."""
-        return ShardingRules().sharding(self.mesh, ())
+    def num_groups(self) -> int:
+        """Groups of devices, each with requests of its own; see `group_programs`."""
+        return num_groups(self.mesh)
+
+    @property
+    def by_group(self) -> NamedSharding:
+        """Of what each group has its part of, along the first axis, and each device of a group all of that."""
+        return ShardingRules().sharding(self.mesh, ("groups",))
+
+    @property
+    def exchanged(self) -> NamedSharding:
+        """Of what goes to and comes from the host: by group; where groups are on different hosts every device has all
+        of it, because a host neither gives nor reads a part of an array."""
+        is_whole = self.num_groups == 1 or self.mesh.is_multi_process
+        return ShardingRules().sharding(self.mesh, () if is_whole else ("groups",))
+
+    def for_groups(self, arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """One array of each group as what programs take and give: stacked, or the very array of the only group."""
+        return arrays[0] if self.num_groups == 1 else np.stack(arrays)
 
     @property
     def mask_width(self) -> int:
@@ -96,20 +116,20 @@ class DeviceShape:
         return DeviceState(weights, cache, tables, sampler, pooled)
 
     def _slot_state(self) -> tuple[jax.Array, SamplerState, jax.Array]:
-        tables = jnp.zeros((self.num_slots, self.pages_per_request), jnp.int32)
+        num_slots = self.num_groups * self.num_slots
+        tables = jnp.zeros((num_slots, self.pages_per_request), jnp.int32)
         if self.pooling is None:
-            sampler = SamplerState.allocate(self.num_slots, self.vocab_size)
+            sampler = SamplerState.allocate(num_slots, self.vocab_size)
         else:
-            sampler = SamplerState.of_last_token(jnp.zeros(self.num_slots, jnp.int32))
-        return tables, sampler, jnp.zeros((self.num_slots, self.pooled_size))
+            sampler = SamplerState.of_last_token(jnp.zeros(num_slots, jnp.int32))
+        return tables, sampler, jnp.zeros((num_slots, self.pooled_size))
 
     def _slot_shardings(self) -> tuple[NamedSharding, SamplerState, NamedSharding]:
         """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
-        columns = self.whole if self.pooling is not None else ShardingRules().sharding(self.mesh, (None, "vocab"))
-        whole: Any = self.whole
-        by_token: Any = columns
-        sampler = SamplerState(whole, by_token, by_token, whole, whole, whole)
-        return self.whole, sampler, self.whole
+        rows: Any = self.by_group
+        by_token: Any = ShardingRules().sharding(self.mesh, ("groups", "vocab")) if self.pooling is None else rows
+        sampler = SamplerState(rows, by_token, by_token, rows, rows, rows)
+        return rows, sampler, rows
 
 
 def bytes_per_device(tree: Any) -> int:

@@ -1,6 +1,7 @@
 """EngineCore: the engine at token level, in one thread. `step` is schedule, execute, process."""
 
 import dataclasses
+import itertools
 import logging
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from palladio.runtime.errors import OverloadedError
 from palladio.runtime.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.grammar_compiler import GrammarCompiler
 from palladio.runtime.grammar_desk import GrammarDesk
+from palladio.runtime.groups import Groups
 from palladio.runtime.host_group import Leader
 from palladio.runtime.intake import constraint_failure
 from palladio.runtime.messages import (
@@ -35,8 +37,7 @@ from palladio.runtime.profile_options import ProfileOptions
 from palladio.runtime.profiler import Profiler
 from palladio.runtime.program_set import ProgramError
 from palladio.runtime.request import Request, RequestStatus
-from palladio.runtime.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduler import Scheduler
+from palladio.runtime.scheduled_batch import ScheduledStep
 from palladio.runtime.several_hosts import lead
 from palladio.runtime.startup import build_engine_parts
 from palladio.runtime.step_clock import StepClock
@@ -60,7 +61,7 @@ class EngineCore:
         self,
         config: EngineConfig,
         ready: EngineReady,
-        scheduler: Scheduler,
+        groups: Groups,
         runner: ModelRunner,
         monitor: CompileMonitor,
         memory: MemoryReport,
@@ -69,7 +70,7 @@ class EngineCore:
     ) -> None:
         self.ready = ready
         self.activity = Activity()
-        self._scheduler = scheduler
+        self._groups = groups
         self._runner = runner
         self._monitor = monitor
         self._memory = memory
@@ -80,16 +81,16 @@ class EngineCore:
         self._num_recovery_compiles = 0
         self._num_recoveries = 0
         runner.programs.built.announce = self.activity.compiling
-        self._log = StepLogger(scheduler.cache, config.execution.decode_log_interval)
+        self._log = StepLogger(groups, config.execution.decode_log_interval)
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
         self._idle = DeviceIdle()
         self._clock = StepClock()
-        self._tracer = StepTracer(scheduler)
+        self._tracer = StepTracer(groups)
         self._profiler = Profiler(self.activity)
         self._self_check = CacheSelfCheck(
-            config.cache.cache_self_check, scheduler, runner.page_difference, ready.random_seed
+            config.cache.cache_self_check, groups, runner.page_difference, ready.random_seed
         )
 
     @classmethod
@@ -119,21 +120,20 @@ class EngineCore:
             raise
         if hosts is not None:
             parts.runner.executor.on_call = hosts.call
-        return cls(
-            config, parts.ready, parts.scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars, hosts
-        )
+        return cls(config, parts.ready, parts.groups, parts.runner, parts.monitor, parts.memory, parts.grammars, hosts)
 
     @property
     def has_work(self) -> bool:
-        has_requests = self._scheduler.has_requests or bool(self._in_flight) or self._grammars.has_requests
+        has_requests = self._groups.has_requests or bool(self._in_flight) or self._grammars.has_requests
         return has_requests or self._self_check.has_work
 
     @property
     def spare_seconds(self) -> float:
         """Of a step of background requests alone most of the time: whoever comes then does not wait for another one."""
-        if not self._in_flight or not self._scheduler.turns.is_background_only:
+        turns = self._groups.turns
+        if not self._in_flight or not turns.is_background_only:
             return 0.0
-        expected = self._scheduler.turns.share.expected_seconds(self._in_flight[-1].batch, self._scheduler.buckets)
+        expected = turns.share.expected_seconds(self._in_flight[-1].planned, self._groups.buckets)
         return self._clock.spare(expected)
 
     def add(self, request: AddRequest) -> None:
@@ -144,35 +144,35 @@ class EngineCore:
         """
         new = Request.from_message(request)
         if not request.resent and not new.options.background:
-            self._scheduler.check_queue(self._grammars.num_requests)
+            self._groups.check_queue(self._grammars.num_requests)
         if self._grammars.is_ready(new):
-            self._scheduler.add(new, is_accepted=True)
+            self._groups.add(new)
         else:
             self._grammars.add(new)
 
     def abort(self, request_ids: list[str]) -> None:
         """Ends requests without output and frees their pages; unknown ids are ignored."""
         for request_id in request_ids:
-            if not self._scheduler.abort(request_id):
+            if not self._groups.abort(request_id):
                 self._grammars.abort(request_id)
 
     def step(self) -> list[TokenOutput]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
         num_compiles = self._num_unannounced_compiles()
-        self._scheduler.buckets = self._runner.buckets()
-        outputs = self._scheduler.expire()
+        self._groups.use(self._runner.buckets(), self._runner.programs.built.lazy_seconds)
+        outputs = self._groups.expire()
         if self._grammars.has_requests:
             outputs += self._take_from_desk()
         self._self_check.give_way()
-        if not self._scheduler.has_requests:
+        if not self._groups.has_requests:
             self._self_check.start()
-        batch = self._scheduler.schedule()
-        if batch is not None:
-            outputs += self._execute(batch)
+        planned = self._groups.schedule()
+        if planned is not None:
+            outputs += self._execute(planned)
             self._profiler.step()
-        self._scheduler.compile_seconds = self._runner.programs.built.lazy_seconds
-        outputs += self._process(keep=0 if batch is None else self._max_in_flight)
-        if not self._scheduler.has_requests:
+        self._groups.use(self._groups.buckets, self._runner.programs.built.lazy_seconds)
+        outputs += self._process(keep=0 if planned is None else self._max_in_flight)
+        if not self._groups.has_requests:
             self._idle.rest()
         if self._num_unannounced_compiles() != num_compiles:
             self._on_recompile(self._num_unannounced_compiles() - num_compiles)
@@ -193,13 +193,14 @@ class EngineCore:
             OverloadedError: requests are running.
         """
         self._self_check.cancel()
-        if self._scheduler.has_requests or self._grammars.has_requests:
+        if self._groups.has_requests or self._grammars.has_requests:
             raise OverloadedError("The cache can only be flushed when no request runs")
-        self._scheduler.cache.flush()
+        self._groups.flush()
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
         """What these requests do and wait for, without those that have ended."""
-        return explain_requests(self._scheduler, request_ids) + self._grammars.explain(request_ids)
+        found = [explain_requests(scheduler, request_ids) for scheduler in self._groups.schedulers]
+        return list(itertools.chain(*found, self._grammars.explain(request_ids)))
 
     def start_profile(self, options: ProfileOptions) -> None:
         """See Profiler.start."""
@@ -211,25 +212,25 @@ class EngineCore:
 
     def stats(self, *, check_integrity: bool = False) -> EngineStats:
         """A snapshot. Args: check_integrity: look for pages and slots that are owned wrongly, if nothing runs."""
-        cache = self._scheduler.cache
-        is_still = not self._scheduler.running and not self._self_check.is_running
+        groups, schedulers = self._groups, self._groups.schedulers
+        is_still = not groups.num_running and not self._self_check.is_running
         return EngineStats(
-            num_running=len(self._scheduler.running),
-            num_waiting=len(self._scheduler.waiting) + self._grammars.num_requests,
-            num_used_tokens=cache.num_used_tokens,
-            num_total_tokens=cache.num_total_tokens,
+            num_running=groups.num_running,
+            num_waiting=groups.num_waiting + self._grammars.num_requests,
+            num_used_tokens=sum(scheduler.cache.num_used_tokens for scheduler in schedulers),
+            num_total_tokens=groups.num_total_tokens,
             last_gen_throughput=self._log.last_gen_throughput,
             num_compiles_after_ready=self._num_recompiles,
             integrity_error=self._integrity_error() if check_integrity and is_still else None,
             cache=dataclasses.replace(
-                cache.stats(),
+                groups.cache_stats(),
                 num_self_checks=self._self_check.num_checks,
                 num_self_check_failures=self._self_check.num_failures,
             ),
             device_idle=self._idle.histogram.data(),
-            new_token_ratio=self._scheduler.admission.ratio.value,
-            num_retracted_waiting=num_retracted_waiting(self._scheduler),
-            num_retractions=self._scheduler.clock.num_retracted,
+            new_token_ratio=max(scheduler.admission.ratio.value for scheduler in schedulers),
+            num_retracted_waiting=sum(map(num_retracted_waiting, schedulers)),
+            num_retractions=sum(scheduler.clock.num_retracted for scheduler in schedulers),
             steps=self._tracer.stats(),
             compile=self._compile_stats(),
             memory=self._memory,
@@ -237,58 +238,55 @@ class EngineCore:
 
     def check_integrity(self) -> None:
         """Raises AssertionError if a page or a slot is owned twice or by nobody."""
-        self._scheduler.check_integrity()
+        self._groups.check_integrity()
 
-    def _execute(self, batch: ScheduledBatch) -> list[TokenOutput]:
+    def _execute(self, planned: ScheduledStep) -> list[TokenOutput]:
         """Dispatches a step; returns what comes of it at once: nothing, but for errors and constrained requests."""
         self._idle.look()
         started = time.perf_counter()
         outputs: list[TokenOutput] = []
         try:
-            forward = self._runner.forward(batch)
+            forward = self._runner.forward(planned)
             masks = None
-            if batch.is_constrained:
+            if planned.is_constrained:
                 num_recoveries = self._num_recoveries
                 outputs = self._process(keep=0)  # masks depend on the tokens of the step before, which has run
                 if self._num_recoveries != num_recoveries:
                     return outputs  # the state that this step began with is gone
-                masks = self._masks(batch, forward.num_sampled, outputs)
+                masks = self._masks(planned, forward.host.num_sampled, outputs)
             step = self._runner.sample(forward, masks)
         except ProgramError as error:
             if self._hosts is not None:
                 raise  # they may have made the call
-            outputs += self._fail(batch, str(error))
-            self._scheduler.cache.flush()  # it counts on pages that this step should have filled
+            outputs += self._fail(planned, str(error))
+            self._groups.flush()  # it counts on pages that this step should have filled
             return outputs
         except jax.errors.JaxRuntimeError as error:
             self._self_check.cancel()
             outputs += self._process(keep=0)
-            return outputs + self._recover(batch, error)
+            return outputs + self._recover(planned, error)
         self._idle.dispatched(step, started)
         self._clock.dispatched()
         self._in_flight.append(step)
-        self._self_check.note(batch)
-        num_tokens = batch.num_tokens
-        self._tracer.dispatched(batch, num_tokens, step.num_padding)
-        self._log.log_batch(batch, len(self._scheduler.running), num_tokens, step.num_padding)
-        if self._scheduler.retractions:
-            self._log.log_retractions(self._scheduler.retractions)
-            self._scheduler.retractions.clear()
+        self._self_check.note(planned)
+        num_tokens = [batch.num_tokens for _, batch in planned.parts]
+        self._tracer.dispatched(planned, num_tokens, step.bucket_size)
+        self._log.log_step(planned, num_tokens, step.bucket_size)
         return outputs
 
-    def _masks(self, batch: ScheduledBatch, num_rows: int, outputs: list[TokenOutput]) -> Int32Array:
+    def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[TokenOutput]) -> list[Int32Array]:
         """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
-        masks, failures = build_masks(batch, num_rows, self._runner.programs.mask_width, self._grammars.backend)
-        outputs += [self._scheduler.fail(request, constraint_failure(request, why)) for request, why in failures]
+        masks, failures = build_masks(planned, num_rows, self._runner.programs.mask_width, self._grammars.backend)
+        outputs += [self._groups.fail(request, constraint_failure(request, why)) for request, why in failures]
         return masks
 
     def _take_from_desk(self) -> list[TokenOutput]:
         """Queues the requests whose grammar is compiled; returns the ends of the others."""
         outputs: list[TokenOutput] = []
-        is_idle = not self._scheduler.has_requests and not self._in_flight
+        is_idle = not self._groups.has_requests and not self._in_flight
         for request, failure in self._grammars.take(wait=is_idle):
             if failure is None:
-                self._scheduler.add(request, is_accepted=True)
+                self._groups.add(request)
             else:
                 outputs.append(TokenOutput(request.request_id, [], finish=failure))
         return outputs
@@ -300,20 +298,19 @@ class EngineCore:
             waits = not step.is_done
             try:
                 read = self._runner.read(step)
-                self._self_check.compare(step.batch)
+                self._self_check.compare(step.planned)
             except jax.errors.JaxRuntimeError as error:
-                return outputs + self._recover(step.batch, error)
+                return outputs + self._recover(step.planned, error)
             if waits:
                 self._idle.waited(step)
-            self._scheduler.turns.note(step.batch, self._clock.read(), self._scheduler.buckets)
+            self._groups.turns.note(step.planned, self._clock.read(), self._groups.buckets)
             self._idle.look()
-            self._tracer.read(step.batch, step.num_steps)
-            for number, tokens in enumerate(read):
-                outputs += self._scheduler.process(step.batch, tokens, number)
+            self._tracer.read(step.planned, step.num_steps)
+            outputs += self._groups.process(step.planned, read)
             self._idle.look()
         return outputs
 
-    def _recover(self, batch: ScheduledBatch, error: jax.errors.JaxRuntimeError) -> list[TokenOutput]:
+    def _recover(self, planned: ScheduledStep, error: jax.errors.JaxRuntimeError) -> list[TokenOutput]:
         """After a step for which the device's memory did not suffice: its requests fail, all others start over.
 
         Raises:
@@ -321,27 +318,27 @@ class EngineCore:
         """
         if self._hosts is not None or not is_out_of_memory(error):
             raise error
-        advice = step_advice(self._memory, self._scheduler.cache.num_total_tokens)
+        advice = step_advice(self._memory, self._groups.num_total_tokens)
         message = f"The device ran out of memory in this request's step; {advice}"
-        logger.error("%s. %d requests fail, the others start over. XLA says: %s", message, len(batch.rows), error)
+        logger.error("%s. %d requests fail, the others start over. XLA says: %s", message, len(planned.rows), error)
         self._in_flight.clear()
         self._clock.forget()
         self._num_recoveries += 1
         self._tracer.forget()
         self._idle.rest()
         self._self_check.cancel()
-        outputs = self._fail(batch, message)
-        self._scheduler.start_over()
+        outputs = self._fail(planned, message)
+        self._groups.start_over()
         compiles = self._monitor.count_here().compiles
         self._runner.executor.reset_state()
         self._num_recovery_compiles += self._monitor.count_here().compiles - compiles
         return outputs
 
-    def _fail(self, batch: ScheduledBatch, message: str) -> list[TokenOutput]:
+    def _fail(self, planned: ScheduledStep, message: str) -> list[TokenOutput]:
         """Ends the requests of a step."""
         finish = FinishReason("abort", message=message, status=500)
-        requests = [row.request for row in batch.rows if row.request.status is not RequestStatus.FINISHED]
-        return [self._scheduler.fail(request, finish) for request in requests]
+        requests = [row.request for row in planned.rows if row.request.status is not RequestStatus.FINISHED]
+        return [self._groups.fail(request, finish) for request in requests]
 
     def _num_unannounced_compiles(self) -> int:
         """What XLA has compiled in this thread, but for the programs of the set and what a recovery takes."""

@@ -162,18 +162,25 @@ def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
 
 
 def _mesh(config: EngineConfig) -> Mesh:
-    tp_size, devices = config.parallel.tp_size, jax.devices()
+    tp_size, dp_size, devices = config.parallel.tp_size, config.parallel.dp_size, jax.devices()
+    found = f"jax finds {len(devices)} ({devices[0].device_kind})"
     if tp_size > len(devices):
         raise ConfigError(
-            f"--tp-size {tp_size} needs as many devices, and jax finds {len(devices)} ({devices[0].device_kind}); "
+            f"--tp-size {tp_size} needs as many devices, and {found}; "
             f"use --tp-size {len(devices)}{' or less' if len(devices) > 1 else ''}"
         )
-    if jax.process_count() > 1 and tp_size < len(devices):
+    if dp_size * tp_size > len(devices):
+        most = len(devices) // tp_size
+        raise ConfigError(
+            f"--dp-size {dp_size} × --tp-size {tp_size} needs {dp_size * tp_size} devices, and {found}; "
+            f"use --dp-size {most}{' or less' if most > 1 else ''}"
+        )
+    if jax.process_count() > 1 and dp_size * tp_size < len(devices):
         raise ConfigError(
             f"--tp-size {tp_size} leaves devices of --nnodes {jax.process_count()} hosts without work: they have "
-            f"{len(devices)} together; use --tp-size {len(devices)}, or fewer hosts"
+            f"{len(devices)} together; use --tp-size {len(devices) // dp_size}, or fewer hosts"
         )
-    return make_mesh(tp_size, devices)
+    return make_mesh(tp_size, devices, dp_size)
 
 
 def _shape(
@@ -222,6 +229,7 @@ def memory_needs(
         wanted_tokens=wanted_tokens,
         useful_tokens=useful_tokens,
         fraction=fraction,
+        num_groups=shape.num_groups,
     )
 
 

@@ -11,7 +11,8 @@ from palladio.runtime.scheduler import Scheduler
 
 
 def explain_requests(scheduler: Scheduler, request_ids: Iterable[str]) -> list[LiveRequest]:
-    """The states of the requests with these engine-side ids, without those that have ended, or never were."""
+    """The states of the requests with these engine-side ids, without those that have ended, or never were, or are with
+    another scheduler."""
     found = [request for name in request_ids if (request := scheduler.find(name)) is not None]
     queue = _Queue.of(scheduler) if any(request.status is RequestStatus.WAITING for request in found) else None
     return [_explain(scheduler, request, queue) for request in found]

@@ -72,13 +72,14 @@ def plan_cache(
     if pages == plan.num_pages:
         return plan
     tokens = (pages - 1) * needs.page_size
+    total = tokens * needs.num_groups
     if needs.wanted_tokens is not None:
         raise ConfigError(
             f"--max-total-tokens {needs.wanted_tokens}: the kernels of gpu_triton cannot address 2 to 4 GiB of a "
-            f"layer's cache of 8 bits; {tokens} would fit, or --kv-cache-dtype bfloat16, or --attention-backend xla"
+            f"layer's cache of 8 bits; {total} would fit, or --kv-cache-dtype bfloat16, or --attention-backend xla"
         )
     logger.warning(
-        "The KV cache is held at 2 GiB a layer, %d tokens: of 8 bits, kernels cannot address 2 to 4 GiB", tokens
+        "The KV cache is held at 2 GiB a layer, %d tokens: of 8 bits, kernels cannot address 2 to 4 GiB", total
     )
     return plan_memory(memory, dataclasses.replace(needs, useful_tokens=tokens), workspace)
 

@@ -46,10 +46,11 @@ class MemoryNeeds:
 
     Attributes:
         platform: of the device, as jax names it.
+        num_groups: groups of devices, each with a KV cache of its own (--dp-size).
         weights, state: bytes.
         bytes_per_page: of KV cache, all layers together. page_size: tokens per page.
-        wanted_tokens: --max-total-tokens; None: as many as fit.
-        useful_tokens: more than this is never, or hardly ever, used at once.
+        wanted_tokens: --max-total-tokens, of all groups together; None: as many as fit.
+        useful_tokens: more than this in a group is never, or hardly ever, used at once.
         fraction: --mem-fraction-static, for weights and KV cache; None: not given.
     """
 
@@ -61,22 +62,26 @@ class MemoryNeeds:
     wanted_tokens: int | None
     useful_tokens: int
     fraction: float | None
+    num_groups: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Attributes:
-    num_pages: of the KV cache, the scratch page included.
+    num_pages: of each group's KV cache, the scratch page included.
     page_size: tokens per page.
     report: the table.
+    num_groups: of devices.
     """
 
     num_pages: int
     page_size: int
     report: MemoryReport
+    num_groups: int = 1
 
     @property
     def num_tokens(self) -> int:
+        """Of each group."""
         return (self.num_pages - 1) * self.page_size
 
     def with_pages(self, num_pages: int) -> "MemoryPlan":
@@ -85,15 +90,23 @@ class MemoryPlan:
         return MemoryPlan(num_pages, self.page_size, dataclasses.replace(self.report, kv_cache=num_pages * size))
 
     @property
+    def total_tokens(self) -> int:
+        """Of all groups together."""
+        return self.num_groups * self.num_tokens
+
+    @property
     def is_tight(self) -> bool:
         return self.report.planned > TIGHT * self.report.usable
 
     def table(self) -> list[str]:
         """Lines for the log."""
         report = self.report
+        pool = f"  {self.num_tokens:,} tokens in pages of {self.page_size}"
+        if self.num_groups > 1:
+            pool += f", in each of {self.num_groups} groups of devices"
         rows = (
             ("weights", report.weights, ""),
-            ("KV cache", report.kv_cache, f"  {self.num_tokens:,} tokens in pages of {self.page_size}"),
+            ("KV cache", report.kv_cache, pool),
             ("state", report.state, "  of the sampler, and block tables"),
             ("workspace", report.workspace, "  of the hungriest program" if report.workspace else "  not measured yet"),
             ("unused", max(0, report.usable - report.planned), ""),
@@ -148,14 +161,14 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
     fitting = max(0, budget // needs.bytes_per_page - 1)
     useful = -(-needs.useful_tokens // needs.page_size)
     if needs.wanted_tokens is not None:
-        pages = -(-needs.wanted_tokens // needs.page_size)
+        pages = -(-needs.wanted_tokens // (needs.page_size * needs.num_groups))
         room = memory.available - fixed - needs.weights
         if (pages + 1) * needs.bytes_per_page > room:
             fitting = max(0, min(room, budget) // needs.bytes_per_page - 1)
             raise ConfigError(
                 f"--max-total-tokens {needs.wanted_tokens} needs {_size(pages * needs.bytes_per_page)} of KV cache, "
                 f"but {_size(max(0, room))} are left after {_size(needs.weights)} of weights and {_size(fixed)} for "
-                f"the programs; --max-total-tokens {fitting * needs.page_size} would fit"
+                f"the programs; --max-total-tokens {fitting * needs.page_size * needs.num_groups} would fit"
             )
     elif fitting == 0:
         raise ConfigError(_no_room(memory, needs, fixed))
@@ -169,7 +182,7 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
         state=needs.state,
         workspace=workspace,
     )
-    return MemoryPlan(pages + 1, needs.page_size, report)
+    return MemoryPlan(pages + 1, needs.page_size, report, needs.num_groups)
 
 
 def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, fixed: int) -> None:

@@ -33,7 +33,7 @@ _REFUSALS = (
     jax.errors.JaxRuntimeError,
 )
 PROGRAM_MODULES = (
-    *("batch_builder", "pooler", "sampler", "sampler_state", "sampling_params", "scoring"),
+    *("batch_builder", "group_programs", "pooler", "sampler", "sampler_state", "sampling_params", "scoring"),
     *("step_functions", "step_programs"),
 )
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from palladio.runtime.cache_manager import CacheManager
+from palladio.runtime.new_token_ratio import NewTokenRatio
 from palladio.runtime.request import Request
 from palladio.runtime.request_trace import LostPages
 
@@ -46,11 +47,13 @@ class Retractor:
         self._threshold = threshold
         self._low_values_first = low_values_first
 
-    def make_room(self, growing: Sequence[Request]) -> int:
-        """Retracts until each of the growing requests that is left can have another page; returns how many it took.
+    def make_room(self, growing: Sequence[Request], ratio: NewTokenRatio) -> Retraction:
+        """Retracts until each of the growing requests that is left can have another page, and expects more of those
+        that run from now on (`ratio`).
 
         One request always stays, and it fits alone, so the others get their turn.
         """
+        old_value = ratio.value
         num_growing, retracted = len(growing), 0
         victims = sorted(self._running, key=self._order)
         while num_growing > self._cache.num_available_pages and len(victims) > 1:
@@ -58,7 +61,8 @@ class Retractor:
             num_growing -= victim in growing
             self._retract(victim)
             retracted += 1
-        return retracted
+        ratio.raise_for(self._running)
+        return Retraction(retracted, old_value, ratio.value)
 
     def preempt(self, request: Request, fits: Callable[[], bool]) -> None:
         """Retracts until the waiting one fits: background requests, unless it is one itself, and those that are less

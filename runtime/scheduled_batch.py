@@ -1,6 +1,7 @@
 """One step as the host sees it: which requests take part with which tokens, and what the device answered."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -26,7 +27,7 @@ class ScheduledRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledBatch:
-    """One step.
+    """One step of one group of devices.
 
     Attributes:
         kind: "decode": only decode rows, each with up to `num_steps` tokens; "prefill": rows of known tokens, after
@@ -48,6 +49,15 @@ class ScheduledBatch:
         return sum(row.num_tokens for row in self.rows)
 
     @property
+    def num_rows(self) -> int:
+        return len(self.rows)
+
+    @property
+    def size(self) -> int:
+        """What of its bucket it fills: rows of a decode step, tokens of a prefill step."""
+        return len(self.rows) if self.kind == "decode" else self.num_tokens
+
+    @property
     def is_constrained(self) -> bool:
         """Whether a mask has to be computed for a row that samples."""
         return any(row.request.constraint is not None and row.samples for row in self.rows)
@@ -55,6 +65,52 @@ class ScheduledBatch:
     @property
     def num_sampled_rows(self) -> int:
         return len(self.rows) if self.kind == "decode" else sum(row.samples for row in self.rows)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """One step of all groups: one shape serves them all, that of the largest batch.
+
+    Attributes:
+        batches: of each group, all of one kind; None: the group has nothing to do. One at least has.
+    """
+
+    batches: tuple[ScheduledBatch | None, ...]
+
+    @property
+    def parts(self) -> list[tuple[int, ScheduledBatch]]:
+        """The batches, each with the number of its group."""
+        return [(group, batch) for group, batch in enumerate(self.batches) if batch is not None]
+
+    @property
+    def kind(self) -> Literal["decode", "prefill"]:
+        """That of the batches."""
+        return self.parts[0][1].kind
+
+    @property
+    def rows(self) -> list[ScheduledRow]:
+        """Of all groups."""
+        return list(itertools.chain.from_iterable(batch.rows for _, batch in self.parts))
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the group that has most."""
+        return max(batch.num_tokens for _, batch in self.parts)
+
+    @property
+    def num_rows(self) -> int:
+        """Of the group that has most."""
+        return max(len(batch.rows) for _, batch in self.parts)
+
+    @property
+    def num_sampled_rows(self) -> int:
+        """Of the group that has most."""
+        return max(batch.num_sampled_rows for _, batch in self.parts)
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a mask has to be computed for a row that samples."""
+        return any(batch.is_constrained for _, batch in self.parts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from palladio.runtime.background import Turn, Turns
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.cache_manager import CacheManager, Prefix
 from palladio.runtime.deadlines import Deadlines, timeout_reason
-from palladio.runtime.errors import OverloadedError
 from palladio.runtime.intake import NOT_FINITE, take_token
 from palladio.runtime.outputs import FinishReason, TokenOutput
 from palladio.runtime.request import Request, RequestStatus
@@ -38,6 +37,7 @@ class Scheduler:
         clock: why requests wait.
         admission: how much cache requests are expected to take.
         turns: whose step is next, where there are background requests.
+        prefilled_last: whether the last step prefilled: then decode steps are next, unless steps hold both.
     """
 
     def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingLines) -> None:
@@ -55,7 +55,7 @@ class Scheduler:
         self._free_slots = list(range(limits.max_running, 0, -1))
         self.admission = Admission(cache, limits.conservativeness)
         self._deadlines = Deadlines()
-        self._prefilled_last = False
+        self.prefilled_last = False
         self._retractor = Retractor(
             cache,
             self.running,
@@ -78,23 +78,26 @@ class Scheduler:
             OverloadedError: the queue is full.
         """
         if not is_accepted and not request.options.background:
-            self.check_queue()
+            self.waiting.check_room(self.limits.max_queued)
         assert request.request_id not in self._requests, f"request id {request.request_id} is in use"
         self._requests[request.request_id] = request
         self.turns.join(request)
-        request.trace.queued = time.time()
+        request.trace.queued = request.trace.queued or time.time()  # it may come from another group
         request.compile_mark = self.compile_seconds
         request.wait_mark = self.clock.join("step" if not len(self.waiting) else None)
-        self.waiting.add(request)
+        if request.num_retractions:
+            self.waiting.put_back(request)
+        else:
+            self.waiting.add(request)
         self._deadlines.add(request)
 
-    def check_queue(self, num_elsewhere: int = 0) -> None:
-        """Raises OverloadedError if the queue is full. Args: num_elsewhere: requests that will be queued."""
-        limit = self.limits.max_queued
-        if limit is not None and self.waiting.num_foreground + num_elsewhere >= limit:
-            raise OverloadedError(
-                f"The queue is full ({limit} requests wait, --max-queued-requests {limit}); try again later"
-            )
+    def hand_over(self, request: Request) -> None:
+        """Forgets a waiting request, none of whose tokens is pending: another scheduler queues it."""
+        assert not request.num_pending
+        self.waiting.remove(request)
+        del self._requests[request.request_id]
+        self.turns.leave(request)
+        request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
 
     def abort(self, request_id: str) -> bool:
         """Ends a request without output; False if it is not here (any more)."""
@@ -106,7 +109,8 @@ class Scheduler:
 
     def expire(self) -> list[TokenOutput]:
         """Ends the requests whose time is up."""
-        return [self.fail(request, timeout_reason(request)) for request in self._deadlines.take_expired(time.time())]
+        expired = self._deadlines.take_expired(time.time())
+        return [self.fail(r, timeout_reason(r)) for r in expired if r.request_id in self._requests]
 
     def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
         """Ends a request for a reason of the engine's."""
@@ -124,23 +128,25 @@ class Scheduler:
 
     def schedule(self) -> ScheduledBatch | None:
         """Plans the next step and moves its requests' lengths on; None when nothing can run (yet)."""
+        self.prepare()
+        plans = map(self.plan, self.turns.order(self.waiting.num_foreground))
+        return next((batch for batch in plans if batch is not None), None)
+
+    def prepare(self) -> None:
+        """What comes before a step is planned."""
         if len(self.waiting):
             self.clock.advance()
         self.cache.drop_duplicates()
         if self.limits.preemption_threshold is not None or (self.turns.is_shared and self.waiting.num_foreground):
             self._preempt()
-        turn = self.turns.next(self.waiting.num_foreground)
-        batch = self._plan(turn)
-        if batch is None and self.turns.is_shared:  # what may run cannot, or has nothing left to do
-            batch = self._plan("background" if turn == "foreground" else "foreground")
-        return batch
 
-    def _plan(self, turn: Turn) -> ScheduledBatch | None:
-        mixes = self.limits.mixes and 2 * len(self.running) <= self._max_step_tokens
+    def plan(self, turn: Turn) -> ScheduledBatch | None:
+        """See `schedule`; of the requests whose turn it is."""
+        mixes = self.limits.mixes and 2 * len(self.running) <= self.max_step_tokens
         decoding: list[Request] | None = None
         may_admit = True
         # Unless a step holds both kinds of work they take turns, so that a long prompt does not stop running streams.
-        if mixes or self._prefilled_last:
+        if mixes or self.prefilled_last:
             num_retractions = len(self.retractions)
             decoding = self._take_decoding(turn)
             may_admit = len(self.retractions) == num_retractions
@@ -148,7 +154,7 @@ class Scheduler:
                 return self._decode(decoding)
         prefill = self._take_prefill(turn, len(decoding or ()), may_admit)
         if prefill:
-            self._prefilled_last = True
+            self.prefilled_last = True
             prefill.sort(key=lambda row: not row.samples)
             return self._batch("prefill", [self._decode_row(r, 1) for r in decoding or ()] + prefill)
         return self._decode(self._take_decoding(turn) if decoding is None else decoding)
@@ -193,7 +199,8 @@ class Scheduler:
     # Prefill
 
     @property
-    def _max_step_tokens(self) -> int:
+    def max_step_tokens(self) -> int:
+        """Of a prefill step."""
         return min(self.limits.max_step_tokens, self.buckets.max_prefill_tokens)
 
     @property
@@ -203,7 +210,7 @@ class Scheduler:
     def _take_prefill(self, turn: Turn, num_decoding: int, may_admit: bool) -> list[ScheduledRow]:
         """Chunks of prompts: of running requests, then of those that wait, if there is room for them."""
         rows: list[ScheduledRow] = []
-        budget = self._max_step_tokens - num_decoding
+        budget = self.max_step_tokens - num_decoding
         if turn == "background" and self.limits.splits_prompts:
             budget = min(budget, self.turns.share.max_prefill_tokens(self.buckets))
         for running in self.turns.members(turn):  # at most one is split, but a retraction may leave it anywhere
@@ -278,7 +285,7 @@ class Scheduler:
             if length >= len(request.pages) * size:
                 growing.append(request)
         if len(growing) > self.cache.num_available_pages:
-            self._retract_for(growing)
+            self.retractions.append(self._retractor.make_room(growing, self.admission.ratio))
             ready = [r for r in ready if r.status is RequestStatus.RUNNING]
         for request in growing:
             if request.status is RequestStatus.RUNNING:
@@ -287,7 +294,7 @@ class Scheduler:
         return ready
 
     def _decode(self, decoding: list[Request]) -> ScheduledBatch | None:
-        self._prefilled_last = False
+        self.prefilled_last = False
         if not decoding:
             return None
         num_steps = self.limits.num_decode_steps
@@ -295,7 +302,7 @@ class Scheduler:
             return self._batch("decode", [self._decode_row(request, 1) for request in decoding])
         if any(request.constraint is not None for request in decoding):  # each mask depends on the token before it
             decoding = sorted(decoding, key=lambda request: request.num_output_tokens)
-            decoding = decoding[: min(self.buckets.max_prefill_requests, self._max_step_tokens)]
+            decoding = decoding[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
             return self._batch("prefill", [self._decode_row(request, 1) for request in decoding])
         rows = []
         for request in decoding:
@@ -319,22 +326,15 @@ class Scheduler:
 
     # Retraction and preemption
 
-    def _retract_for(self, growing: list[Request]) -> None:
-        """Takes pages from running requests until each of the growing ones that is left can have another."""
-        ratio = self.admission.ratio
-        old_value = ratio.value
-        num_retracted = self._retractor.make_room(growing)
-        ratio.raise_for(self.running)
-        self.retractions.append(Retraction(num_retracted, old_value, ratio.value))
-
     def _preempt(self) -> None:
         """Makes room for the next waiting request, if there are running ones that give way to it."""
         self.waiting.refresh()
         request = self.waiting.peek()
         if request is not None:
-            self._retractor.preempt(request, lambda: self._has_room(request))
+            self._retractor.preempt(request, lambda: self.has_room(request))
 
-    def _has_room(self, request: Request) -> bool:
+    def has_room(self, request: Request) -> bool:
+        """Whether a waiting request could be admitted at once."""
         others = self.turns.members("all" if request.options.background else "foreground")
         reserved = self.admission.reserved_tokens(others)
         return self._has_free_slot and self.admission.fits(request, self.cache.find_prefix(request), reserved)

@@ -21,10 +21,12 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend
+from palladio.runtime.groups import Groups
 from palladio.runtime.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.model_runner import ModelRunner
 from palladio.runtime.out_of_memory import is_out_of_memory, step_advice
+from palladio.runtime.router import Router
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.sizing import EngineLimits
@@ -32,6 +34,9 @@ from palladio.runtime.step_executor import StepExecutor
 from palladio.runtime.waiting_lines import WaitingLines
 from palladio.runtime.waiting_queue import WaitingQueue
 from palladio.runtime.warm_up import WarmUp
+
+# With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
+PATIENCE = 4
 
 logger = logging.getLogger("palladio.engine")
 
@@ -63,7 +68,7 @@ class EngineParts:
     """
 
     ready: EngineReady
-    scheduler: Scheduler
+    groups: Groups
     runner: ModelRunner
     monitor: CompileMonitor
     memory: MemoryReport
@@ -124,15 +129,30 @@ def build_engine_parts(
     design = built.design
     runner = ModelRunner(built.executor, design.shape, is_lazy=config.execution.compile == "lazy")
     ready = _ready(design, built.warm_up.seconds)
-    scheduler = build_scheduler(
-        config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding
-    )
+    groups = build_groups(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding)
     _log_limits(design)
     built.warm_up.go_on()
     eos_ids = list(design.model.eos_token_ids)
     load = functools.partial(load_backend, config, design.path, design.shape.vocab_size, eos_ids, json_format)
     grammars = GrammarCompiler(load)
-    return EngineParts(ready, scheduler, runner, design.monitor, built.memory, grammars)
+    return EngineParts(ready, groups, runner, design.monitor, built.memory, grammars)
+
+
+def build_groups(
+    config: EngineConfig,
+    limits: EngineLimits,
+    buckets: Buckets,
+    num_pages: int,
+    seed: int,
+    embedding: EmbeddingSpec | None = None,
+) -> Groups:
+    """The host's half of an engine. Args: as of build_scheduler; num_pages: of each group."""
+    schedulers = [
+        build_scheduler(config, limits, buckets, num_pages, seed, embedding) for _ in range(limits.num_groups)
+    ]
+    num_tokens = schedulers[0].cache.num_total_tokens
+    router = Router(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
+    return Groups(schedulers, router)
 
 
 def build_scheduler(
@@ -143,7 +163,7 @@ def build_scheduler(
     seed: int,
     embedding: EmbeddingSpec | None = None,
 ) -> Scheduler:
-    """The host's half of an engine: scheduler, queue and cache manager.
+    """Scheduler, queue and cache manager of a group of devices.
 
     Args:
         embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
@@ -213,7 +233,7 @@ def _explaining_exhaustion(plan: MemoryPlan) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise ConfigError(
-            f"the device's memory did not suffice for what was planned; {step_advice(plan.report, plan.num_tokens)}. "
+            f"the device's memory did not suffice for what was planned; {step_advice(plan.report, plan.total_tokens)}. "
             f"XLA says: {error}"
         ) from error
 
@@ -226,7 +246,7 @@ def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:
     if memory.planned > memory.usable:
         raise ConfigError(
             f"the programs need {memory.workspace / 2**30:.2f} GiB, {(memory.planned - memory.usable) / 2**30:.2f} GiB "
-            f"more than is left; {step_advice(memory, plan.num_tokens)}"
+            f"more than is left; {step_advice(memory, plan.total_tokens)}"
         )
 
 
@@ -235,7 +255,7 @@ def _ready(design: EngineDesign, seconds: float) -> EngineReady:
     return EngineReady(
         context_length=design.limits.context_length,
         max_total_tokens=design.plan.num_tokens,
-        max_running_requests=design.limits.max_running,
+        max_running_requests=design.limits.total_running,
         chunked_prefill_size=design.limits.chunk,
         page_size=design.shape.page_size,
         model_type=design.model.model_type,
@@ -256,7 +276,7 @@ def _ready(design: EngineDesign, seconds: float) -> EngineReady:
 
 def _log_pool(design: EngineDesign) -> None:
     half = design.plan.report.kv_cache / 2 / 2**30
-    num_tokens = design.plan.num_tokens
+    num_tokens = design.plan.total_tokens
     logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
     logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
 
@@ -265,10 +285,10 @@ def _log_limits(design: EngineDesign) -> None:
     logger.info(
         "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
         "context_len=%d, available_gpu_mem=%.2f GB",
-        design.plan.num_tokens,
+        design.plan.total_tokens,
         design.limits.chunk,
         design.config.scheduler.max_prefill_tokens,
-        design.limits.max_running,
+        design.limits.total_running,
         design.limits.context_length,
         _available_gb(),
     )

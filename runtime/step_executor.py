@@ -37,12 +37,11 @@ class StepExecutor:
         self._last_hidden: dict[int, jax.Array] = {}
         self._hidden: jax.Array | None = None
         sampled = programs.buckets.sample if shape.pooling is None else ()
-        self._all_allowed = {
-            size: jax.device_put(np.full((size, programs.mask_width), -1, np.int32), shape.whole) for size in sampled
-        }
+        self._all_allowed = {size: self._no_mask(size) for size in sampled}
 
     def run(self, key: ProgramKey, *arrays: HostArray) -> Any:
-        """Dispatches a program and returns before the device has run it. What it takes and gives beside the state:
+        """Dispatches a program and returns before the device has run it. What it takes and gives beside the state, of
+        several groups stacked, [G, …], see DeviceShape.for_groups:
 
         | program | takes | gives |
         |---|---|---|
@@ -84,11 +83,18 @@ class StepExecutor:
     def reset_state(self) -> None:
         """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
         self.on_call(None, ())
-        num_pages = self.state.kv_cache[0].shape[0]
+        num_pages = self.state.kv_cache[0].shape[0] // self._shape.num_groups
         self._last_hidden, self._hidden = {}, None
         for array in jax.tree.leaves(self.state[1:]):
             array.delete()  # first: there is no room for both
         self.state = self._shape.allocate(self.state.weights, num_pages)
+
+    def _no_mask(self, num_rows: int) -> jax.Array:
+        masks = np.full((num_rows, self.programs.mask_width), -1, np.int32)
+        array: jax.Array = jax.device_put(
+            self._shape.for_groups([masks] * self._shape.num_groups), self._shape.exchanged
+        )
+        return array
 
     def _forward(self, program: Callable[..., Any], key: ProgramKey, packed: HostArray) -> jax.Array:
         weights, kv_cache, tables, sampler, _ = self.state

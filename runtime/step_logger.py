@@ -2,44 +2,70 @@
 
 import logging
 import time
+from collections.abc import Sequence
 
-from palladio.runtime.cache_manager import CacheManager
+from palladio.runtime.groups import Groups
 from palladio.runtime.logs import fields
-from palladio.runtime.retraction import Retraction
-from palladio.runtime.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduler import Scheduler
 
 logger = logging.getLogger("palladio.engine")
 
 
 class StepLogger:
-    """Logs each prefill batch, and every so many decode batches with the throughput since the last such line.
+    """Logs each prefill batch, and every so many decode batches with the throughput since the last such line; where
+    there are several groups of devices, of each, which the line then begins with."""
 
-    Attributes:
-        last_gen_throughput: tokens per second of the last logged decode interval.
+    def __init__(self, groups: Groups, decode_log_interval: int) -> None:
+        names = [f"DP{group} " for group in range(len(groups.schedulers))] if len(groups.schedulers) > 1 else [""]
+        self._groups = [
+            _GroupLogger(name, scheduler, decode_log_interval)
+            for name, scheduler in zip(names, groups.schedulers, strict=True)
+        ]
+
+    @property
+    def last_gen_throughput(self) -> float:
+        """Tokens per second of the last logged decode interval, of all groups."""
+        return sum(group.last_gen_throughput for group in self._groups)
+
+    def log_step(self, step: ScheduledStep, num_tokens: Sequence[int], bucket_size: int) -> None:
+        """Args: num_tokens: of each batch. bucket_size: of each group, see InFlightStep."""
+        for (number, batch), count in zip(step.parts, num_tokens, strict=True):
+            self._groups[number].log_batch(batch, count, bucket_size - batch.size)
+        for group in self._groups:
+            group.log_retractions()
+
+
+class _GroupLogger:
+    """Attributes:
+    last_gen_throughput: tokens per second of the last logged decode interval.
     """
 
-    def __init__(self, cache: CacheManager, decode_log_interval: int) -> None:
-        self._cache = cache
+    def __init__(self, name: str, scheduler: Scheduler, decode_log_interval: int) -> None:
+        self._name = name
+        self._scheduler = scheduler
         self._interval = decode_log_interval
         self._num_decodes = 0
         self._num_tokens = 0
         self._since = time.perf_counter()
         self.last_gen_throughput = 0.0
 
-    def log_batch(self, batch: ScheduledBatch, num_running: int, num_tokens: int, num_padding: int) -> None:
-        """Args: num_running: requests. num_tokens: of the batch. num_padding: what its bucket has beside them."""
+    def log_batch(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
+        """Args: num_tokens: of the batch. num_padding: what its bucket has beside them."""
         if any(row.start < row.request.num_prompt_tokens for row in batch.rows[batch.num_decodes :]):
-            self._log_prefill(batch, num_running, num_tokens, num_padding)
+            self._log_prefill(batch, num_tokens, num_padding)
             return
         self._num_decodes += 1
         self._num_tokens += num_tokens
         if self._num_decodes % self._interval == 0:
             self._log_decode(batch, num_padding)
 
-    def log_retractions(self, retractions: list[Retraction]) -> None:
-        for retraction in retractions:
+    def log_retractions(self) -> None:
+        """Of those since the last time."""
+        for retraction in self._scheduler.retractions:
             logger.warning(
-                "KV cache pool is full. Retract requests. #retracted_reqs: %d, #new_token_ratio: %.4f -> %.4f",
+                "%sKV cache pool is full. Retract requests. #retracted_reqs: %d, #new_token_ratio: %.4f -> %.4f",
+                self._name,
                 retraction.num_retracted,
                 retraction.old_ratio,
                 retraction.new_ratio,
@@ -50,20 +76,23 @@ class StepLogger:
                     new_token_ratio=retraction.new_ratio,
                 ),
             )
+        self._scheduler.retractions.clear()
 
     def _usage(self) -> tuple[int, float]:
-        used = self._cache.num_used_tokens
-        return used, used / self._cache.num_total_tokens
+        cache = self._scheduler.cache
+        used = cache.num_used_tokens
+        return used, used / cache.num_total_tokens
 
-    def _log_prefill(self, batch: ScheduledBatch, num_running: int, num_tokens: int, num_padding: int) -> None:
+    def _log_prefill(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
         prefill = batch.rows[batch.num_decodes :]
         new = [row.request for row in prefill if row.start == row.request.num_cached_tokens]
         num_cached = sum(request.num_cached_tokens for request in new)
         self._num_tokens += batch.num_sampled_rows
-        usage, size = self._usage()[1], num_tokens + num_padding
+        usage, size, num_running = self._usage()[1], num_tokens + num_padding, len(self._scheduler.running)
         logger.info(
-            "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
+            "%sPrefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
             "#queue-req: %d, bucket: tok=%d, pad: %d%%",
+            self._name,
             len(new),
             num_tokens,
             num_cached,
@@ -92,8 +121,9 @@ class StepLogger:
         used, usage = self._usage()
         size = len(batch.rows) + num_padding
         logger.info(
-            "Decode batch. #running-req: %d, #token: %d, token usage: %.2f, cuda graph: False, "
+            "%sDecode batch. #running-req: %d, #token: %d, token usage: %.2f, cuda graph: False, "
             "gen throughput (token/s): %.2f, #queue-req: %d, bucket: bs=%d, pad: %d%%",
+            self._name,
             len(batch.rows),
             used,
             usage,

@@ -1,5 +1,6 @@
 """StepPrograms: every compiled program that a running engine calls, by bucket (StepExecutor calls them)."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from palladio.runtime.embedding_plan import (
     largest_embedding_keys,
     open_embedding_buckets,
 )
+from palladio.runtime.group_programs import over_groups
 from palladio.runtime.pooler import pool_step
 from palladio.runtime.pooling import Pooling
 from palladio.runtime.program_set import ProgramSet
@@ -75,7 +77,8 @@ class StepPrograms:
         self._state: DeviceState = _abstract(state)
         self._shape = shape
         self._page_size = shape.page_size
-        self._whole = shape.whole
+        self._rows = shape.by_group
+        self._exchanged = shape.exchanged
         self._cache_sharding = self._state.kv_cache[0].sharding
         self._sampler_shardings = jax.tree.map(lambda x: x.sharding, self._state.sampler)
         self.mask_width = shape.mask_width
@@ -148,9 +151,9 @@ class StepPrograms:
         self.built.add(
             ProgramKey("forward", layout.num_requests, layout.num_tokens),
             jax.jit(
-                forward,
+                self._of_groups(forward, 1, 3, results=False),
                 donate_argnums=(1, 2),
-                out_shardings=(self._cache_sharding, self._whole, self._whole, self._whole),
+                out_shardings=(self._cache_sharding, self._rows, self._rows, self._rows),
             ),
             self._state.weights,
             self._state.kv_cache,
@@ -162,7 +165,7 @@ class StepPrograms:
     def _add_decode(self, layout: ForwardLayout, tier: SampleTier) -> None:
         structure, head, num_valid_tokens = self._model.structure, self.head, self._model.num_valid_tokens
         page_size, full = self._page_size, tier == "full"
-        state_shardings = self._sampler_shardings if full else self._whole
+        state_shardings = self._sampler_shardings if full else self._rows
 
         def decode(
             weights: Weights,
@@ -188,9 +191,9 @@ class StepPrograms:
         self.built.add(
             ProgramKey("decode", layout.num_requests, tier=tier),
             jax.jit(
-                decode,
+                self._of_groups(decode, 1, 3, results=(False, False, False, True)),
                 donate_argnums=(1, 2, 3),
-                out_shardings=(self._cache_sharding, self._whole, state_shardings, self._whole),
+                out_shardings=(self._cache_sharding, self._rows, state_shardings, self._exchanged),
             ),
             self._state.weights,
             self._state.kv_cache,
@@ -215,12 +218,14 @@ class StepPrograms:
             return state.last_token, output
 
         full = tier == "full"
-        state_shardings = self._sampler_shardings if full else self._whole
+        state_shardings = self._sampler_shardings if full else self._rows
         masks = (self._ints(num_requests, self.mask_width),) if tier in MASKED_TIERS else ()
         self.built.add(
             ProgramKey("sample", num_requests, tier=tier),
             jax.jit(
-                sample if full else sample_lightly, donate_argnums=(1,), out_shardings=(state_shardings, self._whole)
+                self._of_groups(sample if full else sample_lightly, 1, 2, results=(False, True)),
+                donate_argnums=(1,),
+                out_shardings=(state_shardings, self._exchanged),
             ),
             head.select(self._state.weights),
             self._state.sampler if full else self._state.sampler.last_token,
@@ -237,7 +242,7 @@ class StepPrograms:
 
         self.built.add(
             ProgramKey("score", num_tokens=num_tokens),
-            jax.jit(score, out_shardings=self._whole),
+            jax.jit(self._of_groups(score, 1, 1, results=True), out_shardings=self._exchanged),
             head.select(self._state.weights),
             self._hidden(num_tokens),
             self._ints(num_tokens),
@@ -249,7 +254,11 @@ class StepPrograms:
 
         self.built.add(
             ProgramKey("pool", layout.num_requests, layout.num_tokens),
-            jax.jit(pool, donate_argnums=(0,), out_shardings=self._whole),
+            jax.jit(
+                self._of_groups(pool, 0, 2, results=(False, True)),
+                donate_argnums=(0,),
+                out_shardings=(self._rows, self._exchanged),
+            ),
             self._state.pooled,
             self._hidden(layout.num_tokens),
             self._ints(layout.size),
@@ -258,24 +267,30 @@ class StepPrograms:
     def _add_reset(self) -> None:
         self.built.add(
             ProgramKey("reset"),
-            jax.jit(reset_slot, donate_argnums=(0,), out_shardings=self._sampler_shardings),
+            jax.jit(
+                self._of_groups(reset_slot, 0, 1, results=False),
+                donate_argnums=(0,),
+                out_shardings=self._sampler_shardings,
+            ),
             self._state.sampler,
             self._ints(),
             SlotTokens(
                 self._ints(RESET_TOKENS),
-                self._array((RESET_TOKENS,), jnp.bool_),
+                self._from_host((RESET_TOKENS,), jnp.bool_),
                 self._ints(),
-                self._array((), jnp.bool_),
+                self._from_host((), jnp.bool_),
             ),
             SlotRules(
-                self._ints(MAX_LOGIT_BIAS), self._array((MAX_LOGIT_BIAS,), jnp.float32), self._ints(MAX_SUPPRESSED_IDS)
+                self._ints(MAX_LOGIT_BIAS),
+                self._from_host((MAX_LOGIT_BIAS,), jnp.float32),
+                self._ints(MAX_SUPPRESSED_IDS),
             ),
         )
 
     def _add_tables(self) -> None:
         self.built.add(
             ProgramKey("tables"),
-            jax.jit(update_tables, donate_argnums=(0,), out_shardings=self._whole),
+            jax.jit(self._of_groups(update_tables, 0, 1, results=False), donate_argnums=(0,), out_shardings=self._rows),
             self._state.tables,
             self._ints(EARLY_UPDATES, 3),
         )
@@ -283,20 +298,29 @@ class StepPrograms:
     def _add_compare(self) -> None:
         self.built.add(
             ProgramKey("compare"),
-            jax.jit(page_difference, out_shardings=self._whole),
+            jax.jit(self._of_groups(page_difference, 0, 1, results=True), out_shardings=self._exchanged),
             self._state.kv_cache,
             self._ints(2, COMPARED_PAGES),
         )
 
+    def _of_groups(
+        self, function: Callable[..., Any], num_shared: int, num_state: int, *, results: tuple[bool, ...] | bool
+    ) -> Callable[..., Any]:
+        return over_groups(function, self._shape.mesh, num_shared=num_shared, num_state=num_state, results=results)
+
     def _hidden(self, num_rows: int) -> Any:
-        return self._array((num_rows, *self._model.hidden.shape), self._model.hidden.dtype)
+        """Of the tokens of each group. Any: it stands where a jax.Array will."""
+        shape = (self._shape.num_groups * num_rows, *self._model.hidden.shape)
+        return jax.ShapeDtypeStruct(shape, self._model.hidden.dtype, sharding=self._rows)
 
     def _ints(self, *shape: int) -> Any:
-        return self._array(shape, jnp.int32)
+        return self._from_host(shape, jnp.int32)
 
-    def _array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """What every device gets all of. Any: it stands where a jax.Array will."""
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._whole)
+    def _from_host(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        """What each group gets one of, see StepExecutor.run."""
+        if self._shape.num_groups > 1:
+            shape = (self._shape.num_groups, *shape)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._exchanged)
 
 
 def _abstract(tree: Any) -> Any:

@@ -3,20 +3,27 @@
 import collections
 import dataclasses
 import time
+from collections.abc import Sequence
 
+from palladio.runtime.groups import Groups
 from palladio.runtime.messages import BucketSteps
 from palladio.runtime.request_trace import DecodeSteps, PrefillChunk
-from palladio.runtime.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduler import Scheduler
+from palladio.runtime.scheduled_batch import ScheduledStep
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Step:
-    """A dispatched step. chunks: of the prompts in it."""
+    """A dispatched step.
+
+    Attributes:
+        num_tokens, num_padding: of all groups. bucket_size: of each, see InFlightStep.
+        chunks: of the prompts in it.
+    """
 
     started: float
     num_tokens: int
     num_padding: int
+    bucket_size: int
     chunks: list[PrefillChunk]
 
 
@@ -24,43 +31,45 @@ class StepTracer:
     """Is told of every step twice, in order: when it is dispatched, and when its tokens are there.
 
     Args:
-        scheduler: its `decode_steps` are counted here.
+        groups: the `decode_steps` of their schedulers are counted here.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
         self._in_flight: collections.deque[_Step] = collections.deque()
         self._counts: dict[tuple[str, int], list[int]] = {}  # by kind and bucket: steps, tokens, padding
 
-    def dispatched(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
+    def dispatched(self, planned: ScheduledStep, num_tokens: Sequence[int], bucket_size: int) -> None:
         """Args:
-        num_tokens: of the batch. num_padding: tokens of its bucket that no request uses.
+        num_tokens: of each batch. bucket_size: of each group, see InFlightStep.
         """
         chunks: list[PrefillChunk] = []
-        started = time.time()
-        if batch.kind == "prefill":
-            size = num_tokens + num_padding
-            for row in batch.rows[batch.num_decodes :]:
-                chunk = PrefillChunk(started, row.num_tokens, num_tokens, size)
-                row.request.trace.add_chunk(chunk)
-                chunks.append(chunk)
-        self._in_flight.append(_Step(started, num_tokens, num_padding, chunks))
+        started, parts = time.time(), planned.parts
+        num_used = sum(batch.num_rows for _, batch in parts) if planned.kind == "decode" else sum(num_tokens)
+        num_padding = bucket_size * len(planned.batches) - num_used
+        if planned.kind == "prefill":
+            for (_, batch), count in zip(parts, num_tokens, strict=True):
+                for row in batch.rows[batch.num_decodes :]:
+                    chunk = PrefillChunk(started, row.num_tokens, count, bucket_size)
+                    row.request.trace.add_chunk(chunk)
+                    chunks.append(chunk)
+        self._in_flight.append(_Step(started, sum(num_tokens), num_padding, bucket_size, chunks))
 
-    def read(self, batch: ScheduledBatch, num_steps: int) -> None:
-        """Called before the scheduler gets the tokens. Args: num_steps: forward passes of the step."""
-        step = self._in_flight.popleft()
-        size = (len(batch.rows) if batch.kind == "decode" else step.num_tokens) + step.num_padding
-        counts = self._counts.get((batch.kind, size))
+    def read(self, planned: ScheduledStep, num_steps: int) -> None:
+        """Called before the schedulers get the tokens. Args: num_steps: forward passes of the step."""
+        step, kind = self._in_flight.popleft(), planned.kind
+        counts = self._counts.get((kind, step.bucket_size))
         if counts is None:
-            counts = self._counts[batch.kind, size] = [0, 0, 0]
+            counts = self._counts[kind, step.bucket_size] = [0, 0, 0]
         counts[0] += 1
         counts[1] += step.num_tokens
         counts[2] += step.num_padding * num_steps
-        if batch.num_decodes:
-            rows = batch.num_decodes
-            bucket_rows = size if batch.kind == "decode" else rows
-            decoded = DecodeSteps(num_steps, rows * num_steps, bucket_rows * num_steps)
-            self._scheduler.decode_steps = self._scheduler.decode_steps.plus(decoded)
+        for group, batch in planned.parts:
+            if batch.num_decodes:
+                rows, scheduler = batch.num_decodes, self._groups.schedulers[group]
+                bucket_rows = step.bucket_size if kind == "decode" else rows
+                decoded = DecodeSteps(num_steps, rows * num_steps, bucket_rows * num_steps)
+                scheduler.decode_steps = scheduler.decode_steps.plus(decoded)
         if step.chunks:
             seconds = time.time() - step.started
             for chunk in step.chunks:
@@ -72,7 +81,7 @@ class StepTracer:
 
     def stats(self) -> list[BucketSteps]:
         """Steps since the start, by bucket, the smallest first."""
-        widths = {bucket.num_tokens: bucket.num_requests for bucket in self._scheduler.buckets.prefill}
+        widths = {bucket.num_tokens: bucket.num_requests for bucket in self._groups.buckets.prefill}
         return [
             BucketSteps(kind, size if kind == "decode" else widths.get(size, 0), size, *counts)
             for (kind, size), counts in sorted(self._counts.items())

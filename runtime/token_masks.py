@@ -5,26 +5,36 @@ import numpy.typing as npt
 
 from palladio.runtime.grammar_backend import GrammarBackend
 from palladio.runtime.request import Request, RequestStatus
-from palladio.runtime.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledStep
 
 Int32Array = npt.NDArray[np.int32]
 
 
 def build_masks(
-    batch: ScheduledBatch, num_rows: int, width: int, backend: GrammarBackend | None
-) -> tuple[Int32Array, list[tuple[Request, str]]]:
+    step: ScheduledStep, num_rows: int, width: int, backend: GrammarBackend | None
+) -> tuple[list[Int32Array], list[tuple[Request, str]]]:
     """Masks from what the requests' constraints have accepted so far.
 
     Args:
-        num_rows: at least as many as sample; the others are padding.
+        num_rows: at least as many as any group samples; the others are padding.
         width: words of a mask: ⌈V / 32⌉.
         backend: None: no row has a grammar.
 
     Returns:
-        i32[num_rows, width], a bit a token; and the requests that cannot go on, each with the reason: their rows, like
-        those of requests that want no token of this step, allow everything.
+        i32[num_rows, width] of each group, a bit a token; and the requests that cannot go on, each with the reason:
+        their rows, like those of requests that want no token of this step, allow everything.
     """
-    masks = np.full((num_rows, width), -1, np.int32)
+    masks: list[Int32Array] = []
+    failures: list[tuple[Request, str]] = []
+    for batch in step.batches:
+        masks.append(np.full((num_rows, width), -1, np.int32))
+        if batch is not None:
+            failures += _fill(batch, masks[-1], backend)
+    return masks, failures
+
+
+def _fill(batch: ScheduledBatch, masks: Int32Array, backend: GrammarBackend | None) -> list[tuple[Request, str]]:
+    """Fills one group's masks; returns who cannot go on."""
     rows = [
         (i, request, request.constraint)
         for i, request in enumerate(row.request for row in batch.rows[: batch.num_sampled_rows])
@@ -40,4 +50,4 @@ def build_masks(
         if constraint.error is not None or not masks[i].any():
             failures.append((request, constraint.error or "no token is left to continue with"))
             masks[i] = -1
-    return masks, failures
+    return failures

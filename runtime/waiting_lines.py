@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
+from palladio.runtime.errors import OverloadedError
 from palladio.runtime.request import Request
 from palladio.runtime.waiting_queue import WaitingQueue
 
@@ -34,6 +35,20 @@ class WaitingLines:
         """Requests that lost their pages and have not got them back; they stand at the head of their line."""
         lines = (self._foreground, self._background)
         return sum(sum(1 for _ in itertools.takewhile(lambda r: r.num_retractions > 0, line)) for line in lines)
+
+    def check_room(self, limit: int | None, num_elsewhere: int = 0) -> None:
+        """
+        Args:
+            limit: of waiting requests, lines of batches excepted; None: there is none.
+            num_elsewhere: requests that wait, or will, but not here.
+
+        Raises:
+            OverloadedError: so many wait already.
+        """
+        if limit is not None and self.num_foreground + num_elsewhere >= limit:
+            raise OverloadedError(
+                f"The queue is full ({limit} requests wait, --max-queued-requests {limit}); try again later"
+            )
 
     def add(self, request: Request) -> None:
         """See WaitingQueue.add."""

@@ -33,7 +33,7 @@ RUNTIME_FACE = {
 DEVICE_SIDE = {
     *("batch_builder", "compilation", "compile_only", "compile_plan", "deployment", "device_state", "embedding_plan"),
     *("follower", "several_hosts"),
-    *("engine_core", "engine_design"),
+    *("engine_core", "engine_design", "group_programs"),
     *("kernel_choice", "memory", "model_runner", "out_of_memory", "pooler", "precompile", "profiler", "program_set"),
     "program_store",
     *("sampler", "sampler_state", "scoring", "sizing", "startup", "step_executor", "step_functions", "step_programs"),

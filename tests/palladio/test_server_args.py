@@ -120,8 +120,17 @@ def test_aliases(name):
 
 
 def test_aliases_of_planned_flags_are_named_by_their_own_name():
-    with pytest.raises(ConfigError, match="--dp-size is not supported yet"):
-        parse("--data-parallel-size", "2")
+    with pytest.raises(ConfigError, match="--ep-size is not supported yet"):
+        parse("--expert-parallel-size", "2")
+
+
+@pytest.mark.parametrize("name", ["--dp", "--dp-size", "--data-parallel-size"])
+def test_groups_of_devices(name):
+    parallel = parse(name, "2", "--load-balance-method", "shortest_queue").args.engine_config().parallel
+    assert (parallel.dp_size, parallel.load_balance_method) == (2, "shortest_queue")
+    parsed = parse("--load-balance-method", "total_tokens")
+    assert parsed.args.parallel.load_balance_method == "round_robin"
+    assert "shortest_queue counts tokens" in parsed.warnings[0]
 
 
 def test_several_names_negative_numbers_and_switches():

@@ -277,7 +277,7 @@ def test_a_grammar_that_goes_too_far(tiny: TinyEngine, monkeypatch: pytest.Monke
     collector.add("good", random_prompt(6), grammar=FRANCE, max_tokens=60)
     while not collector.tokens["bad"]:
         collector.step()
-    (request,) = [request for request in core._scheduler.running if request.request_id == "bad"]
+    (request,) = [request for request in core._groups.schedulers[0].running if request.request_id == "bad"]
     assert request.constraint is not None
     request.constraint._matcher.native.consume_token(EOS + 1)  # as a token that the mask forbids
     collector.run()

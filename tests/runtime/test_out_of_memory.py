@@ -33,7 +33,7 @@ def fail_once(monkeypatch, owner, name, when, *, destroy=None):
     original, failed = getattr(owner, name), []
 
     def failing(subject, *rest):
-        batch = subject if name == "forward" else subject.batch
+        batch = subject if name == "forward" else subject.planned
         if not failed and when(batch):
             failed.extend(row.request.request_id for row in batch.rows)
             for array in jax.tree.leaves(destroy() if destroy else ()):

@@ -286,7 +286,7 @@ def test_a_self_check_gives_way_to_requests(tiny: TinyEngine, flags: dict[str, i
 
 
 def cached_pages(core: EngineCore, tokens: list[int]) -> list[int]:
-    return core._scheduler.cache.tree.match(page_keys(tokens, PAGE, 0, len(tokens) // PAGE), None)[1]
+    return core._groups.schedulers[0].cache.tree.match(page_keys(tokens, PAGE, 0, len(tokens) // PAGE), None)[1]
 
 
 def overwrite(core: EngineCore, page: int, values: Any) -> None:

@@ -17,7 +17,7 @@ from palladio.runtime.outputs import FinishReason, TokenLogprob
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.request_trace import RequestTrace
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.sizing import EngineLimits, PlatformDefaults
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
@@ -85,10 +85,8 @@ class TinyEngine:
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
-        scheduler = startup.build_scheduler(
-            config, limits, parts.scheduler.buckets, num_pages, 0, parts.ready.embedding
-        )
-        return EngineCore(config, parts.ready, scheduler, parts.runner, parts.monitor, parts.memory, parts.grammars)
+        groups = startup.build_groups(config, limits, parts.groups.buckets, num_pages, 0, parts.ready.embedding)
+        return EngineCore(config, parts.ready, groups, parts.runner, parts.monitor, parts.memory, parts.grammars)
 
     @property
     def programs(self) -> list[ProgramKey]:
@@ -101,17 +99,17 @@ def random_prompt(length: int, salt: int = 0) -> list[int]:
 
 
 def record_batches(core: EngineCore) -> list[ScheduledBatch]:
-    """A list that every step adds its batch to."""
+    """A list that every step of an engine with one group of devices adds its batch to."""
     batches: list[ScheduledBatch] = []
-    schedule = core._scheduler.schedule
+    schedule = core._groups.schedule
 
-    def recording() -> ScheduledBatch | None:
-        batch = schedule()
-        if batch is not None:
-            batches.append(batch)
-        return batch
+    def recording() -> ScheduledStep | None:
+        step = schedule()
+        if step is not None:
+            batches.extend(batch for _, batch in step.parts)
+        return step
 
-    core._scheduler.schedule = recording  # type: ignore[method-assign]
+    core._groups.schedule = recording  # type: ignore[method-assign]
     return batches
 
 

@@ -1,0 +1,259 @@
+"""--dp-size: groups of devices, each with requests of its own, give the tokens of one device."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.engine_core import EngineCore
+from palladio.runtime.engine_design import EngineDesign
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.grammar_spec import Grammar
+from palladio.runtime.messages import AddRequest
+from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.sampling_params import SamplingParams
+from tests.many_devices import call_with_devices
+from tests.runtime.tiny_engine import FLAGS, Collector, create_core, random_prompt
+
+MESH_FLAGS = {
+    "compile": "lazy",
+    "fail_on_recompile": False,
+    "max_running_requests": 8,
+    "chunked_prefill_size": 64,
+    "skip_tokenizer_init": True,
+    "cache_self_check": 1.0,
+}
+TOKENS = {"max_tokens": 12}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "random": {"temperature": 1.0, "seed": 7, "top_p": 0.9, "top_k": 50},
+    "penalties": {
+        "temperature": 0.8,
+        "seed": 3,
+        "frequency_penalty": 0.5,
+        "repetition_penalty": 1.2,
+        "logit_bias": {17: 2.0},
+        "logprobs": 5,
+    },
+    "another": {"temperature": 0.7, "seed": 3, "presence_penalty": 0.5, "min_tokens": 4, "logprobs": 2},
+    "scored": {"prompt_logprobs": 2, "length": 75},
+    "alone": {"length": 7},
+}
+
+
+def drain(collector: Collector) -> None:
+    while collector.core.has_work:  # lazy programs are compiled on the way, which `run` would not stand
+        collector.step()
+    stats = collector.core.stats(check_integrity=True)
+    assert stats.integrity_error is None
+    assert stats.num_used_tokens == 0
+
+
+def add(collector: Collector, requests: dict[str, dict[str, Any]]) -> None:
+    for number, (name, params) in enumerate(requests.items()):
+        params = {**TOKENS, **params}
+        collector.add(name, random_prompt(params.pop("length", 20), params.pop("salt", number)), **params)
+
+
+def seen(collector: Collector, names: list[str]) -> dict[str, Any]:
+    """Tokens, and numbers that may differ in their last bits."""
+    outcomes = [collector.outcome(name) for name in names]
+    entries = [entry for outcome in outcomes for entry in (*outcome.logprobs, *outcome.prompt_logprobs)]
+    return {
+        "tokens": collector.tokens,
+        "ids": [[entry.token_id, *(top[0] for top in entry.top or ())] for entry in entries],
+        "logprobs": [entry.logprob or 0.0 for entry in entries],
+    }
+
+
+def run_requests(folder: str, tp_size: int, dp_size: int, flags: dict[str, Any]) -> dict[str, Any]:
+    """All requests; then, in other groups than before, the prompts of some again and longer; then one alone."""
+    core = create_core(Path(folder), tp_size=tp_size, dp_size=dp_size, **{**MESH_FLAGS, **flags})
+    collector = Collector(core)
+    add(collector, REQUESTS)
+    drain(collector)
+    for number, name in enumerate(REQUESTS):
+        collector.add(f"{name} again", random_prompt(20, number) + [9] * (3 + number), **TOKENS)
+        collector.step()  # the earlier ones decode beside the later ones' prompts
+        collector.step()
+    drain(collector)
+    collector.add("idle", random_prompt(20, 0), **TOKENS)
+    drain(collector)
+    stats = core.stats()
+    assert stats.cache.num_self_check_failures == 0
+    hits = [name for name, count in collector.cached_tokens.items() if count]
+    assert stats.cache.num_self_checks >= min(1, len(hits))
+    return {**seen(collector, list(REQUESTS)), "hits": hits}
+
+
+def run_on_meshes(folder: str, meshes: list[list[int]], flags: dict[str, Any]) -> list[dict[str, Any]]:
+    return [run_requests(folder, tp_size, dp_size, flags) for dp_size, tp_size in meshes]
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found["tokens"] == expected["tokens"]
+    assert all(expected["tokens"].values())
+    assert found["ids"] == expected["ids"]
+    assert len(expected["logprobs"]) > 60
+    assert found["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-5)
+
+
+def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path, tmp_path: Path) -> None:
+    flags = {"compilation_cache_dir": str(tmp_path), "load_balance_method": "prefix"}
+    one, groups = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [[1, 1], [2, 2]], flags)
+    assert_same(groups, one)
+    assert groups["hits"], "prefixes are found"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"num_continuous_decode_steps": 3},
+        {"deterministic": True},
+        {"enable_mixed_chunk": True, "chunked_prefill_size": 32, "load_balance_method": "shortest_queue"},
+        {"max_total_tokens": 400, "schedule_conservativeness": 0.0},
+    ],
+    ids=lambda flags: next(iter(flags)),
+)
+@pytest.mark.slow
+def test_with_other_steps(tiny_dir: Path, tmp_path: Path, flags: dict[str, Any]) -> None:
+    flags = {"compilation_cache_dir": str(tmp_path), **flags}
+    one, groups = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [[1, 1], [4, 1]], flags)
+    assert_same(groups, one)
+
+
+def closed_set(folder: str, flags: dict[str, Any]) -> dict[str, Any]:
+    """Every program is built ahead; retractions, aborts and an idle group beside a busy one need no other."""
+    core = create_core(
+        Path(folder),
+        dp_size=2,
+        max_running_requests=4,
+        chunked_prefill_size=16,
+        max_total_tokens=160,
+        context_length=64,
+        skip_tokenizer_init=True,
+        schedule_conservativeness=0.0,
+        **flags,
+    )
+    collector = Collector(core)
+    for number in range(4):
+        collector.add(f"r{number}", random_prompt(24, number), max_tokens=30)
+    collector.add("aborted", random_prompt(20, 5), max_tokens=30)
+    for _ in range(6):
+        collector.step()
+    core.abort(["aborted"])
+    (state,) = core.explain(["r1"])
+    collector.run()
+    collector.add("alone", random_prompt(20, 6))
+    collector.run()
+    stats = core.stats()
+    return {
+        "tokens": {name: tokens for name, tokens in collector.tokens.items() if name != "aborted"},
+        "num_retractions": stats.num_retractions,
+        "state": state.status,
+        "num_total_tokens": [stats.num_total_tokens, core.ready.max_total_tokens, core.ready.max_running_requests],
+    }
+
+
+def one_by_one(folder: str, flags: dict[str, Any]) -> dict[str, list[int]]:
+    core = create_core(Path(folder), **{**MESH_FLAGS, **flags})
+    collector = Collector(core)
+    for name, length, salt in [*((f"r{number}", 24, number) for number in range(4)), ("alone", 20, 6)]:
+        collector.add(name, random_prompt(length, salt), max_tokens=16 if name == "alone" else 30)
+        drain(collector)
+    return collector.tokens
+
+
+def test_no_step_compiles_anything_after_the_start(tiny_dir: Path, tmp_path: Path) -> None:
+    flags = {"compilation_cache_dir": str(tmp_path)}
+    found = call_with_devices(2, __name__, "closed_set", str(tiny_dir), flags)
+    assert found["num_retractions"] > 0
+    assert found["state"] in ("running", "waiting")
+    assert found["num_total_tokens"] == [160, 80, 4]
+    assert found["tokens"] == call_with_devices(1, __name__, "one_by_one", str(tiny_dir), flags)
+
+
+def embed(folder: str, dp_size: int, flags: dict[str, Any]) -> list[list[float]]:
+    core = create_core(Path(folder), dp_size=dp_size, is_embedding=True, **{**MESH_FLAGS, **flags})
+    vectors: dict[str, list[float]] = {}
+    for number, length in enumerate((5, 90, 20, 33, 12)):
+        params = SamplingParams(max_tokens=0, temperature=0.0, seed=0)
+        prompt = random_prompt(length, number)
+        core.add(AddRequest(str(number), prompt, params, [], 0.0, RequestOptions()))
+    while core.has_work:
+        for output in core.step():
+            assert output.embedding is not None
+            vectors[output.request_id] = memoryview(output.embedding).cast("f").tolist()
+    return [vectors[str(number)] for number in range(5)]
+
+
+def embed_on(folder: str, flags: dict[str, Any]) -> list[list[list[float]]]:
+    return [embed(folder, dp_size, flags) for dp_size in (1, 2)]
+
+
+def test_embeddings_are_those_of_one_device(tiny_dir: Path, tmp_path: Path) -> None:
+    flags = {"compilation_cache_dir": str(tmp_path), "cache_self_check": 0.0}
+    one, two = call_with_devices(2, __name__, "embed_on", str(tiny_dir), flags)
+    for vector, expected in zip(two, one, strict=True):
+        assert vector == pytest.approx(expected, abs=1e-5)
+
+
+def constrain(folder: str, dp_size: int, flags: dict[str, Any]) -> dict[str, list[int]]:
+    core = create_core(Path(folder), dp_size=dp_size, **{**MESH_FLAGS, "skip_tokenizer_init": False, **flags})
+    collector = Collector(core)
+    for number in range(3):
+        grammar = None if number == 1 else Grammar("regex", f"[ab]{{{4 + number}}}c")
+        collector.add(str(number), random_prompt(10, number), grammar=grammar, max_tokens=10)
+    drain(collector)
+    return collector.tokens
+
+
+def constrain_on(folder: str, flags: dict[str, Any]) -> list[dict[str, list[int]]]:
+    return [constrain(folder, dp_size, flags) for dp_size in (1, 2)]
+
+
+def test_a_grammar_in_one_group_beside_free_text_in_another(tiny_dir: Path, tmp_path: Path) -> None:
+    one, two = call_with_devices(2, __name__, "constrain_on", str(tiny_dir), {"compilation_cache_dir": str(tmp_path)})
+    assert two == one
+    assert one["0"] != one["1"]
+
+
+def collectives(folder: str) -> dict[str, list[str]]:
+    """Of one program of each kind: the devices between which its collectives run."""
+    flags = {**FLAGS, **MESH_FLAGS, "compilation_cache_dir": ""}
+    config = EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": 2, "dp_size": 2})
+    design = EngineDesign.of(config)
+    found: dict[str, list[str]] = {}
+    for key in design.programs.built.declared:
+        kind = " ".join(word for word in (key.name, key.tier, "prefill" if key.num_tokens else None) if word)
+        if kind in found:
+            continue
+        jitted, args = design.programs.built.declaration(key)
+        text = jitted.lower(*args).compile().as_text()
+        opcodes = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
+        lines = re.findall(rf" (?:{opcodes})(?:-start)?\(.*", text)
+        found[kind] = [match[1] if (match := re.search(r"replica_groups=(\S+),", line)) else line for line in lines]
+    return found
+
+
+def test_nothing_crosses_the_border_between_groups(tiny_dir: Path) -> None:
+    programs = call_with_devices(4, __name__, "collectives", str(tiny_dir))
+    assert len(programs["forward"]) == len(programs["forward prefill"]) == 5, "those of two devices"
+    for kind, groups in programs.items():
+        assert set(groups) <= {"[2,2]<=[4]", "{{0,1},{2,3}}"}, kind
+    for kind in ("reset", "tables"):
+        assert programs[kind] == [], kind
+
+
+def more_devices_than_there_are(folder: str) -> str:
+    flags = {"model_path": folder, "tp_size": 2, "dp_size": 4}
+    with pytest.raises(ConfigError) as caught:
+        EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
+    return str(caught.value)
+
+
+def test_more_devices_than_there_are(tiny_dir: Path) -> None:
+    message = call_with_devices(6, __name__, "more_devices_than_there_are", str(tiny_dir))
+    assert message == "--dp-size 4 × --tp-size 2 needs 8 devices, and jax finds 6 (cpu); use --dp-size 3 or less"
