@@ -37,7 +37,7 @@ class TwoHosts:
     def __init__(self, checkpoint: Path, folder: Path, flags: str, other_flags: str | None = None) -> None:
         with socket.create_server(("127.0.0.1", 0)) as found:
             port = found.getsockname()[1]
-        common = f"{LIMITS} --compile background --tp-size 8 --nnodes 2 --dist-init-addr 127.0.0.1:{port}"
+        common = f"{LIMITS} --compile background --nnodes 2 --dist-init-addr 127.0.0.1:{port}"
         self.other_log = folder / "host1"
         other = f"{launch_command(checkpoint, common)} {flags if other_flags is None else other_flags} --node-rank 1"
         with self.other_log.open("w") as file:
@@ -69,9 +69,10 @@ def run(server: Server) -> dict[str, Any]:
     return answers
 
 
-def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint, four_devices, tmp_path):
+@pytest.mark.parametrize("mesh", ["--tp-size 8", pytest.param("--tp-size 4 --dp-size 2", marks=pytest.mark.slow)])
+def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint, four_devices, tmp_path, mesh):
     expected = run(server)
-    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL}")
+    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} {mesh}")
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(hosts.stop)
         one = hosts.start()
@@ -96,7 +97,7 @@ def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint,
 
 
 def test_the_other_host_ends_with_the_server(checkpoint, four_devices, tmp_path):
-    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL}")
+    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} --tp-size 8")
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(hosts.stop)
         one = hosts.start()
@@ -111,7 +112,7 @@ def test_the_other_host_ends_with_the_server(checkpoint, four_devices, tmp_path)
 def test_hosts_that_were_started_differently_are_named(checkpoint, four_devices, tmp_path, what):
     other = build_checkpoint(tmp_path / "other", hidden_size=96) if what == "model" else checkpoint
     other_flags = "--page-size 16" if what == "flags" else f"--model-path {other}"
-    hosts = TwoHosts(checkpoint, tmp_path, "", other_flags)
+    hosts = TwoHosts(checkpoint, tmp_path, "--tp-size 8", f"--tp-size 8 {other_flags}")
     try:
         done = subprocess.run(
             [sys.executable, *shlex.split(hosts.command)[1:], "--port", "0"],
