@@ -105,15 +105,15 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     sizes_of = tpu_config.decode_blocks if kind == "decode" else tpu_config.chunk_blocks
     blocks = sizes_of(shape, target, changes)
     queries = blocks.queries
-    NB = B if kind == "decode" else 16
+    NB, attend = (B, tpu.attend_tokens) if kind == "decode" else (16, tpu.attend_chunks)
     metadata = AttentionMetadata(array(B + 1), array(B), array(B, 128), array(), array(), "decode")
-    plan = BlockPlan(*(array(NB) for _ in range(4)), array(1), array(NB * queries), queries)
+    plan = BlockPlan(*(array(NB) for _ in range(4)), array(1), queries)
 
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any) -> Any:
-        return tpu._attend(q, kv_pages, metadata, AttentionOptions(H**-0.5, target=target), plan, blocks)
+        return attend(q, kv_pages, metadata, AttentionOptions(H**-0.5, target=target), plan, blocks)
 
     args = (
-        array(NB, queries, N, H, dtype=jnp.bfloat16),
+        array(NB * queries, N, H, dtype=jnp.bfloat16),
         array(*kv_page_shape(2048, K, S, H), dtype=jnp.dtype(kv_dtype)),
         metadata,
         plan,
