@@ -198,5 +198,6 @@ def _call(
         interpret=interpret_mode(options.target),
         name=f"paged_attention_{'decode' if single else 'chunk'}_{R}x{sizes.keys}",
     )
+    table = hbm(table, options.target)
     out: jax.Array = call(*scalars, table, table, q, sinks, hbm(kv_pages, options.target))
     return out

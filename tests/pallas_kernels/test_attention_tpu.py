@@ -120,7 +120,9 @@ def test_block_sizes_suit_the_kernel(kind, heads, page_size):
         assert blocks.keys % page_size == 0
         assert blocks.keys % 128 == 0  # rows of lanes
         assert blocks.queries & (blocks.queries - 1) == 0  # the kernel takes remainders by masks
-        assert blocks.vmem < tpu_config.VMEM[kind]
+        needed = tpu_config._bytes(shape, blocks.queries, blocks.keys)
+        assert needed <= blocks.vmem < tpu_config.VMEM[kind]
+        assert blocks.vmem <= 1.25 * needed + tpu_config.SPILLS  # the rest is XLA's
     assert blocks.queries >= 16
 
 
