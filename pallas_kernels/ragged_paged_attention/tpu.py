@@ -80,7 +80,8 @@ def attend_chunks(
     T, N, H = q.shape
     K = kv_pages.shape[1]
     Hp = padded_head_size(H)
-    padding = ((0, 0), (0, 0), (0, -T % ALIGNMENT), (0, max(Hp, LANES) - H))
+    spare = max(-T % ALIGNMENT, blocks.queries - T)  # whole tiles, and at least a block
+    padding = ((0, 0), (0, 0), (0, spare), (0, max(Hp, LANES) - H))
     packed = jnp.pad(q.reshape(T, K, N // K, H).transpose(1, 2, 0, 3), padding)
     out = _call(packed, kv_pages, metadata, options, plan, blocks)
     first = 0 if Hp >= LANES else Hp

@@ -41,7 +41,7 @@ class ChunkRows:
 
     Attributes:
         first_token, count: see BlockPlan, in scalar memory.
-        source, target: [K, G, T', Hp], T' whole tiles.
+        source, target: [K, G, T', Hp], T' whole tiles, and at least a block.
         scratch: see row_scratch: two buffers of queries [2, K, R, Hp] that take turns, whether they arrived, the
             attended rows [1, K, R, Hp], whether they have left, and of each query head the last tile of those.
     """
