@@ -114,7 +114,7 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
         scales = {"k_scale": 0.5, "v_scale": 2.0}
         kv_pages = kv_cache_update(kv_pages, k, v, writes, backend="tpu", target=target, **scales)
         out = ragged_paged_attention(
-            q,
+            q.reshape(T, N, H),
             kv_pages,
             metadata,
             scale=H**-0.5,
@@ -125,10 +125,10 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
             target=target,
             **scales,
         )
-        return kv_pages, out
+        return kv_pages, out.reshape(T, N * H)  # rows as the products around attention give and take them
 
     row: dict[str, Any] = {"chip": chip, "layer": str(layer)}
-    args = (array(*shape, dtype=layer.kv_dtype), array(T, N, H, dtype=layer.dtype), new, new, metadata, writes, sinks)
+    args = (array(*shape, dtype=layer.kv_dtype), array(T, N * H, dtype=layer.dtype), new, new, metadata, writes, sinks)
     try:
         program = aot_targets.compile_for(mesh, jax.jit(step, donate_argnums=0), args)
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:

@@ -110,7 +110,9 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     plan = BlockPlan(*(array(NB) for _ in range(4)), array(1), queries)
 
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any) -> Any:
-        return attend(q, kv_pages, metadata, AttentionOptions(H**-0.5, target=target), plan, blocks)
+        others = () if kind == "decode" else (jnp.zeros_like(q),)
+        options = AttentionOptions(H**-0.5, target=target)
+        return attend(q, *others, kv_pages, metadata, options, plan, blocks)
 
     args = (
         array(NB * queries, N, H, dtype=jnp.bfloat16),

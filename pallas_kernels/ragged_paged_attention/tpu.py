@@ -14,7 +14,7 @@ from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMet
 from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
-from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, attention_kernel
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
@@ -33,20 +33,17 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     shape = AttentionShape(N, K, H, S, width, B, q.dtype, kv_pages.dtype)
     check(shape)
     sizes = decode_blocks(shape, options.target)
-    token = jnp.arange(T)[:, None, None]
     if metadata.kind == "decode":
         plan = BlockPlan.of_rows(metadata.kv_len, metadata.num_requests)
         out = attend_tokens(q, kv_pages, metadata, options, plan, sizes)
-        return jnp.where(token < metadata.num_requests, out, 0)
+        return jnp.where(jnp.arange(T)[:, None, None] < metadata.num_requests, out, 0)
     plan = BlockPlan.of_rows(metadata.kv_len, metadata.num_decodes)
     first = jnp.pad(q[:B], ((0, max(0, B - T)), (0, 0), (0, 0)))
     decoded = attend_tokens(first, kv_pages, metadata, options, plan, sizes)
     sizes = chunk_blocks(shape, options.target)
     plan = metadata.chunks_of(T, sizes.queries, ALIGNMENT)
-    chunks = attend_chunks(q, kv_pages, metadata, options, plan, sizes)
-    decoded = jnp.pad(decoded[:T], ((0, max(0, T - B)), (0, 0), (0, 0)))
-    out = jnp.where(token < metadata.num_decodes, decoded, chunks)
-    return jnp.where(token < metadata.query_start[-1], out, 0)
+    decoded = jnp.where(jnp.arange(B)[:, None, None] < metadata.num_decodes, decoded, 0)[:T]
+    return attend_chunks(q, decoded, kv_pages, metadata, options, plan, sizes)
 
 
 def attend_tokens(
@@ -70,21 +67,30 @@ def attend_tokens(
 
 def attend_chunks(
     q: jax.Array,
+    others: jax.Array,
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
     plan: BlockPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
-    """Chunks of prompts. q [T, N, H] → the same, attended; rows of tokens in no block may be anything."""
+    """Chunks of prompts. q [T, N, H] → the same, attended.
+
+    Args:
+        others: [up to T, N, H], what rows of tokens in no block become, beside 0 and rows of the last block's tile. Not
+            selected afterwards: XLA makes one loop of that and of the transposition, and takes a minute to compile it.
+    """
     T, N, H = q.shape
     K = kv_pages.shape[1]
     Hp = padded_head_size(H)
-    spare = max(-T % ALIGNMENT, blocks.queries - T)  # whole tiles, and at least a block
-    padding = ((0, 0), (0, 0), (0, spare), (0, max(Hp, LANES) - H))
-    packed = jnp.pad(q.reshape(T, K, N // K, H).transpose(1, 2, 0, 3), padding)
-    out = _call(packed, kv_pages, metadata, options, plan, blocks)
-    first = 0 if Hp >= LANES else Hp
+    first, lanes = 0 if Hp >= LANES else Hp, max(Hp, LANES)
+    rows = max(T + -T % ALIGNMENT, blocks.queries)
+
+    def packed(x: jax.Array, lane: int) -> jax.Array:
+        padding = ((0, 0), (0, 0), (0, rows - x.shape[0]), (lane, lanes - H - lane))
+        return jnp.pad(x.reshape(-1, K, N // K, H).transpose(1, 2, 0, 3), padding)
+
+    out = _call(packed(q, 0), kv_pages, metadata, options, plan, blocks, packed(others, first))
     return out[:, :, :T, first : first + H].transpose(2, 0, 1, 3).reshape(T, N, H)
 
 
@@ -149,13 +155,19 @@ def _call(
     options: AttentionOptions,
     plan: BlockPlan,
     blocks: TpuBlocks,
+    others: jax.Array | None = None,
 ) -> jax.Array:
-    """q [B, K, R, Hp] of requests of one token each, or [K, G, T', Hp] of chunks → q's shape, attended."""
+    """q [B, K, R, Hp] of requests of one token each, or [K, G, T', Hp] of chunks → q's shape, attended.
+
+    Args:
+        others: of chunks: what is returned for rows of no block, in its memory.
+    """
     _, K, S, W = kv_pages.shape
     single, lanes = blocks.queries == 1, q.shape[3]
     R = q.shape[2] if single else q.shape[1] * blocks.queries
     sizes = _kernel_sizes(kv_pages, R, options, blocks)
-    table = jnp.pad(metadata.block_table, ((0, 0), (0, -metadata.block_table.shape[1] % sizes.pages)))[:, None]
+    table = jnp.pad(metadata.block_table, ((0, 0), (0, -metadata.block_table.shape[1] % sizes.pages)))
+    table = hbm(table[:, None], options.target)
     sinks = _sinks(options, K)
     of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
     scalars = (*of_blocks, metadata.kv_len, _factors(options))
@@ -168,8 +180,9 @@ def _call(
     def next_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
         return request[jnp.minimum(i + 1, request.shape[0] - 1)], 0, 0
 
+    operands = [table, table, q, sinks, hbm(kv_pages, options.target), *(() if others is None else (others,))]
     call = pl.pallas_call(
-        functools.partial(attention_kernel, sizes=sizes),
+        functools.partial(attention_kernel if others is None else _chunk_kernel, sizes=sizes),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(plan.num_blocks[0],),
@@ -179,6 +192,7 @@ def _call(
                 block,
                 pl.BlockSpec(sinks.shape, lambda i, *_: (0, 0, 0)),
                 pl.BlockSpec(memory_space=pltpu.HBM),
+                *(() if others is None else (block,)),
             ],
             out_specs=block,
             scratch_shapes=[
@@ -192,6 +206,7 @@ def _call(
             ],
         ),
         out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        input_output_aliases={} if others is None else {len(scalars) + len(operands) - 1: 0},
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=blocks.vmem, disable_bounds_checks=True
         ),
@@ -199,6 +214,10 @@ def _call(
         interpret=interpret_mode(options.target),
         name=f"paged_attention_{'decode' if single else 'chunk'}_{R}x{sizes.keys}",
     )
-    table = hbm(table, options.target)
-    out: jax.Array = call(*scalars, table, table, q, sinks, hbm(kv_pages, options.target))
+    out: jax.Array = call(*scalars, *operands)
     return out
+
+
+def _chunk_kernel(*refs: Any, sizes: KernelSizes) -> None:
+    """Without the reference of `others`, whose memory is the output's."""
+    attention_kernel(*refs[:NUM_INPUTS], *refs[NUM_INPUTS + 1 :], sizes=sizes)

@@ -28,6 +28,7 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import NUM_ROW_SCRA
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
 
 Ref = Any
+NUM_INPUTS = 12  # of attention_kernel
 SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
 
 
@@ -168,6 +169,7 @@ def attention_kernel(
         slot_of[0] = 0
         if moved is not None:
             moved.start(i)
+            moved.keep_first_tile(i)
         buffers.start(i, blocks.bounds(i)[0], jnp.int32(0), ahead=0)
 
     pl.when((i == 0) & (num > 0))(_first)

@@ -2,7 +2,8 @@
 
 A copy moves whole tiles of 16 rows, and requests begin anywhere. So a block's window begins at a tile, and its first
 rows may be those of requests before: they are computed like the others, and replaced by what the block before left of
-that tile. Only tiles with rows of the block are copied, so that a short request does not cost a block's bytes.
+that tile, or for the first block by what lay there. Only tiles with rows of the block are copied, so that a short
+request does not cost a block's bytes.
 """
 
 import dataclasses
@@ -41,7 +42,8 @@ class ChunkRows:
 
     Attributes:
         first_token, count: see BlockPlan, in scalar memory.
-        source, target: [K, G, T', Hp], T' whole tiles, and at least a block.
+        source, target: [K, G, T', Hp], T' whole tiles, and at least a block. The target holds already what its rows of
+            no block are to be.
         scratch: see row_scratch: two buffers of queries [2, K, R, Hp] that take turns, whether they arrived, the
             attended rows [1, K, R, Hp], whether they have left, and of each query head the last tile of those.
     """
@@ -82,6 +84,22 @@ class ChunkRows:
 
     def wait_leaving(self, i: jax.Array) -> None:
         self._each(i, self._outgoing, lambda copy: copy.wait())
+
+    def keep_first_tile(self, i: jax.Array) -> None:
+        """Of block i, the first: what lies there now, for `join`."""
+        edge = self.scratch[4]
+        copies = [
+            pltpu.make_async_copy(
+                self.target.at[:, group, self._along(i, 0, ALIGNMENT), :],
+                edge.at[:, pl.ds(group * ALIGNMENT, ALIGNMENT), :],
+                self.scratch[3].at[0],
+            )
+            for group in range(self.target.shape[1])
+        ]
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.wait()
 
     def join(self, i: jax.Array) -> None:
         """Takes over, in the first tile of attended rows, those of blocks before; keeps the last tile for the next."""
