@@ -31,7 +31,7 @@ def test_every_token_is_in_one_block(lengths, num_decodes, padding, align):
     end_before = 0
     for i in range(num_blocks):
         first, count, request = (int(x[i]) for x in (plan.first_token, plan.count, plan.request))
-        assert 0 < count
+        assert count > 0
         assert first % align + count <= block  # within the window
         assert first >= end_before  # in the order of their tokens
         assert (owner[first : first + count] == -1).all()
