@@ -110,12 +110,13 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     plan = BlockPlan(*(array(NB) for _ in range(4)), array(1), queries)
 
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any) -> Any:
+        q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them
         others = () if kind == "decode" else (jnp.zeros_like(q),)
         options = AttentionOptions(H**-0.5, target=target)
-        return attend(q, *others, kv_pages, metadata, options, plan, blocks)
+        return attend(q, *others, kv_pages, metadata, options, plan, blocks).reshape(NB * queries, N * H)
 
     args = (
-        array(NB * queries, N, H, dtype=jnp.bfloat16),
+        array(NB * queries, N * H, dtype=jnp.bfloat16),
         array(*kv_page_shape(2048, K, S, H), dtype=jnp.dtype(kv_dtype)),
         metadata,
         plan,
