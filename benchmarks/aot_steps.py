@@ -283,7 +283,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "programs": rows,
         }
         args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return 1 if any(row["wrong"] for row in rows) else 0
+    if not rows:
+        print("no program was compiled", file=sys.stderr)
+    return 1 if not rows or any(row["wrong"] for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@
     python benchmarks/kernel_matrix.py                     # all
     python benchmarks/kernel_matrix.py --smoke             # one of each kernel, for two generations
     python benchmarks/kernel_matrix.py --chips v6e 7x --json out.json
+    python benchmarks/kernel_matrix.py --chips v6e 7x --json out.json --keep    # what an interrupted run left out
 
 Each row is one layer's cache write and attention in one program, which must compile (so vector, scalar and device
-memory suffice, else the compiler refuses), update the whole cache in place, and copy nothing of its shape.
+memory suffice, else the compiler refuses), update the whole cache in place, and copy nothing of its shape. Spill slots
+of its kernels are counted in the compiler's final schedule.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import dataclasses
 import json
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +27,7 @@ import jax
 import jax.numpy as jnp
 from aot_steps import Facts
 from jax.sharding import NamedSharding, PartitionSpec
+from tpu_dump import dump_to, spill_slots
 
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -36,6 +40,7 @@ from palladio.pallas_kernels.target import Target
 CHIPS = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
 SMOKE_CHIPS = ("v5e", "7x")
 NUM_PAGES, TABLE_WIDTH = 2048, 128
+KERNELS = ("paged_attention", "kv_cache_update")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,8 +88,12 @@ LAYERS = tuple(
 )
 
 
-def compile_layer(layer: Layer, chip: str) -> dict[str, Any]:
-    """One row: its figures, and in "wrong" what is wrong."""
+def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
+    """One row: its figures, and in "wrong" what is wrong.
+
+    Args:
+        schedules: where libtpu writes them; emptied afterwards.
+    """
     mesh = aot_targets.Target("tpu", CHIPS[chip], 0).mesh()
     target = Target.of(mesh.devices.flat[0])
     whole = NamedSharding(mesh, PartitionSpec())
@@ -105,7 +114,7 @@ def compile_layer(layer: Layer, chip: str) -> dict[str, Any]:
         scales = {"k_scale": 0.5, "v_scale": 2.0}
         kv_pages = kv_cache_update(kv_pages, k, v, writes, backend="tpu", target=target, **scales)
         out = ragged_paged_attention(
-            q,
+            q.reshape(T, N, H),
             kv_pages,
             metadata,
             scale=H**-0.5,
@@ -116,10 +125,10 @@ def compile_layer(layer: Layer, chip: str) -> dict[str, Any]:
             target=target,
             **scales,
         )
-        return kv_pages, out
+        return kv_pages, out.reshape(T, N * H)  # rows as the products around attention give and take them
 
     row: dict[str, Any] = {"chip": chip, "layer": str(layer)}
-    args = (array(*shape, dtype=layer.kv_dtype), array(T, N, H, dtype=layer.dtype), new, new, metadata, writes, sinks)
+    args = (array(*shape, dtype=layer.kv_dtype), array(T, N * H, dtype=layer.dtype), new, new, metadata, writes, sinks)
     try:
         program = aot_targets.compile_for(mesh, jax.jit(step, donate_argnums=0), args)
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:
@@ -129,19 +138,40 @@ def compile_layer(layer: Layer, chip: str) -> dict[str, Any]:
     wrong = [f"copies the cache {copies} times"] if copies else []
     if program.alias_bytes != cache_bytes:
         wrong.append(f"updates {program.alias_bytes:,} bytes in place, the cache has {cache_bytes:,}")
+    spills = spill_slots(schedules, *KERNELS)
+    for file in schedules.iterdir():
+        file.unlink()
+    if not spills:
+        wrong.append("the compiler wrote no schedule of a kernel")
     return row | {
         "compile_seconds": program.compile_seconds,
         "compile_cpu_seconds": program.compile_cpu_seconds,
         "temp_bytes": program.temp_bytes,
+        "spills": spills,
         "wrong": wrong,
     }
 
 
-def compile_matrix(chips: Sequence[str], layers: Sequence[Layer]) -> Iterator[dict[str, Any]]:
-    """A row for each."""
-    for chip in chips:
-        for layer in layers:
-            yield compile_layer(layer, chip)
+def compile_matrix(
+    chips: Sequence[str], layers: Sequence[Layer], kept: Sequence[dict[str, Any]] = ()
+) -> Iterator[dict[str, Any]]:
+    """A row for each, and none compiled that is in `kept`."""
+    known = {(row["chip"], row["layer"]): row for row in kept}
+    with tempfile.TemporaryDirectory() as folder:
+        dump_to(Path(folder))
+        for chip in chips:
+            for layer in layers:
+                yield known.get((chip, str(layer))) or compile_layer(layer, chip, Path(folder))
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """Of the printed table."""
+    if row["wrong"]:
+        return f"{row['chip']:<4} {row['layer']:<72} {'; '.join(row['wrong'])}"
+    figures = (
+        f"{row['compile_seconds']:6.1f} s {row['temp_bytes'] / 2**20:6.1f} MiB {sum(row['spills'].values()):6} spills"
+    )
+    return f"{row['chip']:<4} {row['layer']:<72} {figures} ok"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -150,14 +180,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="two layers, two generations")
     parser.add_argument("--only", default="", help="layers whose description holds this text")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", action="store_true", help="add to the --json file; what it has is not compiled again")
     args = parser.parse_args(argv)
     chips = args.chips or (SMOKE_CHIPS if args.smoke else tuple(CHIPS))
     layers = [layer for layer in (SMOKE if args.smoke else LAYERS) if args.only in str(layer)]
-    rows = []
+    kept = json.loads(args.json.read_text(encoding="utf-8"))["rows"] if args.keep and args.json.exists() else []
+    kept = [row for row in kept if not row["wrong"]]
+    rows = [row for row in kept if row["chip"] not in chips or row["layer"] not in map(str, layers)]
+    num_others = len(rows)
     print(f"jax {jax.__version__}")
-    for row in compile_matrix(chips, layers):
-        seconds = f"{row['compile_seconds']:6.1f} s {row['temp_bytes'] / 2**20:6.1f} MiB" if not row["wrong"] else ""
-        print(f"{row['chip']:<4} {row['layer']:<72} {seconds} {'; '.join(row['wrong']) or 'ok'}", flush=True)
+    for row in compile_matrix(chips, layers, kept):
+        print(line_of(row), flush=True)
         rows.append(row)
         report = {
             "command": " ".join(["python benchmarks/kernel_matrix.py", *(argv or sys.argv[1:])]),
@@ -167,7 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         if args.json:  # after each row: what was compiled is kept if the rest is not
             args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return 1 if any(row["wrong"] for row in rows) else 0
+    if len(rows) == num_others:
+        print(f"no layer's description holds {args.only!r}: nothing was compiled", file=sys.stderr)
+    return 1 if len(rows) == num_others or any(row["wrong"] for row in rows) else 0
 
 
 if __name__ == "__main__":

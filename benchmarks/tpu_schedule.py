@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-UNITS = ("MXU", "XLU", "VALU", "VPOP", "EUP", "VLOAD", "FILL", "VSTORE", "SPILL", "SALU")
+from tpu_dump import UNITS, Segment, dump_flags, read_schedule
+
 CLOCK_GHZ = {"v4": 1.05, "v5e": 1.5, "v5p": 1.75, "v6e": 1.75, "7x": 2.1}
 BANDWIDTH_GBS = {"v4": 1228, "v5e": 819, "v5p": 2765, "v6e": 1640, "7x": 3690}
 # Bundles of tpu-inference's RPA v3 for the same work: 32 query heads, 8 kv heads of 128, bfloat16, 512 keys; decode,
@@ -42,37 +42,6 @@ SWEEP: dict[str, list[dict[str, int]]] = {
     "prefill": [{"heads": 4}, {"rows": 256}, {"keys": 256}],
 }
 NUM_HEADS, NUM_KV_HEADS, PAGE = 32, 8, 64
-_BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?:(LH|LB|LE|PB|PF|CT)\s*)?:\s*((?:>\s*)*)\{")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Segment:
-    """Bundles in a row without a label between them, so run one after the other.
-
-    Attributes: depth: loops around it. bundles: how many. units: slots used, by unit.
-    """
-
-    depth: int
-    bundles: int
-    units: dict[str, int]
-
-
-def read_schedule(folder: Path, kernel: str) -> list[Segment]:
-    """Of the last compiled kernel whose name holds `kernel`."""
-    file = max(f for f in folder.glob(f"*{kernel}*final_bundles.txt") if "schedule-analysis" not in f.name)
-    usage = max(folder.glob(f"*{kernel}*final_hlo-static-per-bundle-utilization.txt"))
-    rows = [list(map(int, parts)) for line in usage.open() if (parts := line.split()) and all(map(str.isdigit, parts))]
-    rows = rows[1:]  # the first line holds the capacities
-    segments: list[Segment] = []
-    labels = [match.groups() for line in file.open() if (match := _BUNDLE.match(line))]
-    start = 0
-    for i, (label, _) in enumerate([*labels[1:], ("end", "")], start=1):
-        if label is not None or (i < len(labels) and labels[i][1].count(">") != labels[i - 1][1].count(">")):
-            used = [sum(column) for column in zip(*rows[start:i], strict=True)] or [0] * len(UNITS)
-            units = dict(zip(UNITS, used, strict=True))
-            segments.append(Segment(labels[start][1].count(">"), i - start, units))
-            start = i
-    return segments
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,15 +105,18 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     sizes_of = tpu_config.decode_blocks if kind == "decode" else tpu_config.chunk_blocks
     blocks = sizes_of(shape, target, changes)
     queries = blocks.queries
-    NB = B if kind == "decode" else 16
+    NB, attend = (B, tpu.attend_tokens) if kind == "decode" else (16, tpu.attend_chunks)
     metadata = AttentionMetadata(array(B + 1), array(B), array(B, 128), array(), array(), "decode")
-    plan = BlockPlan(*(array(NB) for _ in range(4)), array(1), array(NB * queries), queries)
+    plan = BlockPlan(*(array(NB) for _ in range(4)), array(1), queries)
 
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any) -> Any:
-        return tpu._attend(q, kv_pages, metadata, AttentionOptions(H**-0.5, target=target), plan, blocks)
+        q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them
+        others = () if kind == "decode" else (jnp.zeros_like(q),)
+        options = AttentionOptions(H**-0.5, target=target)
+        return attend(q, *others, kv_pages, metadata, options, plan, blocks).reshape(NB * queries, N * H)
 
     args = (
-        array(NB, queries, N, H, dtype=jnp.bfloat16),
+        array(NB * queries, N * H, dtype=jnp.bfloat16),
         array(*kv_page_shape(2048, K, S, H), dtype=jnp.dtype(kv_dtype)),
         metadata,
         plan,
@@ -160,9 +132,8 @@ def measure(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[s
     row: dict[str, Any] = {"chip": chip, "kind": kind, "head_size": head_size, "kv_dtype": kv_dtype, "changes": changes}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        flags = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
         given = [chip, kind, str(head_size), kv_dtype, json.dumps(changes), str(report)]
-        environment = os.environ | {"LIBTPU_INIT_ARGS": flags}
+        environment = os.environ | {"LIBTPU_INIT_ARGS": dump_flags(Path(folder))}
         command = [sys.executable, __file__, "child", *given]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import textwrap
 import tomllib
 from pathlib import Path
@@ -94,6 +95,13 @@ def test_compilers_of_accelerators_are_fetched_once_for_a_version(tmp_path):
     calls = log.read_text().splitlines()
     assert [call.split()[-1] for call in calls] == ["libtpu==1", "libtpu==2"]
     assert all(f"--target {folder}" in call for call in calls)
+
+
+def test_without_compilers_the_smoke_test_fails(tmp_path):
+    command = [ROOT / "scripts" / "aot-smoke", sys.executable, tmp_path / "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "nothing was compiled" in done.stderr
 
 
 def test_ci_compiles_for_accelerators():

@@ -12,6 +12,7 @@ from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import chunk_block
+from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT
 from palladio.pallas_kernels.target import Target
 
 BACKENDS = {
@@ -33,6 +34,7 @@ CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {
     "gpu_mosaic": gpu_mosaic.chunk_tokens,
     "gpu_triton": gpu_triton.chunk_tokens,
 }
+CHUNK_ALIGNMENT = {"tpu": ALIGNMENT}  # and at which tokens they begin, if not at any
 
 
 def auto_order(target: Target) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ def plan_attention(
         block = CHUNK_BLOCKS[chosen](shape, target) if chosen in CHUNK_BLOCKS else None
     except NotImplementedError:  # the backend will say so itself, and another may be tried
         return metadata
-    return metadata.planned(num_tokens, block)
+    return metadata.planned(num_tokens, block, CHUNK_ALIGNMENT.get(chosen, 1))
 
 
 def ragged_paged_attention(

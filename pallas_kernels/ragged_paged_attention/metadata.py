@@ -36,21 +36,22 @@ class AttentionMetadata:
     kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})
     chunks: BlockPlan | None = None
 
-    def chunks_of(self, num_tokens: int, block: int) -> BlockPlan:
+    def chunks_of(self, num_tokens: int, block: int, align: int = 1) -> BlockPlan:
         """The blocks of up to `block` tokens: as planned, or planned now if that was for another size.
 
         Args:
             num_tokens: T.
+            align: see BlockPlan.
         """
-        if self.chunks is not None and self.chunks.block == block:
+        if self.chunks is not None and (self.chunks.block, self.chunks.align) == (block, align):
             return self.chunks
-        return plan_blocks(self.query_start, self.kv_len, self.num_decodes, num_tokens, block)
+        return plan_blocks(self.query_start, self.kv_len, self.num_decodes, num_tokens, block, align)
 
-    def planned(self, num_tokens: int, block: int | None) -> "AttentionMetadata":
+    def planned(self, num_tokens: int, block: int | None, align: int = 1) -> "AttentionMetadata":
         """With the plan for blocks of that size; without one if it is None or the step only decodes."""
         if block is None or self.kind == "decode":
             return self
-        return dataclasses.replace(self, chunks=self.chunks_of(num_tokens, block))
+        return dataclasses.replace(self, chunks=self.chunks_of(num_tokens, block, align))
 
 
 @jax.tree_util.register_dataclass

@@ -14,11 +14,10 @@ from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMet
 from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
-from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
-
-ROWS = 16  # of a native tile of 16 bits
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
@@ -34,28 +33,20 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     shape = AttentionShape(N, K, H, S, width, B, q.dtype, kv_pages.dtype)
     check(shape)
     sizes = decode_blocks(shape, options.target)
-    token = jnp.arange(T)[:, None, None]
     if metadata.kind == "decode":
         plan = BlockPlan.of_rows(metadata.kv_len, metadata.num_requests)
-        out = _attend(q[:, None], kv_pages, metadata, options, plan, sizes)[:, 0]
-        return jnp.where(token < metadata.num_requests, out, 0)
+        out = attend_tokens(q, kv_pages, metadata, options, plan, sizes)
+        return jnp.where(jnp.arange(T)[:, None, None] < metadata.num_requests, out, 0)
     plan = BlockPlan.of_rows(metadata.kv_len, metadata.num_decodes)
     first = jnp.pad(q[:B], ((0, max(0, B - T)), (0, 0), (0, 0)))
-    decoded = _attend(first[:, None], kv_pages, metadata, options, plan, sizes)[:, 0]
+    decoded = attend_tokens(first, kv_pages, metadata, options, plan, sizes)
     sizes = chunk_blocks(shape, options.target)
-    plan = metadata.chunks_of(T, sizes.queries)
-    chunks = plan.scatter(_attend(plan.gather(q), kv_pages, metadata, options, plan, sizes))
-    decoded = jnp.pad(decoded[:T], ((0, max(0, T - B)), (0, 0), (0, 0)))
-    out = jnp.where(token < metadata.num_decodes, decoded, chunks)
-    return jnp.where(token < metadata.query_start[-1], out, 0)
+    plan = metadata.chunks_of(T, sizes.queries, ALIGNMENT)
+    decoded = jnp.where(jnp.arange(B)[:, None, None] < metadata.num_decodes, decoded, 0)[:T]
+    return attend_chunks(q, decoded, kv_pages, metadata, options, plan, sizes)
 
 
-def _part(size: int, wanted: int, unit: int) -> int:
-    """The largest part of `size` up to `wanted` that divides it and is a multiple of the unit, or all of it."""
-    return next((part for part in range(min(wanted, size) // unit * unit, 0, -unit) if size % part == 0), size)
-
-
-def _attend(
+def attend_tokens(
     q: jax.Array,
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
@@ -63,73 +54,124 @@ def _attend(
     plan: BlockPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
-    """q [NB, queries, N, H] → the same, attended; blocks beyond the plan's are not written."""
-    NB, queries, N, H = q.shape
-    _, K, S, _ = kv_pages.shape
-    G = N // K
+    """Requests of one token each. q [B, N, H] → the same, attended; rows beyond the plan's blocks are not written."""
+    B, N, H = q.shape
+    K = kv_pages.shape[1]
+    G, Hp = N // K, padded_head_size(H)
+    padding = ((0, 0), (0, 0), (0, -G % 8), (0, max(Hp, LANES) - H))
+    packed = jnp.pad(q.reshape(B, K, G, H), padding)
+    out = _call(packed, kv_pages, metadata, options, plan, blocks)
+    first = 0 if Hp >= LANES else Hp
+    return out[:, :, :G, first : first + H].reshape(B, N, H)
+
+
+def attend_chunks(
+    q: jax.Array,
+    others: jax.Array,
+    kv_pages: jax.Array,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
+    plan: BlockPlan,
+    blocks: TpuBlocks,
+) -> jax.Array:
+    """Chunks of prompts. q [T, N, H] → the same, attended.
+
+    Args:
+        others: [up to T, N, H], what rows of tokens in no block become, beside 0 and rows of the last block's tile. Not
+            selected afterwards: XLA makes one loop of that and of the transposition, and takes a minute to compile it.
+    """
+    T, N, H = q.shape
+    K = kv_pages.shape[1]
     Hp = padded_head_size(H)
-    lanes = max(Hp, LANES)
-    spare_groups = -G % 8 if queries == 1 else 0
-    grouped = q.reshape(NB, queries, K, G, H).transpose(0, 2, 3, 1, 4)
-    padding = ((0, 0), (0, 0), (0, spare_groups), (0, 0), (0, lanes - H))
-    packed = jnp.pad(grouped, padding).reshape(NB, K, (G + spare_groups) * queries, lanes)
-    table = jnp.pad(metadata.block_table, ((0, 0), (0, -metadata.block_table.shape[1] % (blocks.keys // S))))
-    sizes = KernelSizes(
-        queries=queries,
+    first, lanes = 0 if Hp >= LANES else Hp, max(Hp, LANES)
+    rows = max(T + -T % ALIGNMENT, blocks.queries)
+
+    def packed(x: jax.Array, lane: int) -> jax.Array:
+        padding = ((0, 0), (0, 0), (0, rows - x.shape[0]), (lane, lanes - H - lane))
+        return jnp.pad(x.reshape(-1, K, N // K, H).transpose(1, 2, 0, 3), padding)
+
+    out = _call(packed(q, 0), kv_pages, metadata, options, plan, blocks, packed(others, first))
+    return out[:, :, :T, first : first + H].transpose(2, 0, 1, 3).reshape(T, N, H)
+
+
+def _part(size: int, wanted: int, unit: int) -> int:
+    """The largest part of `size` up to `wanted` that divides it and is a multiple of the unit, or all of it."""
+    return next((part for part in range(min(wanted, size) // unit * unit, 0, -unit) if size % part == 0), size)
+
+
+def _kernel_sizes(kv_pages: jax.Array, num_rows: int, options: AttentionOptions, blocks: TpuBlocks) -> KernelSizes:
+    """num_rows: of a block of queries of one kv head (R)."""
+    _, K, S, W = kv_pages.shape
+    return KernelSizes(
+        queries=blocks.queries,
         keys=blocks.keys,
         page=S,
-        value_lane=Hp if Hp >= LANES else 0,
+        value_lane=W // 2 if W // 2 >= LANES else 0,
         window=options.sliding_window,
         soft_cap=options.soft_cap,
         sinks=options.sinks is not None,
         key_chunk=_part(blocks.keys, blocks.key_chunk, LANES),
-        row_chunk=_part(packed.shape[2], blocks.row_chunk, ROWS),
+        row_chunk=_part(num_rows, blocks.row_chunk, ALIGNMENT),
         heads=_part(K, blocks.heads, 1),
-        multiplies_ones=blocks.multiplies_ones and queries > 1,
+        multiplies_ones=blocks.multiplies_ones and blocks.queries > 1,
     )
+
+
+def _factors(options: AttentionOptions) -> jax.Array:
+    """f32[2], see tpu_kernel."""
     scores = options.scale * options.k_scale
     scores = scores * LOG2E if options.soft_cap is None else scores / options.soft_cap
-    factors = jnp.stack([jnp.asarray(scores, jnp.float32), jnp.asarray(options.v_scale, jnp.float32)])
-    # A sink is a score: in base 2 like the others, and a row of lanes for each query head.
-    sinks = jnp.zeros(N) if options.sinks is None else options.sinks.astype(jnp.float32) * LOG2E
-    sinks = jnp.pad(sinks.reshape(K, G), ((0, 0), (0, -G % 8)))
-    sinks = jnp.broadcast_to(sinks[..., None], (*sinks.shape, LANES))
-    scalars = (plan.request, plan.position, plan.count, plan.num_blocks, metadata.kv_len, factors)
-    out = _call(sizes, blocks, scalars, table[:, None], packed, sinks, kv_pages, options)
-    out = out.reshape(NB, K, G + spare_groups, queries, lanes)[:, :, :G]
-    first = 0 if sizes.value_lane else Hp
-    return out[..., first : first + H].transpose(0, 3, 1, 2, 4).reshape(NB, queries, N, H)
+    return jnp.stack([jnp.asarray(scores, jnp.float32), jnp.asarray(options.v_scale, jnp.float32)])
 
 
-def _cost(sizes: KernelSizes, q: jax.Array, kv_pages: jax.Array, table_width: int) -> pl.CostEstimate:
-    """For the compiler, which cannot look into a kernel: every block in use, by requests of half the longest length."""
-    NB, K, R, lanes = q.shape
-    keys = table_width * sizes.page // 2
+def _sinks(options: AttentionOptions, K: int) -> jax.Array:
+    """f32[K, G rounded up, 128]: a sink is a score, in base 2 like the others, and a row of lanes for a query head."""
+    sinks = jnp.zeros(K) if options.sinks is None else options.sinks.astype(jnp.float32) * LOG2E
+    sinks = sinks.reshape(K, -1)
+    sinks = jnp.pad(sinks, ((0, 0), (0, -sinks.shape[1] % 8)))
+    return jnp.broadcast_to(sinks[..., None], (*sinks.shape, LANES))
+
+
+def _cost(
+    sizes: KernelSizes, num_blocks: int, R: int, q: jax.Array, kv_pages: jax.Array, context: int
+) -> pl.CostEstimate:
+    """For the compiler, which cannot look into a kernel: every block in use, by requests of half the context."""
+    keys = context // 2
     if sizes.window is not None:
         keys = min(keys, sizes.window + sizes.queries)
-    scores = NB * K * R * keys
-    row_bytes = K * kv_pages.shape[-1] * kv_pages.dtype.itemsize
+    _, K, _, W = kv_pages.shape
+    scores = num_blocks * K * R * keys
     return pl.CostEstimate(
-        flops=4 * scores * lanes,
-        bytes_accessed=NB * keys * row_bytes + 2 * q.size * q.dtype.itemsize,
+        flops=4 * scores * q.shape[-1],
+        bytes_accessed=num_blocks * keys * K * W * kv_pages.dtype.itemsize + 2 * q.size * q.dtype.itemsize,
         transcendentals=scores,
     )
 
 
 def _call(
-    sizes: KernelSizes,
-    blocks: TpuBlocks,
-    scalars: tuple[jax.Array, ...],
-    table: jax.Array,
     q: jax.Array,
-    sinks: jax.Array,
     kv_pages: jax.Array,
+    metadata: AttentionMetadata,
     options: AttentionOptions,
+    plan: BlockPlan,
+    blocks: TpuBlocks,
+    others: jax.Array | None = None,
 ) -> jax.Array:
-    """q [NB, K, R, lanes], table i32[B, 1, Pmax] → q's shape, attended."""
-    _, K, R, lanes = q.shape
-    num_blocks = scalars[3]
-    block = pl.BlockSpec((1, K, R, lanes), lambda i, *_: (i, 0, 0, 0))
+    """q [B, K, R, Hp] of requests of one token each, or [K, G, T', Hp] of chunks → q's shape, attended.
+
+    Args:
+        others: of chunks: what is returned for rows of no block, in its memory.
+    """
+    _, K, S, W = kv_pages.shape
+    single, lanes = blocks.queries == 1, q.shape[3]
+    R = q.shape[2] if single else q.shape[1] * blocks.queries
+    sizes = _kernel_sizes(kv_pages, R, options, blocks)
+    table = jnp.pad(metadata.block_table, ((0, 0), (0, -metadata.block_table.shape[1] % sizes.pages)))
+    table = hbm(table[:, None], options.target)
+    sinks = _sinks(options, K)
+    of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
+    scalars = (*of_blocks, metadata.kv_len, _factors(options))
+    block = pl.BlockSpec((1, K, R, lanes), lambda i, *_: (i, 0, 0, 0)) if single else pl.BlockSpec(memory_space=pl.ANY)
 
     # Of the block table, scalar memory holds the rows of two requests: it has no room for all.
     def this_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
@@ -138,36 +180,44 @@ def _call(
     def next_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
         return request[jnp.minimum(i + 1, request.shape[0] - 1)], 0, 0
 
+    operands = [table, table, q, sinks, hbm(kv_pages, options.target), *(() if others is None else (others,))]
     call = pl.pallas_call(
-        functools.partial(attention_kernel, sizes=sizes),
+        functools.partial(attention_kernel if others is None else _chunk_kernel, sizes=sizes),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
-            grid=(num_blocks[0],),
+            grid=(plan.num_blocks[0],),
             in_specs=[
                 pl.BlockSpec((1, 1, table.shape[2]), this_table, memory_space=pltpu.SMEM),
                 pl.BlockSpec((1, 1, table.shape[2]), next_table, memory_space=pltpu.SMEM),
                 block,
                 pl.BlockSpec(sinks.shape, lambda i, *_: (0, 0, 0)),
                 pl.BlockSpec(memory_space=pltpu.HBM),
+                *(() if others is None else (block,)),
             ],
             out_specs=block,
             scratch_shapes=[
-                pltpu.VMEM((2, K, sizes.keys, kv_pages.shape[-1]), kv_pages.dtype),
+                pltpu.VMEM((2, K, sizes.keys, W), kv_pages.dtype),
                 pltpu.SemaphoreType.DMA((2,)),
                 pltpu.VMEM((K, R, LANES), jnp.float32),
                 pltpu.VMEM((K, R, LANES), jnp.float32),
                 pltpu.VMEM((K, R, lanes), jnp.float32),
                 pltpu.SMEM((1,), jnp.int32),
-                *(chunk_scratch(R, q.dtype, sizes) if sizes.queries > 1 else ()),
+                *(() if single else (*row_scratch(K, R, lanes, q.dtype, sizes), *chunk_scratch(R, q.dtype, sizes))),
             ],
         ),
         out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        input_output_aliases={} if others is None else {len(scalars) + len(operands) - 1: 0},
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=blocks.vmem, disable_bounds_checks=True
         ),
-        cost_estimate=_cost(sizes, q, kv_pages, table.shape[2]),
+        cost_estimate=_cost(sizes, plan.request.shape[0], R, q, kv_pages, table.shape[2] * S),
         interpret=interpret_mode(options.target),
-        name=f"paged_attention_{'decode' if sizes.queries == 1 else 'chunk'}_{R}x{sizes.keys}",
+        name=f"paged_attention_{'decode' if single else 'chunk'}_{R}x{sizes.keys}",
     )
-    out: jax.Array = call(*scalars, table, table, q, sinks, hbm(kv_pages, options.target))
+    out: jax.Array = call(*scalars, *operands)
     return out
+
+
+def _chunk_kernel(*refs: Any, sizes: KernelSizes) -> None:
+    """Without the reference of `others`, whose memory is the output's."""
+    attention_kernel(*refs[:NUM_INPUTS], *refs[NUM_INPUTS + 1 :], sizes=sizes)

@@ -62,13 +62,14 @@ class ChunkBlock:
     """One block of keys, and the queries that it is for.
 
     Attributes:
-        q: [1, K, R, Hp]. rows: [2, K, keys, W], of which `slot` is meant.
+        q: [2, K, R, Hp], of which `q_slot` is meant. rows: [2, K, keys, W], of which `slot` is meant.
         peak, total, output: the online softmax, see tpu_kernel.
         factor: of the scores in the exponent; with a soft cap, of the argument of tanh.
         scratch: see chunk_scratch.
     """
 
     q: Ref
+    q_slot: jax.Array
     rows: Ref
     slot: jax.Array
     peak: Ref
@@ -128,7 +129,7 @@ class ChunkBlock:
     def _score(self, number: int, unit: tuple[Any, int], masked: bool) -> None:
         head, first = unit
         mine = pl.ds(first, self.sizes.row_chunk)
-        queries = self.q[0, head, mine, :]
+        queries = self.q[self.q_slot, head, mine, :]
         keys = as_dtype(self.rows[self.slot, head, :, : self.sizes.value_lane or None], queries.dtype)
         scores = product(queries, keys, (1, 1))
         if self.sizes.soft_cap is not None:

@@ -17,9 +17,10 @@ from palladio.pallas_kernels.target import Target
 MIB = 2**20
 TUNED = Path(__file__).resolve().parent.parent / "tuned"
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB, "7x": 64 * MIB}
+SPILLS = 2 * MIB  # what registers do not hold, beside a quarter of a kernel's buffers
 MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
 WIDE_MATRIX_UNIT = ("v6e", "7x")  # 256 columns: a product with 128 leaves half of them idle
-MAX_ROWS = 16_384  # requests of a step, of which scalar memory holds four numbers each
+MAX_ROWS = 16_384  # requests of a step, of which scalar memory holds five numbers each
 ROW_TILE = {1: 32, 2: 16, 4: 8}  # rows of a native tile, by the bytes of an element
 
 
@@ -30,7 +31,7 @@ class TpuBlocks:
     Attributes:
         queries: tokens of a request at once.
         keys: of the cache at once: a multiple of the page size.
-        vmem: bytes that the kernel may use.
+        vmem: bytes of vector memory that the kernel may use: what it needs, since XLA moves out whatever else is there.
         key_chunk: keys of one product, for requests of one token.
         row_chunk, heads: rows of one product, and kv heads that are worked on at once, for chunks of prompts.
         multiplies_ones: see tpu_tile.KernelSizes.
@@ -97,7 +98,7 @@ def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, i
     limit = int(VMEM.get(target.kind, min(VMEM.values())) * 0.8)
     unit = math.lcm(shape.page_size, LANES)  # whole pages, and scores of whole rows of lanes
     keys = max(keys // unit, 1) * unit
-    while _bytes(shape, queries, keys) > limit:
+    while (needed := _bytes(shape, queries, keys)) > limit:
         if keys > max(unit, 256):
             keys = max(keys // 2 // unit, 1) * unit
         elif queries > 16:
@@ -112,7 +113,8 @@ def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, i
     heads = sizes["heads"] if shape.num_kv_heads > 1 else 1
     # One head's stages overlap with another's, or else with those of its other rows.
     row_chunk = sizes.get("row_chunk", shape.group * queries // (1 if heads > 1 else 2))
-    return TpuBlocks(queries, keys, limit, sizes.get("key_chunk", keys), row_chunk, heads, bool(sizes["ones"]))
+    vmem = min(limit, needed + needed // 4 + SPILLS)
+    return TpuBlocks(queries, keys, vmem, sizes.get("key_chunk", keys), row_chunk, heads, bool(sizes["ones"]))
 
 
 def _bytes(shape: AttentionShape, queries: int, keys: int) -> int:

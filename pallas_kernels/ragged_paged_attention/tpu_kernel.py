@@ -24,9 +24,11 @@ from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import ChunkBlock
+from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import NUM_ROW_SCRATCH, ChunkRows
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
 
 Ref = Any
+NUM_INPUTS = 12  # of attention_kernel
 SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
 
 
@@ -127,6 +129,7 @@ class _State:
 def attention_kernel(
     request: Ref,
     position: Ref,
+    first_token: Ref,
     count: Ref,
     num_blocks: Ref,
     kv_len: Ref,
@@ -146,20 +149,27 @@ def attention_kernel(
     *chunk: Ref,
     sizes: KernelSizes,
 ) -> None:
-    """Scalars request … kv_len, tables: see _Blocks; factors f32[2]. q and out [1, K, R, Hp], sinks f32[K, ≥G, 128] (in
-    base 2), kv_pages the cache in HBM; scratch: see _Buffers and _State, slot_of i32[1] the buffer to read next;
-    chunk: see chunk_scratch, none for requests of one token."""
+    """Scalars request … kv_len, tables: see _Blocks; first_token: see BlockPlan; factors f32[2]. q and out: of requests
+    of one token [1, K, R, Hp], of chunks see ChunkRows. sinks f32[K, ≥G, 128] (in base 2), kv_pages the cache in HBM;
+    scratch: see _Buffers and _State, slot_of i32[1] the buffer to read next; chunk: see row_scratch and chunk_scratch,
+    none for requests of one token."""
     i = pl.program_id(0)
     blocks = _Blocks(request, position, count, num_blocks, kv_len, (table, next_table), sizes)
     buffers = _Buffers(kv_pages, rows, arrived, blocks)
     state = _State(peak, total, output)
     num = num_blocks[0]
+    moved = ChunkRows(first_token, count, q, out, chunk[:NUM_ROW_SCRATCH], sizes) if chunk else None
 
-    def chunk_block(slot: jax.Array) -> ChunkBlock:
-        return ChunkBlock(q, rows, slot, peak, total, output, factors[SCORE_FACTOR], chunk, sizes)
+    def chunk_block(moved: ChunkRows, slot: jax.Array) -> ChunkBlock:
+        scratch = chunk[NUM_ROW_SCRATCH:]
+        queries, mine = moved.queries, moved.slot(i)
+        return ChunkBlock(queries, mine, rows, slot, peak, total, output, factors[SCORE_FACTOR], scratch, sizes)
 
     def _first() -> None:
         slot_of[0] = 0
+        if moved is not None:
+            moved.start(i)
+            moved.keep_first_tile(i)
         buffers.start(i, blocks.bounds(i)[0], jnp.int32(0), ahead=0)
 
     pl.when((i == 0) & (num > 0))(_first)
@@ -168,6 +178,8 @@ def attention_kernel(
         state.reset()
         first, last = blocks.bounds(i)
         end, at = blocks.end(i), position[i]
+        if moved is not None:
+            _take_turns(moved, i, num)
 
         def body(block: jax.Array, slot: jax.Array) -> jax.Array:
             is_last = block + 1 >= last
@@ -195,17 +207,17 @@ def attention_kernel(
                 seen &= base > at + count[i] - 1 - sizes.window
 
             def _unmasked() -> None:
-                if chunk:
-                    chunk_block(slot).add(masked=False)
+                if moved is not None:
+                    chunk_block(moved, slot).add(masked=False)
                 else:
                     _add_keys(q, rows, slot, state, factors, sizes, None)
 
             pl.when(seen)(_unmasked)
 
             def _masked() -> None:
-                if chunk:
-                    chunk_block(slot).write_limits(base, at, end)
-                    chunk_block(slot).add(masked=True)
+                if moved is not None:
+                    chunk_block(moved, slot).write_limits(base, at - moved.skipped(i), end)
+                    chunk_block(moved, slot).add(masked=True)
                 else:
                     _add_keys(q, rows, slot, state, factors, sizes, (base, at, end))
 
@@ -214,9 +226,22 @@ def attention_kernel(
             return 1 - slot
 
         slot_of[0] = lax.fori_loop(first, last, body, slot_of[0])
-        _finish(out, sinks, state, factors, sizes)
+        if moved is None:
+            _finish(out, sinks, state, factors, sizes)
+            return
+        pl.when(i > 0)(lambda: moved.wait_leaving(i - 1))
+        _finish(moved.attended, sinks, state, factors, sizes)
+        moved.join(i)
+        moved.start_leaving(i)
+        pl.when(i + 1 == num)(lambda: moved.wait_leaving(i))
 
     pl.when(i < num)(_block)
+
+
+def _take_turns(moved: ChunkRows, i: jax.Array, num: jax.Array) -> None:
+    """Starts the copy of the next block's queries, and waits for that of this one's."""
+    pl.when(i + 1 < num)(lambda: moved.start(i + 1))
+    moved.wait(i)
 
 
 def _add_keys(

@@ -53,6 +53,7 @@ CASES = [
     Case("mixed", ((30, 1), (0, 1), (150, 1), (0, 33), (2, 140)), num_decodes=3, padding_rows=2, padding_tokens=5),
     Case("mixed, window", ((60, 1), (15, 1), (16, 1), (2, 70)), num_decodes=2, padding_tokens=3, window=20),
     Case("mixed, only decodes", ((30, 1), (0, 1), (150, 1)), num_decodes=3, padding_rows=1, padding_tokens=4),
+    Case("rows of one tile", ((30, 1), (4, 3), (0, 2), (9, 1), (0, 20), (7, 5)), num_decodes=1, padding_tokens=6),
     Case("full table", ((0, 64), (63, 1)), table_width=4),
     Case("table of one page", ((0, 16), (3, 2)), table_width=1),
     Case("odd pages", ((0, 50), (9, 13)), page_size=7),

@@ -3,6 +3,7 @@
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/pallas_kernels/interpret_mosaic.py plain mixed …
 
 A process of its own: warpgroups wait for each other, each on a thread of XLA's pool, whose size is fixed at its start.
+With --fault first, a fault is planted in the kernel.
 """
 
 import functools
@@ -10,13 +11,17 @@ import json
 import os
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
+from palladio.pallas_kernels.ragged_paged_attention import mosaic_prefill, mosaic_tile
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, attend, make
 
@@ -24,6 +29,58 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPERTS = {  # rows of each group, rows of none, D, F
     "experts: part of a tile, empty groups": ([130, 0, 64, 1, 77], 150, 128, 128),
     "experts: several tiles, the widest": ([0, 300], 0, 256, 256),
+}
+
+
+class _Altered:
+    """A reference whose indices, or what is read at them, a fault changes."""
+
+    def __init__(self, ref: Any, index: Callable[[Any], Any], value: Callable[[Any], Any]) -> None:
+        self._ref, self._index, self._value = ref, index, value
+
+    @property
+    def at(self) -> "_Altered":
+        return _Altered(self._ref.at, self._index, self._value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._value(self._ref[self._index(index)])
+
+
+def _miss_waits() -> None:
+    """The warpgroups that compute do not wait for copies."""
+    mosaic_tile.plgpu = types.SimpleNamespace(**vars(mosaic_tile.plgpu) | {"barrier_wait": lambda _: None})
+
+
+def _read_the_wrong_slot() -> None:
+    """Keys are always read from the first buffer of the ring."""
+    start = mosaic_tile.QueryTile.__init__
+
+    def faulty(self: Any, block: Any, warpgroup: Any, blocks: Any, buffers: Any, *rest: Any) -> None:
+        keys = _Altered(buffers.keys, lambda _: 0, lambda value: value)
+        start(self, block, warpgroup, blocks, buffers._replace(keys=keys), *rest)
+
+    mosaic_tile.QueryTile.__init__ = faulty
+
+
+def _read_a_page_out_of_range() -> None:
+    fetch = mosaic_prefill._fetch_pages
+
+    def faulty(block: Any, kv_ref: Any, table_ref: Any, *rest: Any) -> None:
+        fetch(block, kv_ref, _Altered(table_ref, lambda index: index, lambda page: page + 1000), *rest)
+
+    mosaic_prefill._fetch_pages = faulty
+
+
+def _leave_rows_beyond_the_end() -> None:
+    """Values that nobody wrote are multiplied by 0, which NaN outlives."""
+    mosaic_tile.QueryTile._clean = lambda *_: None
+
+
+FAULTS = {
+    "missing wait": _miss_waits,
+    "wrong slot": _read_the_wrong_slot,
+    "page out of range": _read_a_page_out_of_range,
+    "rows that nobody wrote": _leave_rows_beyond_the_end,
 }
 
 
@@ -55,16 +112,30 @@ def errors(mode: str, names: list[str]) -> dict[str, float]:
 
 def interpret(mode: str, names: list[str]) -> dict[str, float]:
     """`errors` in a process of its own."""
+    done = _run(mode, *names)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def planted(fault: str, mode: str, name: str) -> float | str:
+    """The error of a case with that fault, or what the interpreter says of it."""
+    done = _run("--fault", fault, mode, name)
+    return done.stderr if done.returncode else json.loads(done.stdout.splitlines()[-1])[name]
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
     }
-    command = [sys.executable, __file__, mode, *names]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, __file__, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 if __name__ == "__main__":
-    print(json.dumps(errors(sys.argv[1], sys.argv[2:])))
+    given = sys.argv[1:]
+    if given[0] == "--fault":
+        FAULTS[given[1]]()
+        given = given[2:]
+    print(json.dumps(errors(given[0], given[1:])))

@@ -1,6 +1,7 @@
 """The kernel for Hopper GPUs against the oracle, on the one suite of cases; interpreted, where this JAX can."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from palladio.pallas_kernels.ragged_paged_attention import api, gpu_mosaic
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, make, metadata_of
-from tests.pallas_kernels.interpret_mosaic import interpret
+from tests.pallas_kernels.interpret_mosaic import FAULTS, interpret, planted
 
 HOPPER = Target("gpu", "9.0")
 TAKEN = [  # cases are computed in bfloat16; those that only decode run on the Triton kernel
@@ -40,6 +41,19 @@ def test_matches_the_oracle(mode, names):
     found = interpret(mode, names)
     assert sorted(found) == sorted(names)
     assert {name: error for name, error in found.items() if error > 0.02} == {}
+
+
+@interpreted
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault):
+    found = planted(fault, "eager", "sinks, window, mixed")
+    if isinstance(found, str):
+        assert fault == "missing wait"
+        assert re.search("(?i)race", found), found[-3000:]
+    else:
+        assert not found <= 0.02
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,16 @@ import pytest
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_kernel
+from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_kernel, tpu_rows
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, interpreted, make
 
 RUNNABLE = [case for case in CASES if case.page_size % (8 if case.kv_dtype == "float32" else 32) == 0]
 SMALL = Case("small", ((150, 3), (20, 30)), num_heads=2, num_kv_heads=1, padding_tokens=3)
-SIMULATED = [SMALL, *(case for case in CASES if case.name in ("mixed, window", "everything", "decode, padded"))]
+SIMULATED = [
+    SMALL,
+    *(case for case in CASES if case.name in ("mixed, window", "rows of one tile", "everything", "decode, padded")),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +85,17 @@ def test_a_read_of_rows_that_nobody_wrote_is_found(monkeypatch):
         assert not _error(SMALL, mode) < 1e-5
 
 
+@pytest.mark.parametrize("wait", ["wait", "wait_leaving"])
+def test_a_missing_wait_for_queries_or_outputs_is_found(wait, monkeypatch):
+    monkeypatch.setattr(tpu_rows.ChunkRows, wait, lambda *_: None)
+    assert not _error(SMALL, "on_wait") < 1e-5
+
+
+def test_rows_of_a_tile_that_two_requests_share_are_kept(monkeypatch):
+    monkeypatch.setattr(tpu_rows.ChunkRows, "join", lambda *_: None)
+    assert not _error(SMALL, "on_wait") < 1e-5
+
+
 def _error(case, mode, kind="v6e"):
     """The largest one of a real row; NaN where anything at all is not finite."""
     data = make(case)
@@ -120,7 +134,9 @@ def test_block_sizes_suit_the_kernel(kind, heads, page_size):
         assert blocks.keys % page_size == 0
         assert blocks.keys % 128 == 0  # rows of lanes
         assert blocks.queries & (blocks.queries - 1) == 0  # the kernel takes remainders by masks
-        assert blocks.vmem < tpu_config.VMEM[kind]
+        needed = tpu_config._bytes(shape, blocks.queries, blocks.keys)
+        assert needed <= blocks.vmem < tpu_config.VMEM[kind]
+        assert blocks.vmem <= 1.25 * needed + tpu_config.SPILLS  # the rest is XLA's
     assert blocks.queries >= 16
 
 

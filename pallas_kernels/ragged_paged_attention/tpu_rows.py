@@ -1,0 +1,170 @@
+"""Rows of a block of queries of a chunk: copied from where they lie along T, and the attended ones back to there.
+
+A copy moves whole tiles of 16 rows, and requests begin anywhere. So a block's window begins at a tile, and its first
+rows may be those of requests before: they are computed like the others, and replaced by what the block before left of
+that tile, or for the first block by what lay there. Only tiles with rows of the block are copied, so that a short
+request does not cost a block's bytes.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import KernelSizes
+
+Ref = Any
+ALIGNMENT = 16  # rows of a native tile of 16 bits, and two of 32 bits
+
+
+def row_scratch(num_kv_heads: int, num_rows: int, width: int, dtype: Any, sizes: KernelSizes) -> list[Any]:
+    """The memory that ChunkRows takes as its scratch."""
+    return [
+        pltpu.VMEM((2, num_kv_heads, num_rows, width), dtype),
+        pltpu.SemaphoreType.DMA((2,)),
+        pltpu.VMEM((1, num_kv_heads, num_rows, width), dtype),
+        pltpu.SemaphoreType.DMA((1,)),
+        pltpu.VMEM((num_kv_heads, num_rows // sizes.queries * ALIGNMENT, width), dtype),
+    ]
+
+
+NUM_ROW_SCRATCH = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """Of the step's blocks of queries.
+
+    Attributes:
+        first_token, count: see BlockPlan, in scalar memory.
+        source, target: [K, G, T', Hp], T' whole tiles, and at least a block. The target holds already what its rows of
+            no block are to be.
+        scratch: see row_scratch: two buffers of queries [2, K, R, Hp] that take turns, whether they arrived, the
+            attended rows [1, K, R, Hp], whether they have left, and of each query head the last tile of those.
+    """
+
+    first_token: Ref
+    count: Ref
+    source: Ref
+    target: Ref
+    scratch: tuple[Ref, ...]
+    sizes: KernelSizes
+
+    @property
+    def queries(self) -> Ref:
+        """[2, K, R, Hp], of which `slot` is this block's."""
+        return self.scratch[0]
+
+    @property
+    def attended(self) -> Ref:
+        """[1, K, R, Hp]"""
+        return self.scratch[2]
+
+    def slot(self, i: jax.Array) -> jax.Array:
+        """Which buffer of queries is block i's."""
+        return lax.rem(i, 2)
+
+    def skipped(self, i: jax.Array) -> jax.Array:
+        """Rows of a query head before the block's own."""
+        return lax.rem(self.first_token[i], ALIGNMENT)
+
+    def start(self, i: jax.Array) -> None:
+        self._each(i, self._incoming, lambda copy: copy.start())
+
+    def wait(self, i: jax.Array) -> None:
+        self._each(i, self._incoming, lambda copy: copy.wait())
+
+    def start_leaving(self, i: jax.Array) -> None:
+        self._each(i, self._outgoing, lambda copy: copy.start())
+
+    def wait_leaving(self, i: jax.Array) -> None:
+        self._each(i, self._outgoing, lambda copy: copy.wait())
+
+    def keep_first_tile(self, i: jax.Array) -> None:
+        """Of block i, the first: what lies there now, for `join`."""
+        edge = self.scratch[4]
+        copies = [
+            pltpu.make_async_copy(
+                self.target.at[:, group, self._along(i, 0, ALIGNMENT), :],
+                edge.at[:, pl.ds(group * ALIGNMENT, ALIGNMENT), :],
+                self.scratch[3].at[0],
+            )
+            for group in range(self.target.shape[1])
+        ]
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.wait()
+
+    def join(self, i: jax.Array) -> None:
+        """Takes over, in the first tile of attended rows, those of blocks before; keeps the last tile for the next."""
+        attended, edge, queries = self.attended, self.scratch[4], self.sizes.queries
+        last = pl.multiple_of((self._num_tiles(i) - 1) * ALIGNMENT, ALIGNMENT)
+        skipped = self.skipped(i)
+        row = lax.broadcasted_iota(jnp.int32, (ALIGNMENT, attended.shape[3]), 0)
+        for head in range(attended.shape[1]):
+            for group in range(attended.shape[2] // queries):
+                first, kept = pl.ds(group * queries, ALIGNMENT), pl.ds(group * ALIGNMENT, ALIGNMENT)
+                # As float32: not every generation selects among 16 bits.
+                before, own = edge[head, kept, :], attended[0, head, first, :]
+                joined = jnp.where(row < skipped, before.astype(jnp.float32), own.astype(jnp.float32))
+                attended[0, head, first, :] = joined.astype(own.dtype)
+                edge[head, kept, :] = attended[0, head, pl.ds(group * queries + last, ALIGNMENT), :]
+
+    def _num_tiles(self, i: jax.Array) -> jax.Array:
+        """That hold rows of the block."""
+        return lax.div(self.skipped(i) + self.count[i] + (ALIGNMENT - 1), ALIGNMENT)
+
+    def _each(
+        self, i: jax.Array, copies: Callable[[jax.Array, Any, int], list[Any]], act: Callable[[Any], None]
+    ) -> None:
+        tiles, used = self.sizes.queries // ALIGNMENT, self._num_tiles(i)
+
+        def _whole() -> None:
+            for copy in copies(i, 0, self.sizes.queries):
+                act(copy)
+
+        pl.when(used == tiles)(_whole)
+
+        def _tile(tile: jax.Array, _: None) -> None:
+            for copy in copies(i, pl.multiple_of(tile * ALIGNMENT, ALIGNMENT), ALIGNMENT):
+                act(copy)
+
+        def _tiles() -> None:
+            lax.fori_loop(0, used, _tile, None)
+
+        pl.when(used < tiles)(_tiles)
+
+    def _incoming(self, i: jax.Array, row: Any, size: int) -> list[Any]:
+        """Of each query head of all kv heads, copies of so many rows from `row` of the window on."""
+        slot = self.slot(i)
+        return [
+            pltpu.make_async_copy(
+                self.source.at[:, group, self._along(i, row, size), :],
+                self.queries.at[slot, :, self._within(group, row, size), :],
+                self.scratch[1].at[slot],
+            )
+            for group in range(self.source.shape[1])
+        ]
+
+    def _outgoing(self, i: jax.Array, row: Any, size: int) -> list[Any]:
+        return [
+            pltpu.make_async_copy(
+                self.attended.at[0, :, self._within(group, row, size), :],
+                self.target.at[:, group, self._along(i, row, size), :],
+                self.scratch[3].at[0],
+            )
+            for group in range(self.target.shape[1])
+        ]
+
+    def _along(self, i: jax.Array, row: Any, size: int) -> Any:
+        first = self.first_token[i] - self.skipped(i)
+        return pl.ds(pl.multiple_of(first + row, ALIGNMENT), size)
+
+    def _within(self, group: int, row: Any, size: int) -> Any:
+        return pl.ds(pl.multiple_of(group * self.sizes.queries + row, ALIGNMENT), size)
