@@ -165,7 +165,8 @@ def _front(write: _Writer, front: FrontMetrics) -> Iterator[Family]:
 
 
 def _limits(write: _Writer, info: EngineReady) -> Iterator[Family]:
-    yield write.gauge("sglang:max_total_num_tokens", "Tokens that the KV cache holds", info.max_total_tokens)
+    num_tokens = info.num_groups * info.max_total_tokens
+    yield write.gauge("sglang:max_total_num_tokens", "Tokens that the KV cache holds", num_tokens)
     yield write.gauge("sglang:context_len", "Most tokens of prompt and output together", info.context_length)
     yield write.gauge("sglang:page_size", "Tokens of a page of the KV cache", info.page_size)
     yield write.gauge("palladio:max_running_requests", "Requests that run at once, at most", info.max_running_requests)

@@ -93,7 +93,7 @@ class EngineDesign:
 
         def declare(num_pages: int) -> StepPrograms:
             built: ProgramSet[ProgramKey] = ProgramSet(monitor, stores.exports)
-            built.advise = functools.partial(compile_advice, buckets=buckets)
+            built.advise = functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups)
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
         needs = memory_needs(
@@ -265,7 +265,7 @@ class _Stores:
             return noted
         programs = declare()
         logger.info("Compiling the largest programs to see how much memory they need")
-        with explaining_compiles(programs.built, buckets):
+        with explaining_compiles(programs.built, buckets, programs.num_groups):
             programs.built.build(programs.largest_keys())
         if self.notes is not None:
             try:

@@ -294,7 +294,7 @@ class EngineReady:
 
     Attributes:
         context_length: most tokens of prompt and output together that the model takes.
-        max_total_tokens: tokens that the KV pool holds; no request can be longer either.
+        max_total_tokens: tokens that the KV pool of each group of devices holds; no request can be longer either.
         model_type, architecture: from config.json.
         vocab_size: ids at or above this are invalid in prompts, stop_token_ids and logit_bias.
         eos_token_ids: the model's end-of-sequence ids.
@@ -302,6 +302,7 @@ class EngineReady:
         dtype: of the weights.
         num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
         embedding: what it makes of a prompt; None: it generates text.
+        num_groups: of devices, each with requests of its own (--dp-size).
     """
 
     context_length: int
@@ -321,6 +322,7 @@ class EngineReady:
     random_seed: int
     startup_seconds: float = 0.0
     embedding: EmbeddingSpec | None = None
+    num_groups: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

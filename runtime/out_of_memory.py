@@ -33,18 +33,18 @@ def step_advice(memory: MemoryReport, num_tokens: int) -> str:
     return f"restart with --mem-fraction-static {share:.2f}, or --max-total-tokens {tokens}, to leave more room"
 
 
-def compile_advice(key: ProgramKey, buckets: Buckets) -> str:
+def compile_advice(key: ProgramKey, buckets: Buckets, num_groups: int = 1) -> str:
     """For a program that is too large for the device.
 
     Args:
-        key: which one. buckets: of the engine.
+        key: which one. buckets: of the engine. num_groups: of devices, each with such buckets.
     """
     if key.num_tokens:
         smaller = max((b.num_tokens for b in buckets.prefill if b.num_tokens < key.num_tokens), default=0)
         flag = f"--chunked-prefill-size {smaller}"
     else:
         smaller = max((size for size in buckets.sample if size < key.num_requests), default=0)
-        flag = f"--max-running-requests {smaller}"
+        flag = f"--max-running-requests {smaller * num_groups}"
     if not smaller:
         return f"the program {key} does not fit the device; lower --mem-fraction-static"
     return (
@@ -59,7 +59,7 @@ class Refusing(Protocol):
 
 
 @contextlib.contextmanager
-def explaining_compiles(built: Refusing, buckets: Buckets) -> Iterator[None]:
+def explaining_compiles(built: Refusing, buckets: Buckets, num_groups: int = 1) -> Iterator[None]:
     """Around the build of programs.
 
     Raises:
@@ -70,4 +70,4 @@ def explaining_compiles(built: Refusing, buckets: Buckets) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if built.refused is None or not is_out_of_memory(error):
             raise
-        raise ConfigError(f"{compile_advice(built.refused, buckets)}. XLA says: {error}") from error
+        raise ConfigError(f"{compile_advice(built.refused, buckets, num_groups)}. XLA says: {error}") from error

@@ -41,7 +41,7 @@ def compile_ahead(config: EngineConfig) -> None:
     display, built, start = ProgressDisplay(), design.programs.built, time.perf_counter()
     keys = built.declared
     try:
-        with explaining_compiles(built, design.programs.buckets):
+        with explaining_compiles(built, design.programs.buckets, design.programs.num_groups):
             built.build(keys, lambda: display.update(LoadProgress("compile", len(built), len(keys))))
     finally:
         display.close()

@@ -271,6 +271,7 @@ def _ready(design: EngineDesign, seconds: float) -> EngineReady:
         embedding=None
         if pooling is None
         else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
+        num_groups=design.shape.num_groups,
     )
 
 

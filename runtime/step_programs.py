@@ -59,6 +59,7 @@ class StepPrograms:
         built: the programs, as far as they are built.
         head: picks the arrays that sampling and scoring take, out of the model's.
         mask_width: words of a row's mask of allowed tokens.
+        num_groups: of devices, each of which runs these shapes.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class StepPrograms:
         self._cache_sharding = self._state.kv_cache[0].sharding
         self._sampler_shardings = jax.tree.map(lambda x: x.sharding, self._state.sampler)
         self.mask_width = shape.mask_width
+        self.num_groups = shape.num_groups
         if shape.pooling is None:
             self._add_generation()
         else:

@@ -72,7 +72,7 @@ class WarmUp:
         self._shows = True
         self._report()
         try:
-            with explaining_compiles(built, self._programs.buckets):
+            with explaining_compiles(built, self._programs.buckets, self._programs.num_groups):
                 self._work.result()
         finally:
             self._shows = False

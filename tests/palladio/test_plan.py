@@ -84,6 +84,28 @@ def test_rates_are_those_of_bandwidth_and_matrix_units() -> None:
     assert four._sums(1) == pytest.approx(sums)
 
 
+def test_groups_of_devices_are_each_as_one() -> None:
+    one, two = deployment("v6e-4", 4), deployment("v6e-8", 4, dp_size=2)
+    assert (two.weight_bytes, two.bytes_per_token) == (one.weight_bytes, one.bytes_per_token)
+    assert two.limits.total_running == 2 * one.limits.total_running
+    wanted = EngineConfig.from_flags({"model_path": "m", "max_total_tokens": 100_000})
+    half, whole = two.plan(wanted, 0), one.plan(wanted, 0)
+    assert (half.num_tokens, half.total_tokens, whole.total_tokens) == (50_000, 100_000, 100_000)
+    assert "50,000 tokens in pages of 16, in each of 2 groups of devices" in "\n".join(half.table())
+    assert Roofline(two).decode_seconds(8, 100) == Roofline(one).decode_seconds(8, 100)
+    assert Roofline(two).prefill_rate() == 2 * Roofline(one).prefill_rate()
+
+
+def test_a_plan_with_groups(tmp_path: Path, run: Run) -> None:
+    code, out, _ = run("--model-path", str(tmp_path), "--topology", "v6e-8", "--dp-size", "2")
+    assert code == 0
+    assert "on v6e-8: 8 of 8 devices" in out
+    assert out.splitlines()[-1].endswith("--dp-size 2 --tp-size 4")
+    code, _, errors = run("--model-path", str(tmp_path), "--topology", "v6e-8", "--dp-size", "4", "--tp-size", "4")
+    assert code == 2
+    assert "--dp-size 4 × --tp-size 4 needs as many devices; v6e-8 has 8" in errors
+
+
 def test_what_does_not_fit_says_so() -> None:
     one = deployment("v5e-1", 1, WIDE)
     with pytest.raises(ConfigError, match="no memory is left for the KV cache"):
