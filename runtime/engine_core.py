@@ -256,8 +256,9 @@ class EngineCore:
                 masks = self._masks(planned, forward.host.num_sampled, outputs)
             step = self._runner.sample(forward, masks)
         except ProgramError as error:
-            if self._hosts is not None:
-                raise  # they may have made the call
+            if self._hosts is not None:  # they may have made the call
+                self._hosts.close(f"host 0 failed: {error}")
+                raise
             outputs += self._fail(planned, str(error))
             self._groups.flush()  # it counts on pages that this step should have filled
             return outputs
@@ -316,6 +317,8 @@ class EngineCore:
         Raises:
             JaxRuntimeError: it is another error; or there is no memory for the state either.
         """
+        if self._hosts is not None:
+            self._hosts.close(f"host 0 failed: {error}")
         if self._hosts is not None or not is_out_of_memory(error):
             raise error
         advice = step_advice(self._memory, self._groups.num_total_tokens)

@@ -5,7 +5,7 @@ import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 
-from palladio.runtime.config import EngineConfig
+from palladio.runtime.config import EngineConfig, ModelSource
 
 # What may differ: paths, what only says how long to wait or how much to tell, and what host 0 decides for all.
 _OWN = frozenset(
@@ -15,7 +15,7 @@ _OWN = frozenset(
         *("decode_log_interval", "random_seed"),
     }
 )
-_FILES = ("config.json", "tokenizer.json", "model.safetensors.index.json", "palladio_checkpoint.json")  # as a whole
+_FILES = ("config.json", "model.safetensors.index.json", "palladio_checkpoint.json")  # as a whole
 _SAMPLE = 2**16  # bytes at the beginning, in the middle and at the end of a file of weights
 
 
@@ -23,16 +23,15 @@ def passport(config: EngineConfig) -> Mapping[str, str]:
     """Flag or fact → value, as text. `source.model_path` is a directory."""
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in config.flags().items() if name not in _OWN}
     packages = {name: importlib.metadata.version(name) for name in ("palladio", "jax", "jaxlib")}
-    has_weights = config.source.load_format != "dummy"
-    return {**packages, "the model": model_hash(Path(config.source.model_path), weights=has_weights), **flags}
+    return {**packages, "the model": model_hash(config.source), **flags}
 
 
-def model_hash(folder: Path, *, weights: bool) -> str:
+def model_hash(source: ModelSource) -> str:
     """Of a model's config and tokenizer, and of its weights' sizes and samples: reading them all would take minutes."""
-    found = hashlib.sha256()
-    for path in (folder / name for name in _FILES):
+    found, folder = hashlib.sha256(), Path(source.model_path)
+    for path in (*(folder / name for name in _FILES), Path(source.tokenizer_path or folder) / "tokenizer.json"):
         found.update(path.read_bytes() if path.is_file() else b"none")
-    for path in sorted(folder.glob("*.safetensors")) if weights else ():
+    for path in sorted(folder.glob("*.safetensors")) if source.load_format != "dummy" else ():
         found.update(f"{path.name} {path.stat().st_size}".encode())
         found.update(_sample(path))
     return found.hexdigest()[:16]

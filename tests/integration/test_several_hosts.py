@@ -49,6 +49,11 @@ class TwoHosts:
     def start(self) -> Server:
         return Server(self.command, self.log)
 
+    def start_in_vain(self) -> subprocess.CompletedProcess[str]:
+        """Host 0, which ends by itself."""
+        words = [sys.executable, *shlex.split(self.command)[1:], "--port", "0"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
     def stop(self) -> None:
         self.other.kill()
         self.other.wait()
@@ -114,13 +119,7 @@ def test_hosts_that_were_started_differently_are_named(checkpoint, four_devices,
     other_flags = "--page-size 16" if what == "flags" else f"--model-path {other}"
     hosts = TwoHosts(checkpoint, tmp_path, "--tp-size 8", f"--tp-size 8 {other_flags}")
     try:
-        done = subprocess.run(
-            [sys.executable, *shlex.split(hosts.command)[1:], "--port", "0"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = hosts.start_in_vain()
         assert hosts.other.wait(60) == done.returncode == 2
         for text in (done.stderr, hosts.other_log.read_text()):
             (error,) = [line for line in text.splitlines() if line.startswith("error:")]
@@ -133,13 +132,7 @@ def test_hosts_that_were_started_differently_are_named(checkpoint, four_devices,
 def test_too_few_devices_are_named_on_both(checkpoint, four_devices, tmp_path):
     hosts = TwoHosts(checkpoint, tmp_path, "--tp-size 16")
     try:
-        done = subprocess.run(
-            [sys.executable, *shlex.split(hosts.command)[1:], "--port", "0"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = hosts.start_in_vain()
         assert done.returncode == 2
         assert "error: --tp-size 16 needs as many devices, and jax finds 8" in done.stderr
         assert hosts.other.wait(60) in (1, 2)
