@@ -113,7 +113,7 @@ def test_the_other_host_ends_with_the_server(checkpoint, four_devices, tmp_path)
         assert "Host 0 has ended; so does this host" in hosts.other_log.read_text()
 
 
-@pytest.mark.parametrize("what", ["flags", "model"])
+@pytest.mark.parametrize("what", ["flags", pytest.param("model", marks=pytest.mark.slow)])
 def test_hosts_that_were_started_differently_are_named(checkpoint, four_devices, tmp_path, what):
     other = build_checkpoint(tmp_path / "other", hidden_size=96) if what == "model" else checkpoint
     other_flags = "--page-size 16" if what == "flags" else f"--model-path {other}"
@@ -129,6 +129,7 @@ def test_hosts_that_were_started_differently_are_named(checkpoint, four_devices,
         hosts.stop()
 
 
+@pytest.mark.slow
 def test_too_few_devices_are_named_on_both(checkpoint, four_devices, tmp_path):
     hosts = TwoHosts(checkpoint, tmp_path, "--tp-size 16")
     try:
