@@ -135,6 +135,7 @@ def test_a_state_comes_back_from_disk(model, tmp_path):
         checkpoints.load(tmp_path / "stable.npz", checkpoints.State(0, flatten_model(other)[1][:2], None))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_broken_off_gives_the_same_weights(tmp_path, tokenizer, monkeypatch):
     pytest.importorskip("optax")
     from scripts.train_default_model import train

@@ -79,6 +79,7 @@ async def abort_many(url: str, count: int) -> list[str]:
         return await asyncio.gather(*map(one, range(count)))
 
 
+@pytest.mark.slow
 def test_a_thousand_aborts(server):
     ends = asyncio.run(abort_many(server.url, 1000))
     counts = {end: ends.count(end) for end in set(ends)}

@@ -58,6 +58,7 @@ def results(server: Server, batch_id: str) -> dict[str, list[str]]:
         }
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_the_next_server(launch: Launch, tmp_path: Path) -> None:
     flags = f"--served-model-name {MODEL} --compile lazy --file-storage-path {tmp_path / 'storage'}"
     server = launch(flags)

@@ -14,6 +14,8 @@ import pytest
 from palladio.default_model import DEFAULT_MODEL_NAME
 from tests.integration.serving import LIMITS, Server
 
+pytestmark = pytest.mark.slow
+
 ROME = [
     {"role": "system", "content": "You are a knowledgeable historian who provides concise responses."},
     {"role": "user", "content": "Tell me about ancient Rome"},

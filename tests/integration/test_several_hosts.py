@@ -101,6 +101,7 @@ def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint,
         assert int(told[2]) < 4096, "a step is told in ids"
 
 
+@pytest.mark.slow
 def test_the_other_host_ends_with_the_server(checkpoint, four_devices, tmp_path):
     hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} --tp-size 8")
     with contextlib.closing(contextlib.ExitStack()) as stack:

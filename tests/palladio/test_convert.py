@@ -33,6 +33,7 @@ def tokens(path: Path, cache: Path) -> list[list[int]]:
     return [result["output_ids"] for result in results]
 
 
+@pytest.mark.slow
 def test_a_converted_model_is_served_as_it_was(tmp_path: Path) -> None:
     source, out = make_checkpoint(tmp_path / "source", "qwen3"), tmp_path / "out"
     done = run(str(source), str(out), "--dtype", "float32")

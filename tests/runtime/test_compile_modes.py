@@ -119,6 +119,7 @@ def test_progress_goes_on_in_the_background(tiny_dir, held):
     assert last.eta_seconds > 0
 
 
+@pytest.mark.slow
 def test_replicas_start_from_exported_programs(tiny_dir, tmp_path, expected, caplog):
     folder = {"compiled_dir": str(tmp_path / "programs"), "compilation_cache_dir": ""}
     compile_ahead(EngineConfig.from_flags({"model_path": str(tiny_dir), **FLAGS, **FEW, **folder}))

@@ -167,6 +167,7 @@ def one_by_one(folder: str, flags: dict[str, Any]) -> dict[str, list[int]]:
     return collector.tokens
 
 
+@pytest.mark.slow
 def test_no_step_compiles_anything_after_the_start(tiny_dir: Path, tmp_path: Path) -> None:
     flags = {"compilation_cache_dir": str(tmp_path)}
     found = call_with_devices(2, __name__, "closed_set", str(tiny_dir), flags)
@@ -194,6 +195,7 @@ def embed_on(folder: str, flags: dict[str, Any]) -> list[list[list[float]]]:
     return [embed(folder, dp_size, flags) for dp_size in (1, 2)]
 
 
+@pytest.mark.slow
 def test_embeddings_are_those_of_one_device(tiny_dir: Path, tmp_path: Path) -> None:
     flags = {"compilation_cache_dir": str(tmp_path), "cache_self_check": 0.0}
     one, two = call_with_devices(2, __name__, "embed_on", str(tiny_dir), flags)
@@ -215,6 +217,7 @@ def constrain_on(folder: str, flags: dict[str, Any]) -> list[dict[str, list[int]
     return [constrain(folder, dp_size, flags) for dp_size in (1, 2)]
 
 
+@pytest.mark.slow
 def test_a_grammar_in_one_group_beside_free_text_in_another(tiny_dir: Path, tmp_path: Path) -> None:
     one, two = call_with_devices(2, __name__, "constrain_on", str(tiny_dir), {"compilation_cache_dir": str(tmp_path)})
     assert two == one

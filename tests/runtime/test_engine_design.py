@@ -148,7 +148,7 @@ def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeyp
 def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
     design = engine_design.EngineDesign.of(config(tiny_dir, chunked_prefill_size=64))
     largest = design.programs.built.declared
-    monkeypatch.setattr(engine_design.EngineDesign, "of", lambda config: design)
+    monkeypatch.setattr(engine_design.EngineDesign, "of", lambda config, agree: design)
 
     class Refusing:
         def lower(self, *args):
