@@ -38,7 +38,7 @@ from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.startup import build_scheduler
+from palladio.runtime.startup import build_groups
 
 SHORTEST, LONGEST = 4, 1024
 PROMPT_LOGNORMAL = (4.75, 1.3)  # mu, sigma of the logarithm
@@ -107,7 +107,7 @@ def make_scheduler(platform: Platform, flags: dict[str, Any]) -> tuple[Scheduler
     buckets = limits.buckets(config, platform.defaults)
     num_tokens = config.cache.max_total_tokens or limits.useful_pool_tokens
     num_pages = num_tokens // config.cache.page_size + 1
-    return build_scheduler(config, limits, buckets, num_pages, seed=0), buckets
+    return build_groups(config, limits, buckets, num_pages, seed=0).schedulers[0], buckets
 
 
 class Simulation:

@@ -7,23 +7,16 @@ import sys
 
 import msgspec
 
-from palladio.launch_server import report_error
+from palladio.launch_server import run_worker
 from palladio.runtime.config import EngineConfig
-from palladio.runtime.errors import PalladioError
 from palladio.runtime.logs import configure_logging
 from palladio.runtime.precompile import compile_ahead
 
 
 def main() -> int:
-    """Returns the exit code: 0, or 2 for a wrong flag."""
+    """Returns the exit code, see run_worker."""
     configure_logging("info")
-    try:
-        compile_ahead(msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig))
-    except PalladioError as error:
-        return report_error(error)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return run_worker(lambda: compile_ahead(msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from palladio.launch_server import report_error
+from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.orbax_weights import convert, is_converted
-from palladio.runtime.errors import ConfigError, PalladioError
+from palladio.runtime.errors import ConfigError
 from palladio.runtime.hub import resolve_model_path
 from palladio.runtime.logs import configure_logging
 from palladio.runtime.messages import LoadProgress
@@ -23,17 +23,11 @@ logger = logging.getLogger("palladio.engine")
 
 
 def main() -> int:
-    """Returns the exit code: 0, or 2 for a wrong directory."""
+    """Returns the exit code, see run_worker."""
     configure_logging("info")
     logging.getLogger("absl").setLevel(logging.WARNING)  # orbax tells of every step
     source, out, dtype = sys.argv[1:]
-    try:
-        _convert(resolve_model_path(source), Path(out).expanduser(), dtype)
-    except PalladioError as error:
-        return report_error(error)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return run_worker(lambda: _convert(resolve_model_path(source), Path(out).expanduser(), dtype))
 
 
 def _convert(source: Path, out: Path, dtype: str) -> None:

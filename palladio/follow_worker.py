@@ -3,31 +3,24 @@
 python -m palladio.follow_worker < request.json
 """
 
+import contextlib
 import sys
 
 import msgspec
 
 from palladio.follow import FollowRequest
-from palladio.launch_server import report_error
-from palladio.runtime.errors import PalladioError
+from palladio.launch_server import run_worker
 from palladio.runtime.follower import follow
 from palladio.runtime.logs import configure_logging
 from palladio.runtime.progress import ProgressDisplay
 
 
 def main() -> int:
-    """Returns the exit code: 2 for a flag to change, else 1; a host that ends as it should does not come back."""
+    """Returns the exit code, see run_worker; a host that ends as it should does not come back."""
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=FollowRequest)
     configure_logging(request.log_level, request.log_format)
-    display = ProgressDisplay()
-    try:
-        follow(request.config, display.update)
-    except PalladioError as error:
-        display.close()
-        return report_error(error)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    with contextlib.closing(ProgressDisplay()) as display:
+        return run_worker(lambda: follow(request.config, display.update))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
@@ -84,6 +84,18 @@ def report_error(error: PalladioError) -> int:
     """One line for the user, and the exit code."""
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # one line: jax's own words may be many
     return 2 if isinstance(error, ConfigError) else 1
+
+
+def run_worker(work: Callable[[], None]) -> int:
+    """A worker process's whole work; returns its exit code: 0, 2 for a flag to change, 1 for any other failure that has
+    a message, 130 after Ctrl-C."""
+    try:
+        work()
+    except PalladioError as error:
+        return report_error(error)
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 def gpu_memory(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -146,43 +146,14 @@ def build_groups(
     seed: int,
     embedding: EmbeddingSpec | None = None,
 ) -> Groups:
-    """The host's half of an engine. Args: as of build_scheduler; num_pages: of each group."""
-    schedulers = [
-        build_scheduler(config, limits, buckets, num_pages, seed, embedding) for _ in range(limits.num_groups)
-    ]
-    num_tokens = schedulers[0].cache.num_total_tokens
-    router = Router(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
-    return Groups(schedulers, router)
-
-
-def build_scheduler(
-    config: EngineConfig,
-    limits: EngineLimits,
-    buckets: Buckets,
-    num_pages: int,
-    seed: int,
-    embedding: EmbeddingSpec | None = None,
-) -> Scheduler:
-    """Scheduler, queue and cache manager of a group of devices.
+    """The host's half of an engine: scheduler, queue and cache manager of each group of devices.
 
     Args:
+        num_pages: of each group.
         embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
     """
     options, page_size = config.scheduler, config.cache.page_size
-    cache = CacheManager(
-        num_pages,
-        page_size,
-        shares_prefixes=not config.cache.disable_radix_cache and (embedding is None or embedding.pooling == "last"),
-        eviction_policy=config.cache.radix_eviction_policy,
-    )
     by_priority = options.schedule_policy == "priority"
-    foreground = WaitingQueue(
-        options.schedule_policy,
-        cache.tree,
-        page_size,
-        low_values_first=options.schedule_low_priority_values_first,
-        seed=seed,
-    )
     scheduler_limits = SchedulerLimits(
         max_running=limits.max_running,
         max_queued=options.max_queued_requests,
@@ -195,8 +166,26 @@ def build_scheduler(
         conservativeness=options.schedule_conservativeness,
         background_slowdown=options.background_slowdown,
     )
-    waiting = WaitingLines(foreground, WaitingQueue("fcfs", cache.tree, page_size))
-    return Scheduler(scheduler_limits, buckets, cache, waiting)
+    schedulers = []
+    for _ in range(limits.num_groups):
+        cache = CacheManager(
+            num_pages,
+            page_size,
+            shares_prefixes=not config.cache.disable_radix_cache and (embedding is None or embedding.pooling == "last"),
+            eviction_policy=config.cache.radix_eviction_policy,
+        )
+        foreground = WaitingQueue(
+            options.schedule_policy,
+            cache.tree,
+            page_size,
+            low_values_first=options.schedule_low_priority_values_first,
+            seed=seed,
+        )
+        waiting = WaitingLines(foreground, WaitingQueue("fcfs", cache.tree, page_size))
+        schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting))
+    num_tokens = schedulers[0].cache.num_total_tokens
+    router = Router(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
+    return Groups(schedulers, router)
 
 
 def _load(design: EngineDesign, on_progress: Callable[[LoadProgress], None]) -> CausalLM:

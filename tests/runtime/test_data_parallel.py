@@ -15,6 +15,8 @@ from palladio.runtime.messages import AddRequest
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from tests.many_devices import call_with_devices
+from tests.runtime.collective_lines import collectives_by_kind
+from tests.runtime.mesh_requests import REQUESTS, add, assert_same, drain, seen
 from tests.runtime.tiny_engine import FLAGS, Collector, create_core, random_prompt
 from tests.tiny_model import make_checkpoint
 
@@ -27,55 +29,21 @@ MESH_FLAGS = {
     "cache_self_check": 1.0,
 }
 TOKENS = {"max_tokens": 12}
-REQUESTS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "random": {"temperature": 1.0, "seed": 7, "top_p": 0.9, "top_k": 50},
-    "penalties": {
-        "temperature": 0.8,
-        "seed": 3,
-        "frequency_penalty": 0.5,
-        "repetition_penalty": 1.2,
-        "logit_bias": {17: 2.0},
-        "logprobs": 5,
-    },
+MORE_REQUESTS: dict[str, dict[str, Any]] = {
+    **REQUESTS,
     "another": {"temperature": 0.7, "seed": 3, "presence_penalty": 0.5, "min_tokens": 4, "logprobs": 2},
     "scored": {"prompt_logprobs": 2, "length": 75},
     "alone": {"length": 7},
 }
 
 
-def drain(collector: Collector) -> None:
-    while collector.core.has_work:  # lazy programs are compiled on the way, which `run` would not stand
-        collector.step()
-    stats = collector.core.stats(check_integrity=True)
-    assert stats.integrity_error is None
-    assert stats.num_used_tokens == 0
-
-
-def add(collector: Collector, requests: dict[str, dict[str, Any]]) -> None:
-    for number, (name, params) in enumerate(requests.items()):
-        params = {**TOKENS, **params}
-        collector.add(name, random_prompt(params.pop("length", 20), params.pop("salt", number)), **params)
-
-
-def seen(collector: Collector, names: list[str]) -> dict[str, Any]:
-    """Tokens, and numbers that may differ in their last bits."""
-    outcomes = [collector.outcome(name) for name in names]
-    entries = [entry for outcome in outcomes for entry in (*outcome.logprobs, *outcome.prompt_logprobs)]
-    return {
-        "tokens": collector.tokens,
-        "ids": [[entry.token_id, *(top[0] for top in entry.top or ())] for entry in entries],
-        "logprobs": [entry.logprob or 0.0 for entry in entries],
-    }
-
-
 def run_requests(folder: str, tp_size: int, dp_size: int, flags: dict[str, Any]) -> dict[str, Any]:
     """All requests; then, in other groups than before, the prompts of some again and longer; then one alone."""
     core = create_core(Path(folder), tp_size=tp_size, dp_size=dp_size, **{**MESH_FLAGS, **flags})
     collector = Collector(core)
-    add(collector, REQUESTS)
+    add(collector, {name: TOKENS | params for name, params in MORE_REQUESTS.items()})
     drain(collector)
-    for number, name in enumerate(REQUESTS):
+    for number, name in enumerate(MORE_REQUESTS):
         collector.add(f"{name} again", random_prompt(20, number) + [9] * (3 + number), **TOKENS)
         collector.step()  # the earlier ones decode beside the later ones' prompts
         collector.step()
@@ -86,25 +54,17 @@ def run_requests(folder: str, tp_size: int, dp_size: int, flags: dict[str, Any])
     assert stats.cache.num_self_check_failures == 0
     hits = [name for name, count in collector.cached_tokens.items() if count]
     assert stats.cache.num_self_checks >= min(1, len(hits))
-    return {**seen(collector, list(REQUESTS)), "hits": hits}
+    return {**seen(collector, list(MORE_REQUESTS)), "hits": hits}
 
 
 def run_on_meshes(folder: str, meshes: list[list[int]], flags: dict[str, Any]) -> list[dict[str, Any]]:
     return [run_requests(folder, tp_size, dp_size, flags) for dp_size, tp_size in meshes]
 
 
-def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found["tokens"] == expected["tokens"]
-    assert all(expected["tokens"].values())
-    assert found["ids"] == expected["ids"]
-    assert len(expected["logprobs"]) > 60
-    assert found["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-5)
-
-
 def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path, tmp_path: Path) -> None:
     flags = {"compilation_cache_dir": str(tmp_path), "load_balance_method": "prefix"}
     one, groups = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [[1, 1], [2, 2]], flags)
-    assert_same(groups, one)
+    assert_same(groups, one, num_logprobs=60)
     assert groups["hits"], "prefixes are found"
 
 
@@ -122,7 +82,7 @@ def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path, tmp_path: P
 def test_with_other_steps(tiny_dir: Path, tmp_path: Path, flags: dict[str, Any]) -> None:
     flags = {"compilation_cache_dir": str(tmp_path), **flags}
     one, groups = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [[1, 1], [4, 1]], flags)
-    assert_same(groups, one)
+    assert_same(groups, one, num_logprobs=60)
 
 
 def closed_set(folder: str, flags: dict[str, Any]) -> dict[str, Any]:
@@ -229,17 +189,10 @@ def collectives(folder: str) -> dict[str, list[str]]:
     flags = {**FLAGS, **MESH_FLAGS, "compilation_cache_dir": ""}
     config = EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": 2, "dp_size": 2})
     design = EngineDesign.of(config)
-    found: dict[str, list[str]] = {}
-    for key in design.programs.built.declared:
-        kind = " ".join(word for word in (key.name, key.tier, "prefill" if key.num_tokens else None) if word)
-        if kind in found:
-            continue
-        jitted, args = design.programs.built.declaration(key)
-        text = jitted.lower(*args).compile().as_text()
-        opcodes = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
-        lines = re.findall(rf" (?:{opcodes})(?:-start)?\(.*", text)
-        found[kind] = [match[1] if (match := re.search(r"replica_groups=(\S+),", line)) else line for line in lines]
-    return found
+    return {
+        kind: [match[1] if (match := re.search(r"replica_groups=(\S+),", line[0])) else line[0] for line in lines]
+        for kind, lines in collectives_by_kind(design).items()
+    }
 
 
 def test_nothing_crosses_the_border_between_groups(tiny_dir: Path) -> None:
@@ -287,4 +240,4 @@ def test_every_family_on_every_mesh(tmp_path: Path, family: str) -> None:
     meshes = [[1, 1], [1, 2], [1, 4], [1, 8], [2, 4], [4, 2]]
     one, *others = call_with_devices(8, __name__, "families_on", str(tmp_path), meshes, timeout=1500)
     for found in others:
-        assert_same(found, one)
+        assert_same(found, one, num_logprobs=60)

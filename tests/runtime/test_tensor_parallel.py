@@ -12,7 +12,9 @@ from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
 from tests.many_devices import call_with_devices
-from tests.runtime.tiny_engine import FLAGS, Collector, create_core, random_prompt
+from tests.runtime.collective_lines import collectives_by_kind
+from tests.runtime.mesh_requests import REQUESTS, add, assert_same, drain, seen
+from tests.runtime.tiny_engine import FLAGS, Collector, create_core
 
 MESH_FLAGS = {
     "compile": "lazy",
@@ -20,35 +22,15 @@ MESH_FLAGS = {
     "compilation_cache_dir": "",
     "max_running_requests": 4,  # fewer buckets, so fewer programs
 }
-REQUESTS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "random": {"temperature": 1.0, "seed": 7, "top_p": 0.9, "top_k": 50},
-    "penalties": {
-        "temperature": 0.8,
-        "seed": 3,
-        "frequency_penalty": 0.5,
-        "repetition_penalty": 1.2,
-        "logit_bias": {17: 2.0},
-        "logprobs": 5,
-    },
-}
 WIDE_VOCABULARY = '{"vocab_size": 16384}'  # of 128 blocks, as real ones have hundreds
 
 
 def run_requests(folder: str, tp_size: int) -> dict[str, Any]:
     core = create_core(Path(folder), tp_size=tp_size, **MESH_FLAGS)
     collector = Collector(core)
-    for number, (name, params) in enumerate(REQUESTS.items()):
-        params = {**params}
-        prompt = random_prompt(params.pop("length", 20), params.pop("salt", number))
-        collector.add(name, prompt, **params)
-    while core.has_work:  # lazy programs are compiled on the way, which `run` would not stand
-        collector.step()
-    assert core.stats(check_integrity=True).integrity_error is None
-    values = [x.logprob for name in REQUESTS for x in collector.outcome(name).logprobs]
-    ids = [x.token_id for name in REQUESTS for x in collector.outcome(name).logprobs]
-    tops = [[top[0] for top in x.top or []] for name in REQUESTS for x in collector.outcome(name).logprobs]
-    return {"tokens": collector.tokens, "logprobs": values, "ids": ids, "tops": tops}
+    add(collector, REQUESTS)
+    drain(collector)
+    return seen(collector, list(REQUESTS))
 
 
 def run_on_meshes(folder: str, sizes: list[int]) -> list[dict[str, Any]]:
@@ -57,28 +39,17 @@ def run_on_meshes(folder: str, sizes: list[int]) -> list[dict[str, Any]]:
 
 def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path) -> None:
     one, four = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [1, 4])
-    assert four["tokens"] == one["tokens"]
-    assert all(one["tokens"][name] for name in REQUESTS)
-    assert (four["ids"], four["tops"]) == (one["ids"], one["tops"])
-    assert len(one["logprobs"]) > 15
-    assert four["logprobs"] == pytest.approx(one["logprobs"], abs=1e-5)
+    assert_same(four, one, num_logprobs=15)
 
 
 def collectives(folder: str, tp_size: int) -> dict[str, list[list[Any]]]:
     """Of one program of each kind: opcode and shapes of each collective in its HLO."""
     flags = {**FLAGS, **MESH_FLAGS, "json_model_override_args": WIDE_VOCABULARY, "skip_tokenizer_init": True}
     design = EngineDesign.of(EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": tp_size}))
-    found: dict[str, list[list[Any]]] = {}
-    for key in design.programs.built.declared:
-        kind = " ".join(word for word in (key.name, key.tier, "prefill" if key.num_tokens else None) if word)
-        if kind in found:
-            continue
-        jitted, args = design.programs.built.declaration(key)
-        text = jitted.lower(*args).compile().as_text()
-        opcodes = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
-        lines = re.findall(rf"= (.*?) ({opcodes})(?:-start)?\(", text)
-        found[kind] = [[opcode, re.findall(r"\[([\d,]*)\]", shapes)] for shapes, opcode in lines]
-    return found
+    return {
+        kind: [[line[2], re.findall(r"\[([\d,]*)\]", line[1])] for line in lines]
+        for kind, lines in collectives_by_kind(design).items()
+    }
 
 
 def test_the_collectives_that_the_maths_needs_and_no_others(tiny_dir: Path) -> None:

@@ -1,0 +1,19 @@
+"""The collectives of an engine's programs, as the compiler wrote them."""
+
+import re
+
+from palladio.runtime.engine_design import EngineDesign
+
+_OPCODES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
+COLLECTIVE = re.compile(rf"= (.*?) ({_OPCODES})(?:-start)?\(.*")  # shapes, opcode
+
+
+def collectives_by_kind(design: EngineDesign) -> dict[str, list[re.Match[str]]]:
+    """Of one program of each kind, such as "forward prefill" or "sample greedy": its collectives' lines in the HLO."""
+    found: dict[str, list[re.Match[str]]] = {}
+    for key in design.programs.built.declared:
+        kind = " ".join(word for word in (key.name, key.tier, "prefill" if key.num_tokens else None) if word)
+        if kind not in found:
+            jitted, args = design.programs.built.declaration(key)
+            found[kind] = list(COLLECTIVE.finditer(jitted.lower(*args).compile().as_text()))
+    return found

@@ -1,0 +1,54 @@
+"""Requests that engines on different meshes answer alike, and what is compared of their answers."""
+
+from typing import Any
+
+import pytest
+
+from tests.runtime.tiny_engine import Collector, random_prompt
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "random": {"temperature": 1.0, "seed": 7, "top_p": 0.9, "top_k": 50},
+    "penalties": {
+        "temperature": 0.8,
+        "seed": 3,
+        "frequency_penalty": 0.5,
+        "repetition_penalty": 1.2,
+        "logit_bias": {17: 2.0},
+        "logprobs": 5,
+    },
+}
+
+
+def add(collector: Collector, requests: dict[str, dict[str, Any]]) -> None:
+    for number, (name, params) in enumerate(requests.items()):
+        params = {**params}
+        collector.add(name, random_prompt(params.pop("length", 20), params.pop("salt", number)), **params)
+
+
+def drain(collector: Collector) -> None:
+    while collector.core.has_work:  # lazy programs are compiled on the way, which `run` would not stand
+        collector.step()
+    stats = collector.core.stats(check_integrity=True)
+    assert stats.integrity_error is None
+    assert stats.num_used_tokens == 0
+
+
+def seen(collector: Collector, names: list[str]) -> dict[str, Any]:
+    """Tokens, and numbers that may differ in their last bits."""
+    outcomes = [collector.outcome(name) for name in names]
+    entries = [entry for outcome in outcomes for entry in (*outcome.logprobs, *outcome.prompt_logprobs)]
+    return {
+        "tokens": collector.tokens,
+        "ids": [[entry.token_id, *(top[0] for top in entry.top or ())] for entry in entries],
+        "logprobs": [entry.logprob or 0.0 for entry in entries],
+    }
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], *, num_logprobs: int) -> None:
+    """Args: num_logprobs: more than so many have to be there."""
+    assert found["tokens"] == expected["tokens"]
+    assert all(expected["tokens"].values())
+    assert found["ids"] == expected["ids"]
+    assert len(expected["logprobs"]) > num_logprobs
+    assert found["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-5)
