@@ -1,4 +1,4 @@
-"""CPU time of a piece of work, for tests of how it grows: the least of some turns, which a busy machine leaves alone."""
+"""CPU time of a piece of work, for tests of how it grows: the least of some turns, for a busy machine adds to it."""
 
 import gc
 import time
