@@ -1,5 +1,7 @@
 """The decoder-only language model: the one residual loop that every family shares."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -35,6 +37,15 @@ class DecoderLayer(Module):
         return x, kv_pages
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _call_layer(
+    structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: Rotation, step: PagedStep, kv_pages: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """A layer as a function of its own: layers of one structure are traced and lowered once, whatever their number."""
+    layer: DecoderLayer = nnx.merge(structure, state)
+    return layer(x, by, step, kv_pages)
+
+
 class CausalLM(Module):
     """A decoder-only language model over a paged KV cache."""
 
@@ -68,7 +79,7 @@ class CausalLM(Module):
         step = PagedStep.of(batch, self.config, x.dtype, kv_cache[0], self.kernels, num_shards(self.mesh))
         written = []
         for layer, kv_pages in zip(self.layers, kv_cache, strict=True):
-            x, kv_pages = layer(x, by, step, kv_pages)
+            x, kv_pages = _call_layer(*nnx.split(layer), x, by, step, kv_pages)
             written.append(kv_pages)
         return self.norm(x), tuple(written)
 
