@@ -17,8 +17,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 
 FAMILIES = [  # tests/model has them all
     "qwen3",
-    "mistral",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "llama3")),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "llama3", "mistral")),
 ]
 PAGE, CHUNK, CONTEXT = 8, 64, 256
 POOL = 640  # tokens: about three of the requests below, so that most are retracted again and again

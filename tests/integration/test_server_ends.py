@@ -5,11 +5,13 @@ import signal
 from pathlib import Path
 
 import httpx
+import pytest
 
 from palladio.utils import _descendants
 from tests.integration.serving import BODIES, COMPLETIONS, MODEL, error_of
 
 
+@pytest.mark.slow
 def test_sigterm_lets_a_stream_finish(launch):
     """New requests are refused meanwhile; then both processes end."""
     server = launch("--served-model-name *")

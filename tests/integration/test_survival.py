@@ -157,6 +157,7 @@ def test_sigterm_while_the_engine_is_restarted(launch):
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_is_immediate(launch):
     server = launch(ROOMY)
     pid = server.engine_pid()

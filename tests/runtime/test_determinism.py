@@ -67,15 +67,15 @@ FLAGS: list[dict[str, Any]] = [
     {"disable_overlap_schedule": True},
     {"disable_radix_cache": True},
     {"radix_eviction_policy": "lfu", "schedule_policy": "lpm"},
-    *(
-        {"chunked_prefill_size": chunk, "enable_mixed_chunk": mixes}
-        for chunk, mixes in itertools.product((16, 32, 64), (False, True))
-    ),
     {"chunked_prefill_size": 16, "enable_mixed_chunk": True, "disable_overlap_schedule": True},
+]
+CHUNKS = [
+    {"chunked_prefill_size": chunk, "enable_mixed_chunk": mixes}
+    for chunk, mixes in itertools.product((16, 32, 64), (False, True))
 ]
 
 
-@pytest.mark.parametrize("flags", FLAGS, ids=str)
+@pytest.mark.parametrize("flags", [*FLAGS, *(pytest.param(flags, marks=pytest.mark.slow) for flags in CHUNKS)], ids=str)
 def test_a_seeded_request_ignores_what_runs_beside_it(
     tiny: TinyEngine, alone: list[int], flags: dict[str, Any]
 ) -> None:
