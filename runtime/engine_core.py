@@ -121,6 +121,7 @@ class EngineCore:
             raise
         if hosts is not None:
             parts.runner.executor.on_call = hosts.call
+            parts.runner.programs.built.alongside = hosts.building
         return cls(config, parts.ready, parts.groups, parts.runner, parts.monitor, parts.memory, parts.grammars, hosts)
 
     @property
