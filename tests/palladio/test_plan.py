@@ -114,20 +114,13 @@ def test_a_plan_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("an initial value is traced")
 
     monkeypatch.setattr(Initializer, "__call__", refuse)
-    one = deployment("h200-8", 8, LLAMA | {"num_hidden_layers": 126})
-    assert one.num_parameters == PARAMETERS + 124 * LAYER
+    assert deployment("h200-8", 8, LLAMA | {"num_hidden_layers": 32}).num_parameters == 8_030_261_248
 
 
 def test_what_does_not_fit_says_so() -> None:
     one = deployment("v5e-1", 1, WIDE)
     with pytest.raises(ConfigError, match="no memory is left for the KV cache"):
         one.plan(EngineConfig.from_flags({"model_path": "m"}), one.estimated_workspace())
-
-
-def test_the_estimate_of_the_workspace_against_what_compilers_said() -> None:
-    """benchmarks/memory_plan.py compiled Llama for a v6e with the portable attention; layers make little difference."""
-    known = json.loads((ROOT / "benchmarks/results/aot-2026-11-21/memory_plan_v6e_llama.json").read_text())
-    assert 0.5 < deployment("v6e-1", 1).estimated_workspace() / known["workspace_used"] < 2
 
 
 @pytest.fixture
