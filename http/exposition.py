@@ -2,11 +2,14 @@
 
 `sglang:` names mean what they mean there, so that its dashboards and routers work; what only exists here is
 `palladio:`. A restarted engine begins to count anew, as Prometheus expects of counters.
+
+Where there are several groups of devices, what each has of its own is told group by group, with SGLang's label
+`dp_rank`, and not once more as a sum: whoever adds up the samples of a metric, as its dashboards do, would count twice.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -14,10 +17,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from palladio.http.front_metrics import FrontMetrics
-from palladio.runtime.messages import EngineReady, EngineStats, HistogramData
+from palladio.runtime.messages import EngineReady, EngineStats, GroupStats, HistogramData
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 Labels = Mapping[str, str]
+
+_NO_GROUP = "(none)"  # the dp_rank of requests that wait, and have no group yet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,43 +170,111 @@ def _front(write: _Writer, front: FrontMetrics) -> Iterator[Family]:
 
 
 def _limits(write: _Writer, info: EngineReady) -> Iterator[Family]:
-    num_tokens = info.num_groups * info.max_total_tokens
-    yield write.gauge("sglang:max_total_num_tokens", "Tokens that the KV cache holds", num_tokens)
+    labels: list[Labels] = [{}] if info.num_groups == 1 else [_rank(group) for group in range(info.num_groups)]
+    sizes = [(own, float(info.max_total_tokens)) for own in labels]
+    yield write.gauges("sglang:max_total_num_tokens", "Tokens that the KV cache holds", sizes)
     yield write.gauge("sglang:context_len", "Most tokens of prompt and output together", info.context_length)
     yield write.gauge("sglang:page_size", "Tokens of a page of the KV cache", info.page_size)
     yield write.gauge("palladio:max_running_requests", "Requests that run at once, at most", info.max_running_requests)
     yield write.gauge("sglang:startup_time_seconds", "That the engine took to start", info.startup_seconds)
 
 
+def _rank(group: int) -> Labels:
+    return {"dp_rank": str(group)}
+
+
+def _parts(stats: EngineStats) -> list[tuple[Labels, GroupStats]]:
+    """The groups with their labels; or, if there is only one, the whole engine without a label."""
+    if stats.groups:
+        return [(_rank(number), group) for number, group in enumerate(stats.groups)]
+    cache = stats.cache
+    whole = GroupStats(
+        num_running=stats.num_running,
+        num_waiting=stats.num_waiting,
+        num_used_tokens=stats.num_used_tokens,
+        num_total_tokens=stats.num_total_tokens,
+        last_gen_throughput=stats.last_gen_throughput,
+        new_token_ratio=stats.new_token_ratio,
+        num_retracted_waiting=stats.num_retracted_waiting,
+        num_retractions=stats.num_retractions,
+        num_cached_tokens=cache.num_cached_tokens,
+        num_prompt_tokens=cache.num_prompt_tokens,
+        num_hit_tokens=cache.num_hit_tokens,
+        num_evicted_tokens=cache.num_evicted_tokens,
+    )
+    return [({}, whole)]
+
+
 def _load(write: _Writer, stats: EngineStats) -> Iterator[Family]:
-    usage = stats.num_used_tokens / stats.num_total_tokens if stats.num_total_tokens else 0.0
-    throughput = stats.last_gen_throughput if stats.num_running else 0.0
-    for name, text, value in (
-        ("num_running_reqs", "Requests that run", stats.num_running),
-        ("num_queue_reqs", "Requests that wait", stats.num_waiting),
-        ("num_used_tokens", "Tokens of the KV cache that running requests hold, in whole pages", stats.num_used_tokens),
-        ("token_usage", "The share of the KV cache that they hold", usage),
-        ("num_retracted_reqs", "Requests that lost their pages and wait to go on", stats.num_retracted_waiting),
-        ("new_token_ratio", "The share of max_tokens that a request is expected to use", stats.new_token_ratio),
-        ("gen_throughput", "Output tokens per second, over the last logged interval", throughput),
-    ):
-        yield write.gauge(f"sglang:{name}", text, value)
-    yield write.counter("sglang:num_retracted_requests", "Requests that lost their pages", stats.num_retractions)
+    parts = _parts(stats)
+
+    def gauge(name: str, text: str, value: Callable[[GroupStats], float], *more: tuple[Labels, float]) -> Family:
+        return write.gauges(f"sglang:{name}", text, [*((labels, value(part)) for labels, part in parts), *more])
+
+    waiting: list[tuple[Labels, float]] = []
+    if stats.groups:
+        num_assigned = sum(group.num_waiting for group in stats.groups)
+        waiting = [({"dp_rank": _NO_GROUP}, stats.num_waiting - num_assigned)]
+    yield gauge("num_running_reqs", "Requests that run", lambda part: part.num_running)
+    yield gauge("num_queue_reqs", "Requests that wait", lambda part: part.num_waiting, *waiting)
+    yield gauge(
+        "num_used_tokens",
+        "Tokens of the KV cache that running requests hold, in whole pages",
+        lambda part: part.num_used_tokens,
+    )
+    yield gauge(
+        "token_usage",
+        "The share of the KV cache that they hold",
+        lambda part: _share(part.num_used_tokens, part.num_total_tokens),
+    )
+    yield gauge(
+        "num_retracted_reqs",
+        "Requests that lost their pages and wait to go on",
+        lambda part: part.num_retracted_waiting,
+    )
+    yield gauge(
+        "new_token_ratio",
+        "The share of max_tokens that a request is expected to use",
+        lambda part: part.new_token_ratio,
+    )
+    yield gauge(
+        "gen_throughput",
+        "Output tokens per second, over the last logged interval",
+        lambda part: part.last_gen_throughput if part.num_running else 0.0,
+    )
+    yield write.counters(
+        "sglang:num_retracted_requests",
+        "Requests that lost their pages",
+        [(labels, part.num_retractions) for labels, part in parts],
+    )
 
 
 def _cache(write: _Writer, stats: EngineStats) -> Iterator[Family]:
-    cache = stats.cache
-    rate = cache.num_hit_tokens / cache.num_prompt_tokens if cache.num_prompt_tokens else 0.0
-    yield write.gauge("sglang:cache_hit_rate", "The share of prompt tokens that the prefix cache had", rate)
-    yield write.counter(
-        "sglang:evicted_tokens", "Tokens that left the prefix cache to make room", cache.num_evicted_tokens
+    cache, parts = stats.cache, _parts(stats)
+    yield write.gauges(
+        "sglang:cache_hit_rate",
+        "The share of prompt tokens that the prefix cache had",
+        [(labels, _share(part.num_hit_tokens, part.num_prompt_tokens)) for labels, part in parts],
+    )
+    yield write.counters(
+        "sglang:evicted_tokens",
+        "Tokens that left the prefix cache to make room",
+        [(labels, part.num_evicted_tokens) for labels, part in parts],
     )
     yield write.gauge("palladio:cache_enabled", "0 after a self-check that failed", cache.enabled)
-    yield write.gauge("palladio:cached_tokens_held", "Tokens that the prefix cache holds", cache.num_cached_tokens)
+    yield write.gauges(
+        "palladio:cached_tokens_held",
+        "Tokens that the prefix cache holds",
+        [(labels, part.num_cached_tokens) for labels, part in parts],
+    )
     yield write.counter("palladio:cache_self_checks", "Cache hits that were computed again", cache.num_self_checks)
     yield write.counter(
         "palladio:cache_self_check_failures", "Those that differed: a defect", cache.num_self_check_failures
     )
+
+
+def _share(count: int, total: int) -> float:
+    return count / total if total else 0.0
 
 
 def _steps(write: _Writer, stats: EngineStats) -> Iterator[Family]:

@@ -49,10 +49,13 @@ def _call_layer(
 class CausalLM(Module):
     """A decoder-only language model over a paged KV cache."""
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: Kernels, mesh: Mesh, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, dtype: DTypeLike, kernels: Kernels, mesh: Mesh, rngs: nnx.Rngs | None
+    ) -> None:
         """
         Args:
             config: as it is laid out over the mesh, see TensorLayout.
+            rngs: see Context.
         """
         context = Context(dtype, rngs)
         self.config = config

@@ -38,13 +38,17 @@ class Context:
 
     Attributes:
         dtype: of parameters and activations.
-        rngs: where initial values come from.
+        rngs: where initial values come from; None: parameters are only shapes.
     """
 
     dtype: DTypeLike
-    rngs: nnx.Rngs
+    rngs: nnx.Rngs | None
 
     def param(self, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer) -> nnx.Param:
         """A parameter that remembers its logical axes (model/sharding.py) and its initializer."""
         assert len(shape) == len(axes)
-        return nnx.Param(init(self.rngs.params(), shape, self.dtype), logical_axes=axes, initializer=init)
+        if self.rngs is None:
+            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, self.dtype)
+        else:
+            value = init(self.rngs.params(), shape, self.dtype)
+        return nnx.Param(value, logical_axes=axes, initializer=init)

@@ -18,5 +18,6 @@ def parameters_of(
     layout: TensorLayout, dtype: DTypeLike, mesh: Mesh, kernels: Kernels = Kernels()
 ) -> tuple[nnx.GraphDef, Params]:
     """The model's structure, and its parameters as they are laid out."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: CausalLM(layout.config, dtype, kernels, mesh, nnx.Rngs(0))))
+    # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
+    graphdef, state = nnx.split(CausalLM(layout.config, dtype, kernels, mesh, None))
     return graphdef, {".".join(map(str, keys)): (keys, param) for keys, param in nnx.to_flat_state(state)}

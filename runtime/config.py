@@ -386,8 +386,6 @@ def _check_hosts(config: EngineConfig) -> None:
     host, _, port = parallel.dist_init_addr.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 2**16 - 1:
         raise ConfigError(f"--dist-init-addr must be host:port, got {parallel.dist_init_addr!r}")
-    if config.execution.compile == "lazy":
-        raise ConfigError("--compile lazy would build programs while other hosts wait: use full or background")
     if config.execution.compiled_dir is not None:
         raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
 

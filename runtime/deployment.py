@@ -23,9 +23,7 @@ from palladio.runtime.engine_design import memory_needs
 from palladio.runtime.hardware import Slice
 from palladio.runtime.memory import DeviceMemory, MemoryPlan, plan_memory
 from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
-
-_SAMPLER_ARRAYS = 6  # float32 arrays of [rows, vocabulary] that sampling has at once: logits, odds, noise, …
-_WORKSPACE_MARGIN = 1.5  # compilers do not always reuse memory as well as they could
+from palladio.runtime.workspace_estimate import WorkspaceEstimate, count_programs
 
 
 class KnownShapes:
@@ -147,14 +145,20 @@ class Deployment:
         return plan_memory(DeviceMemory(memory, memory), needs, workspace)
 
     def estimated_workspace(self) -> int:
-        """Bytes that the hungriest program needs beside its arguments: a guess, from the widest arrays of a prefill
-        step and of sampling."""
+        """Bytes that the programs need beside their arguments, see WorkspaceEstimate."""
         config, itemsize = self.layout.config, jnp.dtype(self.dtypes.model).itemsize
-        heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_size // self.num_shards
-        ffw = 3 * config.intermediate_size // self.num_shards
-        prefill = self.limits.max_step_tokens * (3 * config.hidden_size + max(2 * heads, ffw)) * itemsize
-        sampling = max(self.buckets.sample) * _SAMPLER_ARRAYS * 4 * config.vocab_size // self.num_shards
-        return int(_WORKSPACE_MARGIN * max(prefill, sampling))
+        num_tables = 1 if config.tie_word_embeddings or not config.has_head else 2
+        tables = num_tables * config.vocab_size * config.hidden_size // self.num_shards
+        shape = self.shape
+        return WorkspaceEstimate.of(
+            self.place.chip.platform,
+            config,
+            self.buckets,
+            self.dtypes.model,
+            num_shards=self.num_shards,
+            num_programs=count_programs(self.buckets, shape.num_decode_steps, checks_cache=shape.checks_cache),
+            layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
+        ).total
 
     @property
     def weight_bytes(self) -> int:

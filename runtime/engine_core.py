@@ -18,6 +18,7 @@ from palladio.runtime.errors import OverloadedError
 from palladio.runtime.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.grammar_compiler import GrammarCompiler
 from palladio.runtime.grammar_desk import GrammarDesk
+from palladio.runtime.group_stats import group_stats
 from palladio.runtime.groups import Groups
 from palladio.runtime.host_group import Leader
 from palladio.runtime.intake import constraint_failure
@@ -120,6 +121,7 @@ class EngineCore:
             raise
         if hosts is not None:
             parts.runner.executor.on_call = hosts.call
+            parts.runner.programs.built.alongside = hosts.building
         return cls(config, parts.ready, parts.groups, parts.runner, parts.monitor, parts.memory, parts.grammars, hosts)
 
     @property
@@ -232,6 +234,7 @@ class EngineCore:
             num_retracted_waiting=sum(map(num_retracted_waiting, schedulers)),
             num_retractions=sum(scheduler.clock.num_retracted for scheduler in schedulers),
             steps=self._tracer.stats(),
+            groups=group_stats(groups, self._log.group_throughputs),
             compile=self._compile_stats(),
             memory=self._memory,
         )

@@ -33,6 +33,9 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
         for key, arrays in member.calls():
             if key is None:
                 built.executor.reset_state()
+            elif arrays is None:
+                built.executor.programs.built.ensure(ProgramKey(*key))
+                member.smallest(0)
             else:
                 built.executor.run(ProgramKey(*key), *arrays)
     except Exception as error:

@@ -108,6 +108,18 @@ class Leader:
             with contextlib.suppress(OSError):  # who listens on it sees that it is closed
                 link.send(frame)
 
+    @contextlib.contextmanager
+    def building(self, key: tuple[Any, ...]) -> Iterator[None]:
+        """The others build a program while this is open; it closes when all of them have it. So nobody waits inside a
+        collective for a host that compiles, and compilers that share their work meet.
+
+        Raises:
+            HostLostError: when it closes: one is lost, or could not build it.
+        """
+        self._tell(Frame({"kind": "build", "key": key}))
+        yield
+        self.smallest(0)
+
     def smallest(self, value: int) -> int:
         """The smallest of the hosts' values; waits for all of them, who ask the same at the same point.
 
@@ -283,11 +295,12 @@ class Member:
         self._link.send(Frame({"kind": "value", "value": value}))
         return self._values.get()
 
-    def calls(self) -> Iterator[tuple[list[Any] | None, tuple[HostArray, ...]]]:
-        """Key and arrays of each call, for ever."""
+    def calls(self) -> Iterator[tuple[list[Any] | None, tuple[HostArray, ...] | None]]:
+        """Key and arrays of each call, for ever. Arrays None: the program is only to be built, see Leader.building, and
+        `smallest` says that it is there."""
         while True:
             frame = self._calls.get()
-            yield frame.head["key"], frame.arrays
+            yield frame.head["key"], frame.arrays if frame.kind == "call" else None
 
     def fail(self, message: str) -> None:
         """Tells host 0 that this one ends, and why."""
@@ -298,7 +311,7 @@ class Member:
         try:
             while True:
                 frame = self._link.receive()
-                if frame.kind == "call":
+                if frame.kind in ("call", "build"):
                     self._calls.put(frame)
                 elif frame.kind == "value":
                     self._values.put(int(frame.head["value"]))

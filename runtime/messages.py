@@ -220,11 +220,36 @@ class LiveRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GroupStats:
+    """One group of devices, where there are several (--dp-size).
+
+    Attributes:
+        num_running, num_waiting: requests of this group.
+        num_used_tokens, num_total_tokens, last_gen_throughput, new_token_ratio, num_retracted_waiting, num_retractions:
+            as in EngineStats.
+        num_cached_tokens, num_prompt_tokens, num_hit_tokens, num_evicted_tokens: of its prefix cache, as in CacheStats.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_used_tokens: int
+    num_total_tokens: int
+    last_gen_throughput: float
+    new_token_ratio: float
+    num_retracted_waiting: int
+    num_retractions: int
+    num_cached_tokens: int
+    num_prompt_tokens: int
+    num_hit_tokens: int
+    num_evicted_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot of the running engine, for /get_server_info, tests and metrics.
 
     Attributes:
-        num_running, num_waiting: requests.
+        num_running, num_waiting: requests of all groups; those whose grammar is being compiled wait, and have no group.
         num_used_tokens, num_total_tokens: of the KV pool, in whole pages; what only the prefix cache holds is not used.
         last_gen_throughput: output tokens per second, over the last logged decode interval.
         num_compiles_after_ready: programs that steps compiled; anything but 0 is a defect.
@@ -238,6 +263,8 @@ class EngineStats:
         num_retracted_waiting: requests that lost their pages and have not got them back; num_retractions: since the
             start.
         steps: since the start, by bucket.
+        groups: of devices, one entry each, if there are several. All else is of all groups together: sums, but for
+            new_token_ratio, which is the largest, and memory.
     """
 
     num_running: int
@@ -255,6 +282,7 @@ class EngineStats:
     num_retracted_waiting: int = 0
     num_retractions: int = 0
     steps: list[BucketSteps] = dataclasses.field(default_factory=list)
+    groups: list[GroupStats] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class ProgramSet(Generic[Key]):
         lazy_seconds: time that callers have waited for programs which were not built.
         num_lazy_compiles: what XLA compiled for them.
         advise: what to tell a caller whose program is too large for the device.
-        announce: opened around a build that a caller waits for, with the program's name.
+        announce: opened around a build that a caller waits for, with the program's name. alongside: likewise, with the
+            key; other hosts build it meanwhile, see Leader.building.
         refused: the program that XLA could not compile, if there is one.
     """
 
@@ -87,6 +88,7 @@ class ProgramSet(Generic[Key]):
         self.lazy_seconds = 0.0
         self.num_lazy_compiles = 0
         self.announce: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext()
+        self.alongside: Callable[[Key], contextlib.AbstractContextManager[None]] = lambda key: contextlib.nullcontext()
         self.advise: Callable[[Key], str] = lambda key: f"the program {key} does not fit the device"
         self.refused: Key | None = None
         self._errors: dict[Key, str] = {}  # of programs that steps asked for
@@ -104,6 +106,11 @@ class ProgramSet(Generic[Key]):
         """
         program = self._built.get(key)
         return self._build_late(key) if program is None else program
+
+    def ensure(self, key: Key) -> None:
+        """Makes the program now if it is not built; raises as `__getitem__` does."""
+        if key not in self._built:
+            self._build_late(key)
 
     def __contains__(self, key: Key) -> bool:
         """Whether it is built."""
@@ -198,7 +205,7 @@ class ProgramSet(Generic[Key]):
             raise ProgramError(self._errors[key])
         start, before = time.perf_counter(), self._monitor.count_here().compiles
         try:
-            with self.announce(str(key)):
+            with self.announce(str(key)), self.alongside(key):
                 self._build(key)
         except jax.errors.JaxRuntimeError as error:
             said = self.advise(key) if is_out_of_memory(error) else f"the program {key} cannot be compiled"

@@ -26,7 +26,12 @@ class StepLogger:
     @property
     def last_gen_throughput(self) -> float:
         """Tokens per second of the last logged decode interval, of all groups."""
-        return sum(group.last_gen_throughput for group in self._groups)
+        return sum(self.group_throughputs)
+
+    @property
+    def group_throughputs(self) -> list[float]:
+        """The same of each group."""
+        return [group.last_gen_throughput for group in self._groups]
 
     def log_step(self, step: ScheduledStep, num_tokens: Sequence[int], bucket_size: int) -> None:
         """Args: num_tokens: of each batch. bucket_size: of each group, see InFlightStep."""

@@ -26,6 +26,7 @@ from palladio.runtime.messages import (
     EmbeddingSpec,
     EngineReady,
     EngineStats,
+    GroupStats,
     HistogramData,
     LiveRequest,
     LoadProgress,
@@ -75,6 +76,7 @@ class FakeEngine:
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
         cached_tokens: of a sample, by prompt ids and sample index.
         embedding: it makes embeddings (see fake_embedding), and says nothing.
+        groups: of devices, if there are several.
         config, state, progress, failure, sampling_defaults: as EngineClient has them.
 
     And to see what it was asked:
@@ -100,6 +102,7 @@ class FakeEngine:
         self.abort_status = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.embedding: EmbeddingSpec | None = None
+        self.groups: list[GroupStats] = []
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
@@ -236,6 +239,7 @@ class FakeEngine:
             new_token_ratio=0.5,
             num_retractions=2,
             steps=list(STEPS),
+            groups=self.groups,
         )
 
     async def explain(self, request_ids: Sequence[str]) -> dict[str, dict[int, LiveRequest]]:

@@ -1,6 +1,7 @@
 """/metrics: what it says of known traffic, read back with Prometheus's own parser."""
 
 import asyncio
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from palladio.http.engine_stats import STATS_TIMEOUT, EngineStatsReader
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.runtime.errors import ConfigError, EngineDeadError
-from palladio.runtime.messages import CompileStats, MemoryReport, ProgramReport
+from palladio.runtime.messages import CompileStats, EngineStats, GroupStats, MemoryReport, ProgramReport
 from tests.fake_engine import CACHED_TOKENS, MODEL, FakeEngine
 from tests.http.conftest import wait_until
 
@@ -103,6 +104,49 @@ def test_the_engines_snapshot(http: httpx.Client, engine: FakeEngine) -> None:
     assert scrape("palladio:padding_ratio", kind="decode") == 0.25
     assert scrape("palladio:device_idle_seconds_bucket", le="0.01") == 99
     assert scrape("palladio:device_idle_seconds_count") == 100
+
+
+def test_groups_of_devices(http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Scrape(http)
+    assert not [key for key in alone.samples if "dp_rank" in str(key)], "one group has no label"
+    assert "groups" not in http.get("/server_info").json()["internal_states"][0]
+    busy = GroupStats(3, 2, 160, 10240, 55.5, 0.7, 1, 7, 64, 80, 20, 48)
+    idle = GroupStats(0, 0, 0, 10240, 44.4, 0.5, 0, 2, 32, 0, 0, 16)
+    engine.groups = [busy, idle]
+    ready, stats = engine.info, engine.stats
+
+    async def of_groups(timeout: float = 20.0, **asked: bool) -> EngineStats:
+        return dataclasses.replace(await stats(timeout, **asked), num_running=3, num_waiting=6)
+
+    monkeypatch.setattr(engine, "stats", of_groups)
+    monkeypatch.setattr(
+        type(engine), "info", property(lambda self: dataclasses.replace(ready, num_groups=2, max_total_tokens=10240))
+    )
+    scrape = Scrape(http)
+    for name, values in {
+        "sglang:num_running_reqs": [3, 0],
+        "sglang:num_used_tokens": [160, 0],
+        "sglang:token_usage": [160 / 10240, 0],
+        "sglang:num_retracted_reqs": [1, 0],
+        "sglang:new_token_ratio": [0.7, 0.5],
+        "sglang:gen_throughput": [55.5, 0],
+        "sglang:num_retracted_requests_total": [7, 2],
+        "sglang:cache_hit_rate": [0.25, 0],
+        "sglang:evicted_tokens_total": [48, 16],
+        "sglang:max_total_num_tokens": [10240, 10240],
+        "palladio:cached_tokens_held": [64, 32],
+    }.items():
+        found = {key[1:]: value for key, value in scrape.samples.items() if key[0] == name}
+        assert found == {(("dp_rank", str(rank)),): value for rank, value in enumerate(values)}, name
+    assert [scrape("sglang:num_queue_reqs", dp_rank=rank) for rank in ("0", "1", "(none)")] == [2, 0, 4]
+    assert scrape.families.keys() == alone.families.keys()
+    labelled = {key[0] for key in scrape.samples if dict(key[1:]).get("dp_rank")}
+    assert len(labelled) == 12, "nothing else is a group's"
+    groups = http.get("/server_info").json()["internal_states"][0]["groups"]
+    assert groups == [
+        dataclasses.asdict(busy) | {"cache_hit_rate": 0.25},
+        dataclasses.asdict(idle) | {"cache_hit_rate": None},
+    ]
 
 
 def test_programs_and_memory(http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

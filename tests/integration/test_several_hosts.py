@@ -37,7 +37,7 @@ class TwoHosts:
     def __init__(self, checkpoint: Path, folder: Path, flags: str, other_flags: str | None = None) -> None:
         with socket.create_server(("127.0.0.1", 0)) as found:
             port = found.getsockname()[1]
-        common = f"{LIMITS} --compile background --nnodes 2 --dist-init-addr 127.0.0.1:{port}"
+        common = f"{LIMITS} --nnodes 2 --dist-init-addr 127.0.0.1:{port}"
         self.other_log = folder / "host1"
         other = f"{launch_command(checkpoint, common)} {flags if other_flags is None else other_flags} --node-rank 1"
         with self.other_log.open("w") as file:
@@ -74,7 +74,13 @@ def run(server: Server) -> dict[str, Any]:
     return answers
 
 
-@pytest.mark.parametrize("mesh", ["--tp-size 8", pytest.param("--tp-size 4 --dp-size 2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        "--tp-size 8 --compile background",
+        pytest.param("--tp-size 4 --dp-size 2 --compile lazy", marks=pytest.mark.slow),
+    ],
+)
 def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint, four_devices, tmp_path, mesh):
     expected = run(server)
     hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} {mesh}")
@@ -83,7 +89,11 @@ def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint,
         one = hosts.start()
         stack.callback(one.stop)
         assert run(one) == expected
-        assert "Ready: host 1 of 2 follows host 0" in hosts.other_log.read_text()
+        logs = [one.log(), hosts.other_log.read_text()]
+        assert "Ready: host 1 of 2 follows host 0" in logs[1]
+        if "lazy" in mesh:
+            made = [re.findall(r"Program (\S+) was made when first needed", log) for log in logs]
+            assert made[0] == made[1] != [], "the same on both, in the same order"
 
         body = {"model": MODEL, "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
         with one.http.stream("POST", "/v1/completions", json=body) as stream:
@@ -103,7 +113,7 @@ def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint,
 
 @pytest.mark.slow
 def test_the_other_host_ends_with_the_server(checkpoint, four_devices, tmp_path):
-    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} --tp-size 8")
+    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} --tp-size 8 --compile background")
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(hosts.stop)
         one = hosts.start()

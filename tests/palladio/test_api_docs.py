@@ -1,6 +1,7 @@
 """docs/api.md says of the HTTP API what the code does: its tables are compared with the models, tables and answers."""
 
 import ast
+import dataclasses
 import json
 import re
 import typing
@@ -44,8 +45,9 @@ from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.tool_choice import MAX_TOOLS
 from palladio.runtime import sampling_params
-from palladio.runtime.messages import EmbeddingSpec
+from palladio.runtime.messages import EmbeddingSpec, EngineStats, GroupStats
 from palladio.runtime.request_options import MAX_SALT_LENGTH
+from palladio.runtime.stats_report import describe_stats
 from palladio.runtime.template_meter import MAX_CHARACTERS
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -205,6 +207,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
 def test_server_info(server: TestClient) -> None:
     (state,) = server.get("/server_info").json()["internal_states"]
     assert {name for cell, _ in rows("internal states") for name in names(cell)} == set(paths_of(state))
+    group = GroupStats(*[0] * len(dataclasses.fields(GroupStats)))
+    state = describe_stats(EngineStats(0, 0, 0, 0, 0.0, 0, None, groups=[group]))
+    assert {name for cell, _ in rows("groups of internal states") for name in names(cell)} == {
+        f"groups[].{path}" for path in paths_of(state["groups"][0])
+    }
 
 
 def test_capabilities_and_models(server: TestClient) -> None:

@@ -13,6 +13,7 @@ import pytest
 from palladio import plan_worker
 from palladio.__main__ import main
 from palladio.model.config import ModelConfig
+from palladio.model.module import Initializer
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.deployment import Deployment, Roofline
 from palladio.runtime.errors import ConfigError
@@ -25,7 +26,7 @@ LLAMA = {
     "vocab_size": 128256,
     "hidden_size": 4096,
     "intermediate_size": 14336,
-    "num_hidden_layers": 2,  # its model card's 32 would take seconds to trace, each time
+    "num_hidden_layers": 2,  # of its model card's 32
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "max_position_embeddings": 8192,
@@ -106,16 +107,20 @@ def test_a_plan_with_groups(tmp_path: Path, run: Run) -> None:
     assert "--dp-size 4 × --tp-size 4 needs as many devices; v6e-8 has 8" in errors
 
 
+def test_a_plan_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes are written down: tracing the initial values of a model of 126 layers takes half a minute."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("an initial value is traced")
+
+    monkeypatch.setattr(Initializer, "__call__", refuse)
+    assert deployment("h200-8", 8, LLAMA | {"num_hidden_layers": 32}).num_parameters == 8_030_261_248
+
+
 def test_what_does_not_fit_says_so() -> None:
     one = deployment("v5e-1", 1, WIDE)
     with pytest.raises(ConfigError, match="no memory is left for the KV cache"):
         one.plan(EngineConfig.from_flags({"model_path": "m"}), one.estimated_workspace())
-
-
-def test_the_estimate_of_the_workspace_against_what_compilers_said() -> None:
-    """benchmarks/memory_plan.py compiled Llama for a v6e with the portable attention; layers make little difference."""
-    known = json.loads((ROOT / "benchmarks/results/aot-2026-11-21/memory_plan_v6e_llama.json").read_text())
-    assert 0.5 < deployment("v6e-1", 1).estimated_workspace() / known["workspace_used"] < 2
 
 
 @pytest.fixture

@@ -66,7 +66,6 @@ HOSTS = {"nnodes": 2, "node_rank": 1, "dist_init_addr": "10.0.0.1:8478"}
         ({**HOSTS, "dist_init_addr": None}, "--nnodes 2 needs --node-rank and --dist-init-addr HOST:PORT of host 0"),
         ({**HOSTS, "dist_init_addr": "10.0.0.1"}, "--dist-init-addr must be host:port, got '10.0.0.1'"),
         ({**HOSTS, "dist_init_addr": "10.0.0.1:65535"}, "--dist-init-addr must be host:port, got '10.0.0.1:65535'"),
-        ({**HOSTS, "compile": "lazy"}, "--compile lazy would build programs while other hosts wait"),
         ({**HOSTS, "compiled_dir": "/p"}, "--compiled-dir holds programs of one host"),
     ],
 )

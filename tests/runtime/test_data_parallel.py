@@ -1,5 +1,6 @@
 """--dp-size: groups of devices, each with requests of its own, give the tokens of one device."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.grammar_spec import Grammar
-from palladio.runtime.messages import AddRequest
+from palladio.runtime.messages import AddRequest, EngineStats
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from tests.many_devices import call_with_devices
@@ -51,10 +52,30 @@ def run_requests(folder: str, tp_size: int, dp_size: int, flags: dict[str, Any])
     collector.add("idle", random_prompt(20, 0), **TOKENS)
     drain(collector)
     stats = core.stats()
+    check_parts(stats, dp_size)
     assert stats.cache.num_self_check_failures == 0
     hits = [name for name, count in collector.cached_tokens.items() if count]
     assert stats.cache.num_self_checks >= min(1, len(hits))
     return {**seen(collector, list(MORE_REQUESTS)), "hits": hits}
+
+
+def check_parts(stats: EngineStats, dp_size: int) -> None:
+    """What the groups tell of themselves adds up to what the engine tells, and each had requests."""
+    assert len(stats.groups) == (0 if dp_size == 1 else dp_size), "one group is the whole engine"
+    if not stats.groups:
+        return
+    assert all(group.num_prompt_tokens for group in stats.groups)
+    for name, total in {
+        "num_running": stats.num_running,
+        "num_waiting": stats.num_waiting,
+        "num_used_tokens": stats.num_used_tokens,
+        "num_total_tokens": stats.num_total_tokens,
+        "num_retractions": stats.num_retractions,
+        "num_cached_tokens": stats.cache.num_cached_tokens,
+        "num_prompt_tokens": stats.cache.num_prompt_tokens,
+        "num_hit_tokens": stats.cache.num_hit_tokens,
+    }.items():
+        assert sum(dataclasses.asdict(group)[name] for group in stats.groups) == total, name
 
 
 def run_on_meshes(folder: str, meshes: list[list[int]], flags: dict[str, Any]) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from palladio.runtime.messages import (
     EngineStats,
     FlushCache,
     GetStats,
+    GroupStats,
     HistogramData,
     LoadProgress,
     Shutdown,
@@ -101,6 +102,11 @@ def test_codec_to_engine(message):
             1,
             ok=True,
             stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, CacheStats(True, 7), HistogramData([0.5], [1, 2], 3.0)),
+        ),
+        ControlReply(
+            1,
+            ok=True,
+            stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, groups=[GroupStats(1, 2, 3, 4, 5.0, 0.5, 6, 7, 8, 9, 10, 11)]),
         ),
         StepOutputs(
             [

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from palladio.runtime.group_stats import group_stats
 from palladio.runtime.groups import Groups
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.request import Request
@@ -182,3 +183,19 @@ def test_the_shortest_queue_counts_what_has_just_come() -> None:
         driver.add("c", 8, salt=2),
         driver.add("d", 9, salt=3),
     ] == [*(0, 1, 1, 1)]
+
+
+def test_each_group_tells_what_it_is_at() -> None:
+    driver = Driver(max_running=1)
+    driver.add("first", 8, 30)
+    driver.add("second", 12, 30)
+    driver.add("third", 8, 30)
+    driver.step()
+    driver.step()
+    one, other = group_stats(driver.groups, [2.5, 1.5])
+    assert [one.num_running, one.num_waiting, one.last_gen_throughput] == [1, 1, 2.5]
+    assert [other.num_running, other.num_waiting, other.last_gen_throughput] == [1, 0, 1.5]
+    assert 8 <= one.num_used_tokens < other.num_used_tokens < one.num_total_tokens == other.num_total_tokens
+    assert [one.num_prompt_tokens, other.num_prompt_tokens] == [8, 12]
+    driver.run()
+    assert [group.num_used_tokens for group in group_stats(driver.groups, [0.0, 0.0])] == [0, 0]

@@ -122,6 +122,38 @@ def test_the_smallest_value_is_everybodys(address):
             assert [one.result(10) for one in found] == [min(values)] * 3
 
 
+def test_all_build_a_program_at_the_same_time(address):
+    with group(address, 3) as hosts, concurrent.futures.ThreadPoolExecutor() as pool:
+        calls = [member.calls() for member in hosts.members]
+        hosts.leader.call(("reset", 0, 0, None), ())
+        told, built = threading.Barrier(3), threading.Event()
+
+        def lead() -> None:
+            with hosts.leader.building(("forward", 8, 0, None)):
+                told.wait(10)
+            built.set()
+
+        leading = pool.submit(lead)
+        for one in calls:
+            assert next(one) == (["reset", 0, 0, None], ())
+        assert [pool.submit(next, one).result(10) for one in calls] == [(["forward", 8, 0, None], None)] * 2
+        waiting = [pool.submit(told.wait, 10) for _ in calls]
+        concurrent.futures.wait(waiting)
+        first = pool.submit(hosts.members[0].smallest, 0)
+        assert not built.wait(0.2), "host 0 goes on when all have the program"
+        hosts.members[1].smallest(0)
+        leading.result(10)
+        first.result(10)
+        assert built.is_set()
+
+
+def test_a_host_that_cannot_build_a_program_is_named(address):
+    with group(address) as hosts:
+        with pytest.raises(HostLostError), hosts.leader.building(("forward", 8, 0, None)):
+            hosts.members[0].fail("the program forward[bs=8] does not fit the device")
+        assert hosts.ends[0].wait().endswith("is lost: the program forward[bs=8] does not fit the device")
+
+
 def test_an_orderly_end_ends_the_others(address):
     with group(address, 3) as hosts:
         hosts.leader.close()

@@ -1,0 +1,106 @@
+"""What programs need beside their arguments, before any is compiled: for plans. Compilers reuse memory as they can, so
+this is arithmetic on the widest arrays, with factors that `benchmarks/workspace.py` found their figures to stay below.
+"""
+
+import dataclasses
+import math
+from typing import Self
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from palladio.model.config import ModelConfig
+from palladio.runtime.buckets import Buckets
+from palladio.runtime.compile_plan import TIERS
+from palladio.runtime.step_programs import DECODE_TIERS
+
+_MIB = 2**20
+_HIDDEN_ARRAYS = 4  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention
+_FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
+_LARGEST_KINDS = 4  # of programs, whose code stands for that of all: see workspace_of
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Compiler:
+    """How a platform's compiler lays programs out.
+
+    Attributes:
+        sampler_arrays: float32 arrays of [rows, vocabulary] that sampling has at once: logits, odds, noise, images, …
+        code: MiB of the programs that have no layers (score and sample) and of what a prefill and a decode step have
+            beside theirs; 0: code is not kept in the memory of arrays.
+        prefill_code: MiB of each layer of a prefill step.
+        decode_code: MiB of each layer of a decode step with a million weights a device; it grows by decode_growth
+            whenever their number doubles.
+    """
+
+    sampler_arrays: float
+    code: float = 0.0
+    prefill_code: float = 0.0
+    decode_code: float = 0.0
+    decode_growth: float = 0.0
+
+
+_TPU = _Compiler(8.25, code=20.0, prefill_code=5.0, decode_code=1.0, decode_growth=0.42)
+_GPU = _Compiler(5.5)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkspaceEstimate:
+    """Bytes of one device.
+
+    Attributes:
+        prefill, sampling: scratch memory of the largest of these programs.
+        results: hidden states that a forward step hands on.
+        code: of all programs.
+    """
+
+    prefill: int
+    sampling: int
+    results: int
+    code: int
+
+    @property
+    def total(self) -> int:
+        """As workspace_of counts: the hungriest program with its results, the results of the one before, all code."""
+        return max(self.prefill + self.results, self.sampling) + self.results + self.code
+
+    @classmethod
+    def of(
+        cls,
+        platform: str,
+        model: ModelConfig,
+        buckets: Buckets,
+        dtype: DTypeLike,
+        *,
+        num_shards: int,
+        num_programs: int,
+        layer_weights: int,
+    ) -> Self:
+        """
+        Args:
+            platform: as jax names it.
+            model: as it is laid out over so many shards.
+            dtype: of hidden states.
+            layer_weights: of one layer, on one device.
+        """
+        compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize
+        num_tokens, num_rows = buckets.max_prefill_tokens, sum(buckets.sample)
+        heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size // num_shards
+        ffw = model.intermediate_size // num_shards
+        widest = _HIDDEN_ARRAYS * model.hidden_size + max(2 * heads, _FFW_ARRAYS * ffw)
+        logits = max(buckets.sample) * model.vocab_size // num_shards * 4
+        decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
+        code = compiler.code + model.num_layers * (compiler.prefill_code + decode_layer)
+        return cls(
+            prefill=num_tokens * widest * itemsize,
+            sampling=int(compiler.sampler_arrays * logits),
+            results=(num_tokens + num_rows) * model.hidden_size * itemsize,
+            code=int(code * _MIB * num_programs / _LARGEST_KINDS) if compiler.code else 0,
+        )
+
+
+def count_programs(buckets: Buckets, num_decode_steps: int, *, checks_cache: bool) -> int:
+    """In the closed set of an engine that generates text, see StepPrograms."""
+    decode = len(buckets.decode) * (1 if num_decode_steps == 1 else len(DECODE_TIERS))
+    prefill = 2 * len(buckets.prefill)  # and score
+    return decode + prefill + len(TIERS) * len(buckets.sample) + 2 + checks_cache  # and reset, tables

@@ -1,0 +1,85 @@
+"""What a plan takes programs to need, against what the compilers of TPUs and GPUs said (benchmarks/workspace.py)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from palladio.model.config import ModelConfig
+from palladio.runtime.compilation import CompileMonitor
+from palladio.runtime.compile_plan import ProgramKey
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.deployment import Deployment
+from palladio.runtime.hardware import find_slice
+from palladio.runtime.program_set import ProgramSet
+from palladio.runtime.step_programs import StaticModel, StepPrograms
+from palladio.runtime.workspace_estimate import count_programs
+
+KEPT = json.loads(
+    (Path(__file__).resolve().parents[2] / "benchmarks/results/aot-2026-11-22/workspace.json").read_text()
+)
+KINDS = ("forward[bs=256,tok=8192]", "forward[bs=256]", "score[tok=8192]", "sample[bs=256,full]")
+Sizes = dict[str, dict[str, int]]
+
+
+def deployment(topology: str, model: dict[str, Any], **flags: object) -> Deployment:
+    place = find_slice(topology)
+    config = EngineConfig.from_flags({"model_path": "m", "tp_size": place.num_devices, **flags})
+    return Deployment.of(config, ModelConfig.from_hf(model), place)
+
+
+def measured() -> list[tuple[str, str, int, Sizes]]:
+    """Topology, model, layers and the largest programs. Sampling and scoring have no layers: where they were left out,
+    those of a model with the same vocabulary stand for them."""
+    rows, found = KEPT["measured"], []
+    for row in rows:
+        vocab = KEPT["models"][row["model"]]["vocab_size"]
+        others = [
+            other["programs"]
+            for other in rows
+            if other["topology"] == row["topology"] and KEPT["models"][other["model"]]["vocab_size"] == vocab
+        ]
+        shared = {key: sizes for programs in others for key, sizes in programs.items() if key in KINDS[2:]}
+        if KINDS[1] in row["programs"]:
+            found.append((row["topology"], row["model"], row["layers"], shared | row["programs"]))
+    return found
+
+
+@pytest.mark.parametrize(("topology", "model", "layers", "programs"), measured())
+def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, layers: int, programs: Sizes) -> None:
+    one = deployment(topology, KEPT["models"][model] | {"num_hidden_layers": layers})
+    known = [programs[key] for key in KINDS if key in programs]
+    assert KINDS[0] in programs
+    assert KINDS[3] in programs
+    if one.place.chip.platform == "tpu":
+        assert len(known) == len(KINDS), "code is the mean of all of them"
+    num_programs = count_programs(one.buckets, 1, checks_cache=False)
+    code = sum(sizes["code"] for sizes in known) * num_programs // len(known)
+    hungriest = max(sizes["scratch"] + sizes["results"] for sizes in known)
+    said = hungriest + max(sizes["results"] for sizes in known) + code  # as workspace_of adds them up
+    assert 1 <= one.estimated_workspace() / said < 1.5
+
+
+@pytest.mark.parametrize(
+    "flags", [{}, {"num_continuous_decode_steps": 3}, {"cache_self_check": 0.5}, {"deterministic": True}]
+)
+def test_the_number_of_programs_is_that_of_the_closed_set(flags: dict[str, Any]) -> None:
+    one = deployment("v6e-1", KEPT["models"]["qwen2.5-0.5b"] | {"num_hidden_layers": 1}, **flags)
+    hidden = jax.ShapeDtypeStruct((one.model.hidden_size,), one.shape.dtype)
+    built: ProgramSet[ProgramKey] = ProgramSet(CompileMonitor())
+    state = one.shape.abstract(one.weights, 2)
+    StepPrograms(StaticModel(one.structure, hidden, one.shape.num_valid_tokens), state, one.shape, one.buckets, built)
+    counted = count_programs(one.buckets, one.shape.num_decode_steps, checks_cache=one.shape.checks_cache)
+    assert counted == len(built.declared)
+
+
+def test_more_of_anything_needs_more() -> None:
+    qwen = KEPT["models"]["qwen2.5-0.5b"]
+    least = deployment("v6e-1", qwen).estimated_workspace()
+    assert deployment("v6e-1", qwen | {"num_hidden_layers": 48}).estimated_workspace() > least
+    assert deployment("v6e-1", qwen, max_running_requests=512).estimated_workspace() > least
+    assert deployment("v6e-1", qwen | {"vocab_size": 300_000}).estimated_workspace() > least
+    few = deployment("h200-1", qwen, max_running_requests=8).estimated_workspace()
+    assert deployment("h200-1", qwen, max_running_requests=8, chunked_prefill_size=4096).estimated_workspace() < few
