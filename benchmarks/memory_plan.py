@@ -29,8 +29,8 @@ from palladio.runtime.buckets import Buckets
 from palladio.runtime.compile_plan import ProgramKey, largest_keys
 from palladio.runtime.engine_design import PROBE_PAGES
 from palladio.runtime.memory import DeviceMemory, plan_memory
-from palladio.runtime.program_set import workspace_of
 from palladio.runtime.step_programs import StepPrograms
+from palladio.runtime.workspace import ProgramMemory, workspace_of
 
 
 def compile_them(mesh: Mesh, programs: StepPrograms, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
@@ -58,6 +58,11 @@ def bytes_held(config: ModelConfig, compiled: Mapping[ProgramKey, Any]) -> int:
     return int(forward + sampler + (0 if config.tie_word_embeddings else head))
 
 
+def needed(programs: StepPrograms, compiled: Mapping[ProgramKey, Any]) -> int:
+    """The workspace, judged by some of the programs."""
+    return workspace_of({key: ProgramMemory.of(one) for key, one in compiled.items()}, programs.built.declared)
+
+
 def compare(config: ModelConfig, target: Target, num_devices: int, sizes: Sizes, *, everything: bool) -> dict[str, Any]:
     """Plan and reality, in bytes of one device."""
     mesh = target.mesh(num_devices)
@@ -68,14 +73,13 @@ def compare(config: ModelConfig, target: Target, num_devices: int, sizes: Sizes,
     largest = largest_keys(sizes.buckets, sizes.decode_steps)
     print("planning")
     probe = declare(config, shape, structure, weights, PROBE_PAGES, sizes)
-    num_programs = len(probe.built.declared)
-    plan = plan_memory(memory, needs, workspace_of(compile_them(mesh, probe, largest).values(), num_programs))
+    plan = plan_memory(memory, needs, needed(probe, compile_them(mesh, probe, largest)))
     print(*plan.table(), sep="\n")
     print("compiling with that pool")
     programs = declare(config, shape, structure, weights, plan.num_pages, sizes)
     keys = programs.built.declared if everything else [*largest, ProgramKey("reset")]
     compiled = compile_them(mesh, programs, keys)
-    workspace, held = workspace_of(compiled.values(), num_programs), bytes_held(config, compiled)
+    workspace, held = needed(programs, compiled), bytes_held(config, compiled)
     planned = plan.report
     return {
         "num_tokens": plan.num_tokens,

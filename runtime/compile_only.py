@@ -17,8 +17,9 @@ from palladio.runtime.compile_plan import ProgramKey, decode_key, largest_keys
 from palladio.runtime.deployment import Deployment
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.hardware import Slice
-from palladio.runtime.program_set import ProgramSet, workspace_of
+from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.step_programs import StaticModel, StepPrograms
+from palladio.runtime.workspace import ProgramMemory, workspace_of
 
 PROBE_PAGES = 64  # of the KV cache that programs are compiled with: what they need does not depend on their number
 _INSTALL = {"tpu": "pip install 'jax[tpu]'", "gpu": "pip install 'jax-cuda13-plugin[with-cuda]'"}
@@ -123,7 +124,7 @@ def compile_deployment(deployment: Deployment) -> CompiledPlan:
             raise ConfigError(f"{key} does not compile for {deployment.place.name}: {reason}") from error
     text = "" if decode is None else compiled[decode].as_text()
     return CompiledPlan(
-        workspace=workspace_of(compiled.values(), len(built.declared)),
+        workspace=workspace_of({key: ProgramMemory.of(one) for key, one in compiled.items()}, built.declared),
         seconds=time.perf_counter() - start,
         collectives=dict(collections.Counter(_COLLECTIVES.findall(text))),
     )

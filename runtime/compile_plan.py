@@ -19,6 +19,11 @@ class ProgramKey(NamedTuple):
     num_tokens: int = 0
     tier: SampleTier | None = None
 
+    @property
+    def kind(self) -> tuple[str, bool]:
+        """What it does, and whether for prompts: programs of one kind differ in their sizes and tiers."""
+        return self.name, bool(self.num_tokens)
+
     def __str__(self) -> str:
         sizes = {"bs": self.num_requests, "tok": self.num_tokens}
         parts = [f"{name}={size}" for name, size in sizes.items() if size]

@@ -23,7 +23,7 @@ from palladio.runtime.engine_design import memory_needs
 from palladio.runtime.hardware import Slice
 from palladio.runtime.memory import DeviceMemory, MemoryPlan, plan_memory
 from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
-from palladio.runtime.workspace_estimate import WorkspaceEstimate, count_programs
+from palladio.runtime.workspace_estimate import ProgramCounts, WorkspaceEstimate
 
 
 class KnownShapes:
@@ -156,7 +156,7 @@ class Deployment:
             self.buckets,
             self.dtypes.model,
             num_shards=self.num_shards,
-            num_programs=count_programs(self.buckets, shape.num_decode_steps, checks_cache=shape.checks_cache),
+            counts=ProgramCounts.of(self.buckets, shape.num_decode_steps, checks_cache=shape.checks_cache),
             layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
         ).total
 

@@ -269,10 +269,10 @@ class _Stores:
             programs.built.build(programs.largest_keys())
         if self.notes is not None:
             try:
-                self.notes.save_workspace(buckets, programs.built.workspace)
+                self.notes.save_workspace(buckets, programs.workspace)
             except OSError as error:
                 logger.warning("how much memory the programs need is not kept: %s", error)
-        return programs.built.workspace
+        return programs.workspace
 
 
 def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:

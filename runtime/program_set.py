@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 
@@ -30,27 +30,6 @@ class _Declared:
 
     jitted: Any
     args: tuple[Any, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Memory:
-    """Bytes of device memory that a program needs beside its arguments.
-
-    Attributes:
-        scratch: while it runs. results: those that are not in the place of arguments. code: always.
-    """
-
-    scratch: int
-    results: int
-    code: int
-
-    @classmethod
-    def of(cls, program: Any) -> Self:
-        memory = program.memory_analysis()
-        if memory is None:  # the platform does not say
-            return cls(0, 0, 0)
-        results = max(0, memory.output_size_in_bytes - memory.alias_size_in_bytes)
-        return cls(memory.temp_size_in_bytes, results, memory.generated_code_size_in_bytes)
 
 
 class ProgramError(PalladioError):
@@ -125,9 +104,9 @@ class ProgramSet(Generic[Key]):
         return list(self._declared)
 
     @property
-    def workspace(self) -> int:
-        """See workspace_of; of those that are built."""
-        return workspace_of(list(self._built.values()), len(self._declared))
+    def programs(self) -> dict[Key, Any]:
+        """The programs that there are, as jax compiled or loaded them."""
+        return dict(self._built)
 
     def declaration(self, key: Key) -> tuple[Any, tuple[Any, ...]]:
         """The jitted function and its arguments."""
@@ -248,21 +227,6 @@ class ProgramSet(Generic[Key]):
     def _keep(self, key: Key, program: Any, result: str, seconds: float) -> None:
         self.reports.append(ProgramReport(str(key), result, seconds))
         self._built[key] = program
-
-
-def workspace_of(programs: Iterable[Any], num_programs: int) -> int:
-    """Bytes of device memory that compiled programs need beside their arguments: the hungriest one while it runs, the
-    results of the one before it, and the code of all.
-
-    Args:
-        num_programs: how many there are in all: these stand for the others.
-    """
-    needs = [_Memory.of(program) for program in programs]
-    if not needs:
-        return 0
-    hungriest = max(need.scratch + need.results for need in needs)
-    code = sum(need.code for need in needs) * num_programs // len(needs)
-    return hungriest + max(need.results for need in needs) + code
 
 
 def _finish(futures: Iterable[concurrent.futures.Future[None]], on_built: OnBuilt) -> None:

@@ -99,7 +99,7 @@ def build_executor(
     warm_up.finish()
     executor = StepExecutor(state, design.shape, design.programs)
     memory = dataclasses.replace(
-        design.plan.report, workspace=max(design.plan.report.workspace, design.programs.built.workspace)
+        design.plan.report, workspace=max(design.plan.report.workspace, design.programs.workspace)
     )
     reports = design.programs.built.reports
     logger.info(

@@ -26,6 +26,7 @@ from palladio.runtime.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, Slo
 from palladio.runtime.sampling_params import MAX_LOGIT_BIAS
 from palladio.runtime.scoring import score_tokens
 from palladio.runtime.step_functions import decode_steps, forward_step, page_difference, sample_step, update_tables
+from palladio.runtime.workspace import ProgramMemory, workspace_of
 
 # A mask is for one step: it depends on the token before.
 DECODE_TIERS: tuple[SampleTier, ...] = tuple(tier for tier in TIERS if tier != "masked")
@@ -101,6 +102,12 @@ class StepPrograms:
         else:
             keys = first_embedding_keys(self.buckets, splits_prompts=splits_prompts)
         return [*keys, ProgramKey("compare")] if self._shape.checks_cache else keys
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of device memory that all programs need beside their arguments, judged by those that are built."""
+        needs = {key: ProgramMemory.of(program) for key, program in self.built.programs.items()}
+        return workspace_of(needs, self.built.declared)
 
     def largest_keys(self) -> list[ProgramKey]:
         """Those that need most memory."""

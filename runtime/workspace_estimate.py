@@ -17,7 +17,6 @@ from palladio.runtime.step_programs import DECODE_TIERS
 _MIB = 2**20
 _HIDDEN_ARRAYS = 4  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention
 _FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
-_LARGEST_KINDS = 4  # of programs, whose code stands for that of all: see workspace_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,8 +25,8 @@ class _Compiler:
 
     Attributes:
         sampler_arrays: float32 arrays of [rows, vocabulary] that sampling has at once: logits, odds, noise, images, …
-        code: MiB of the programs that have no layers (score and sample) and of what a prefill and a decode step have
-            beside theirs; 0: code is not kept in the memory of arrays.
+        code: MiB of a program that has no layers (score, sample), and of what the others have beside theirs; 0: code is
+            not kept in the memory of arrays.
         prefill_code: MiB of each layer of a prefill step.
         decode_code: MiB of each layer of a decode step with a million weights a device; it grows by decode_growth
             whenever their number doubles.
@@ -40,8 +39,31 @@ class _Compiler:
     decode_growth: float = 0.0
 
 
-_TPU = _Compiler(8.25, code=20.0, prefill_code=5.0, decode_code=1.0, decode_growth=0.42)
+_TPU = _Compiler(8.25, code=8.0, prefill_code=5.0, decode_code=1.0, decode_growth=0.42)
 _GPU = _Compiler(5.5)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProgramCounts:
+    """How many programs an engine that generates text has, see StepPrograms.
+
+    Attributes:
+        prefill, decode: with layers, for prompts and for decode steps. others: without.
+    """
+
+    prefill: int
+    decode: int
+    others: int
+
+    @classmethod
+    def of(cls, buckets: Buckets, num_decode_steps: int, *, checks_cache: bool) -> Self:
+        decode = len(buckets.decode) * (1 if num_decode_steps == 1 else len(DECODE_TIERS))
+        prefill = len(buckets.prefill)  # each with one that scores; then there are sampling, reset, tables and compare
+        return cls(prefill, decode, prefill + len(TIERS) * len(buckets.sample) + 2 + checks_cache)
+
+    @property
+    def total(self) -> int:
+        return self.prefill + self.decode + self.others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +95,7 @@ class WorkspaceEstimate:
         dtype: DTypeLike,
         *,
         num_shards: int,
-        num_programs: int,
+        counts: "ProgramCounts",
         layer_weights: int,
     ) -> Self:
         """
@@ -81,6 +103,7 @@ class WorkspaceEstimate:
             platform: as jax names it.
             model: as it is laid out over so many shards.
             dtype: of hidden states.
+            counts: of the closed set.
             layer_weights: of one layer, on one device.
         """
         compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize
@@ -90,17 +113,11 @@ class WorkspaceEstimate:
         widest = _HIDDEN_ARRAYS * model.hidden_size + max(2 * heads, _FFW_ARRAYS * ffw)
         logits = max(buckets.sample) * model.vocab_size // num_shards * 4
         decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
-        code = compiler.code + model.num_layers * (compiler.prefill_code + decode_layer)
+        layers = model.num_layers * (counts.prefill * compiler.prefill_code + counts.decode * decode_layer)
+        code = counts.total * compiler.code + layers
         return cls(
             prefill=num_tokens * widest * itemsize,
             sampling=int(compiler.sampler_arrays * logits),
             results=(num_tokens + num_rows) * model.hidden_size * itemsize,
-            code=int(code * _MIB * num_programs / _LARGEST_KINDS) if compiler.code else 0,
+            code=int(code * _MIB) if compiler.code else 0,
         )
-
-
-def count_programs(buckets: Buckets, num_decode_steps: int, *, checks_cache: bool) -> int:
-    """In the closed set of an engine that generates text, see StepPrograms."""
-    decode = len(buckets.decode) * (1 if num_decode_steps == 1 else len(DECODE_TIERS))
-    prefill = 2 * len(buckets.prefill)  # and score
-    return decode + prefill + len(TIERS) * len(buckets.sample) + 2 + checks_cache  # and reset, tables

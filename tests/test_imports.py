@@ -13,7 +13,7 @@ DEVICE_SIDE = {
     *("kernel_choice", "memory", "model_runner", "out_of_memory", "pooler", "precompile", "profiler", "program_set"),
     "program_store",
     *("sampler", "sampler_state", "scoring", "sizing", "startup", "step_executor", "step_functions", "step_programs"),
-    "warm_up",
+    *("warm_up", "workspace", "workspace_estimate"),
 }
 
 

@@ -39,14 +39,14 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     with caplog.at_level("INFO"):
         parts = startup.build_engine_parts(config(tiny_dir, compilation_cache_dir=nowhere), lambda progress: None)
     assert "Compiling the largest programs to see how much memory they need" in caplog.text
-    report, built = parts.memory, parts.runner.programs.built
+    report, programs = parts.memory, parts.runner.programs
     assert report.planned <= report.usable == MIB  # half of a CPU's
     state = parts.runner.executor.state
     assert report.weights == sum(array.nbytes for array in state.weights)
     assert report.kv_cache == sum(array.nbytes for array in state.kv_cache)
     others = (state.tables, state.sampler, parts.runner.executor._all_allowed)
     assert report.state == sum(array.nbytes for array in jax.tree.leaves(others))
-    assert report.workspace == built.workspace  # of four programs with a small pool; of all with the real one
+    assert report.workspace == programs.workspace  # of four programs with a small pool; of all with the real one
     assert parts.ready.max_total_tokens == (state.kv_cache[0].shape[0] - 1) * FLAGS["page_size"]
     assert report.planned > 0.9 * report.usable
 
