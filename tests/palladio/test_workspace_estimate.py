@@ -55,6 +55,10 @@ def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, la
     assert KINDS[3] in programs
     if one.place.chip.platform == "tpu":
         assert len(known) == len(KINDS), "code is the mean of all of them"
+    estimate = one.workspace_estimate()
+    assert estimate.prefill >= programs[KINDS[0]]["scratch"]
+    assert estimate.sampling >= programs[KINDS[3]]["scratch"]
+    assert estimate.results == pytest.approx(max(sizes["results"] for sizes in known), rel=0.01)
     num_programs = count_programs(one.buckets, 1, checks_cache=False)
     code = sum(sizes["code"] for sizes in known) * num_programs // len(known)
     hungriest = max(sizes["scratch"] + sizes["results"] for sizes in known)
