@@ -145,7 +145,11 @@ class Deployment:
         return plan_memory(DeviceMemory(memory, memory), needs, workspace)
 
     def estimated_workspace(self) -> int:
-        """Bytes that the programs need beside their arguments, see WorkspaceEstimate."""
+        """Bytes that the programs need beside their arguments."""
+        return self.workspace_estimate().total
+
+    def workspace_estimate(self) -> WorkspaceEstimate:
+        """What the programs need, and for what."""
         config, itemsize = self.layout.config, jnp.dtype(self.dtypes.model).itemsize
         num_tables = 1 if config.tie_word_embeddings or not config.has_head else 2
         tables = num_tables * config.vocab_size * config.hidden_size // self.num_shards
@@ -158,7 +162,7 @@ class Deployment:
             num_shards=self.num_shards,
             counts=ProgramCounts.of(self.buckets, shape.num_decode_steps, checks_cache=shape.checks_cache),
             layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
-        ).total
+        )
 
     @property
     def weight_bytes(self) -> int:

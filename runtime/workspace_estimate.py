@@ -15,8 +15,10 @@ from palladio.runtime.compile_plan import TIERS
 from palladio.runtime.step_programs import DECODE_TIERS
 
 _MIB = 2**20
-_HIDDEN_ARRAYS = 4  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention
+_HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention
+_HEAD_ARRAYS = 4  # of [tokens, all heads]: some of them in float32
 _FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
+_PREFILL_MARGIN = 1.25  # compilers do not always reuse memory as well as they could
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,13 +112,13 @@ class WorkspaceEstimate:
         num_tokens, num_rows = buckets.max_prefill_tokens, sum(buckets.sample)
         heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size // num_shards
         ffw = model.intermediate_size // num_shards
-        widest = _HIDDEN_ARRAYS * model.hidden_size + max(2 * heads, _FFW_ARRAYS * ffw)
+        widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, _FFW_ARRAYS * ffw)
         logits = max(buckets.sample) * model.vocab_size // num_shards * 4
         decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
         layers = model.num_layers * (counts.prefill * compiler.prefill_code + counts.decode * decode_layer)
         code = counts.total * compiler.code + layers
         return cls(
-            prefill=num_tokens * widest * itemsize,
+            prefill=int(_PREFILL_MARGIN * num_tokens * widest * itemsize),
             sampling=int(compiler.sampler_arrays * logits),
             results=(num_tokens + num_rows) * model.hidden_size * itemsize,
             code=int(code * _MIB) if compiler.code else 0,

@@ -75,6 +75,10 @@ def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, la
         if name in programs
     }
     assert len(known) == len(KINDS) or one.place.chip.platform == "gpu"  # whose code is not counted
+    estimate = one.workspace_estimate()
+    assert estimate.prefill >= programs["forward[bs=256,tok=8192]"]["scratch"]
+    assert estimate.sampling >= programs["sample[bs=256,full]"]["scratch"]
+    assert estimate.results == pytest.approx(max(need.results for need in known.values()), rel=0.01)
     said = workspace_of(known, declared(one))
     assert 1 <= one.estimated_workspace() / said < 1.5
 
