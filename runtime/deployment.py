@@ -3,23 +3,22 @@ allow. All from shapes; nothing is loaded, and nothing is compiled."""
 
 import dataclasses
 import math
-from typing import Any
 
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import DATA_AXIS, TENSOR_AXIS
+from palladio.model.sharding import make_abstract_mesh
 from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.engine_design import memory_needs
+from palladio.runtime.engine_design import check_experts, memory_needs
 from palladio.runtime.hardware import Slice
 from palladio.runtime.memory import DeviceMemory, MemoryPlan, plan_memory
 from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
@@ -33,13 +32,13 @@ class KnownShapes:
 
     def __init__(self, model: ModelConfig) -> None:
         self._model = model
-        self._made: dict[tuple[int, str], tuple[ModelStructure, Weights]] = {}
+        self._made: dict[tuple[int, int, str], tuple[ModelStructure, Weights]] = {}
 
-    def of(self, num_shards: int, dtype: DTypeLike) -> tuple[ModelStructure, Weights]:
+    def of(self, num_shards: int, num_expert_parts: int, dtype: DTypeLike) -> tuple[ModelStructure, Weights]:
         """Over so many devices that are not there."""
-        key = (num_shards, jnp.dtype(dtype).name)
+        key = (num_shards, num_expert_parts, jnp.dtype(dtype).name)
         if key not in self._made:
-            mesh = _abstract_mesh(num_shards)
+            mesh = make_abstract_mesh(num_shards, ep_size=num_expert_parts)
             kernels = Kernels("xla")
             self._made[key] = flatten_model(abstract_model(self._model, dtype=dtype, mesh=mesh, kernels=kernels))
         return self._made[key]
@@ -90,12 +89,14 @@ class Deployment:
         Raises:
             ConfigError: a flag is wrong.
         """
-        num_shards, num_groups = config.parallel.tp_size, config.parallel.dp_size
+        parallel = config.parallel
+        check_experts(parallel, model)
+        num_shards, num_groups, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
         dtypes = Dtypes.of(config, place.chip.platform)
-        layout = TensorLayout.of(model, num_shards)
-        over: Mesh = mesh if mesh is not None else _abstract_mesh(num_shards, num_groups)
+        layout = TensorLayout.of(model, num_shards, num_expert_parts)
+        over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_groups, num_expert_parts)
         shape = DeviceShape(
             num_slots=limits.max_running + 1,
             pages_per_request=-(-limits.context_length // config.cache.page_size),
@@ -109,7 +110,7 @@ class Deployment:
         )
         shapes = KnownShapes(model) if known is None else known
         if mesh is None:
-            structure, weights = shapes.of(num_shards, dtypes.model)
+            structure, weights = shapes.of(num_shards, num_expert_parts, dtypes.model)
         else:
             structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=mesh, kernels=kernels))
         return cls(
@@ -124,7 +125,7 @@ class Deployment:
             shape=shape,
             structure=structure,
             weights=weights,
-            num_parameters=sum(math.prod(leaf.shape) for leaf in shapes.of(1, dtypes.model)[1]),
+            num_parameters=sum(math.prod(leaf.shape) for leaf in shapes.of(1, 1, dtypes.model)[1]),
             num_table_parameters=model.vocab_size * model.hidden_size,
         )
 
@@ -209,8 +210,3 @@ class Roofline:
         one, shards = self.deployment, self.deployment.num_shards
         array = num_tokens * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
         return (2 * one.model.num_layers + 1) * 2 * (shards - 1) / shards * array / one.place.chip.link
-
-
-def _abstract_mesh(num_shards: int, num_groups: int = 1) -> Any:
-    """Any: shardings take it where they take a Mesh."""
-    return AbstractMesh((num_groups, num_shards), (DATA_AXIS, TENSOR_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
