@@ -50,6 +50,7 @@ class Deployment:
 
     Attributes:
         place: the slice. num_shards: devices that share each layer (--tp-size). num_groups: of them (--dp-size).
+        num_expert_parts: of these devices, with experts of their own (--ep-size).
         model: as published. layout: over the devices.
         limits, buckets, dtypes: as the engine would settle on.
         shape: of the device's state. structure, weights: abstract.
@@ -59,6 +60,7 @@ class Deployment:
     place: Slice
     num_shards: int
     num_groups: int
+    num_expert_parts: int
     model: ModelConfig
     layout: TensorLayout
     limits: EngineLimits
@@ -117,6 +119,7 @@ class Deployment:
             place=place,
             num_shards=num_shards,
             num_groups=num_groups,
+            num_expert_parts=num_expert_parts,
             model=model,
             layout=layout,
             limits=limits,
@@ -152,7 +155,12 @@ class Deployment:
         step and of sampling."""
         config, itemsize = self.layout.config, jnp.dtype(self.dtypes.model).itemsize
         heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_size // self.num_shards
-        ffw = 3 * config.intermediate_size // self.num_shards
+        experts = config.experts
+        if experts is None:
+            ffw = 3 * config.intermediate_size // self.num_shards
+        else:  # a row for each expert of each token, wherever it is: going in, in between, and coming out
+            columns = experts.intermediate_size * self.num_expert_parts // self.num_shards
+            ffw = experts.num_chosen * (2 * config.hidden_size + 3 * columns)
         prefill = self.limits.max_step_tokens * (3 * config.hidden_size + max(2 * heads, ffw)) * itemsize
         sampling = max(self.buckets.sample) * _SAMPLER_ARRAYS * 4 * config.vocab_size // self.num_shards
         return int(_WORKSPACE_MARGIN * max(prefill, sampling))
@@ -161,6 +169,25 @@ class Deployment:
     def weight_bytes(self) -> int:
         """Of one device."""
         return bytes_per_device(self.weights)
+
+    @property
+    def expert_bytes(self) -> float:
+        """Of the weights of one device, what belongs to experts that the router chooses from."""
+        experts = self.layout.config.experts
+        if experts is None:
+            return 0.0
+        sizes = 3 * self.model.hidden_size * experts.intermediate_size * jnp.dtype(self.dtypes.model).itemsize
+        return experts.num_sparse_layers * experts.num_places * sizes / self.num_shards
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Of the published model, those that a token is multiplied with or looked up in."""
+        experts = self.model.experts
+        if experts is None:
+            return self.num_parameters
+        idle = experts.num_experts - experts.num_chosen
+        one = 3 * self.model.hidden_size * experts.intermediate_size
+        return self.num_parameters - experts.num_sparse_layers * idle * one
 
     @property
     def bytes_per_token(self) -> float:
@@ -176,12 +203,14 @@ class Roofline:
     deployment: Deployment
 
     def decode_seconds(self, num_requests: int, context: int) -> float:
-        """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice."""
+        """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice. Of experts,
+        those are read that tokens go to."""
         one, chip = self.deployment, self.deployment.place.chip
         table = one.layout.config.vocab_size * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
         unread = table if self._num_tables == 2 else 0  # of the input's table, a few rows
         read = one.weight_bytes - unread / one.num_shards + num_requests * context * one.bytes_per_token
-        multiplied = one.num_parameters - (self._num_tables - 1) * one.num_table_parameters
+        read -= self._idle_share(num_requests) * one.expert_bytes
+        multiplied = one.num_active_parameters - (self._num_tables - 1) * one.num_table_parameters
         operations = 2 * multiplied * num_requests / one.num_shards
         return max(read / chip.bandwidth, operations / chip.flops) + self._sums(num_requests)
 
@@ -194,7 +223,7 @@ class Roofline:
         one = self.deployment
         tokens, multiplied = (
             one.limits.max_step_tokens,
-            one.num_parameters - self._num_tables * one.num_table_parameters,
+            one.num_active_parameters - self._num_tables * one.num_table_parameters,
         )
         compute = 2 * multiplied * tokens / one.num_shards / one.place.chip.flops
         return one.num_groups * tokens / (compute + self._sums(tokens))
@@ -204,6 +233,11 @@ class Roofline:
         """Of the input and of the output, which may be one."""
         model = self.deployment.model
         return 2 if model.has_head and not model.tie_word_embeddings else 1
+
+    def _idle_share(self, num_tokens: int) -> float:
+        """Of all experts, those that none of so many tokens goes to, if the router favours no expert."""
+        experts = self.deployment.model.experts
+        return 0.0 if experts is None else (1 - experts.num_chosen / experts.num_experts) ** num_tokens
 
     def _sums(self, num_tokens: int) -> float:
         """Seconds of the all-reduces: each device sends and gets (n - 1) / n of an array twice."""
