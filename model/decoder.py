@@ -35,7 +35,8 @@ class DecoderLayer(Module):
         """x [T, D], of which the first num_tokens rows are real, kv_pages [P, K, S, 2·Hp] → both after this layer."""
         attended, kv_pages = self.attention(self.attention_norm(x), by, step, kv_pages)
         x += attended
-        x += self.mlp(self.mlp_norm(x), num_tokens)
+        normed = self.mlp_norm(x)
+        x += self.mlp(normed, num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
         return x, kv_pages
 
 

@@ -15,8 +15,7 @@ class GatedMLP(Module):
         self.gate_up = Linear(context, (D, 2, F), (None, None, "ffw"), bias=config.mlp_bias)
         self.down = Linear(context, (F, D), ("ffw", None), bias=config.mlp_bias)
 
-    def __call__(self, x: jax.Array, num_tokens: jax.Array) -> jax.Array:
-        """[T, D] → [T, D]; all rows cost the same here, however many are real."""
-        del num_tokens
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[T, D] → [T, D]"""
         both = self.gate_up(x)  # [T, 2, F]
         return self.down(jax.nn.silu(both[:, 0]) * both[:, 1])

@@ -17,8 +17,9 @@ from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 class SparseMLP(Module):
     """Σ weight · down(silu(gate(x)) · up(x)) over the C experts of E that the router chooses for a token.
 
-    All experts' gate and up are one parameter [E, D, 2, F], down is [E, F, D]. Over several devices each part of them
-    has experts of its own, each device of a part some of their columns; a token's rows are multiplied where its experts
+    Each of the three is one parameter of all experts: gate and up [E, D, F], down [E, F, D]. (Gate and up in one would
+    have XLA:TPU copy all of it at every step, for the kernel's layout.) Over several devices each part of them has
+    experts of its own, each device of a part some of their columns; a token's rows are multiplied where its experts
     are, and one sum over the devices ends the layer. Weights stay where they are.
     """
 
@@ -32,7 +33,8 @@ class SparseMLP(Module):
         E, F, shared = experts.num_places, experts.intermediate_size, experts.shared_intermediate_size
         from_second = Initializer("uniform", fan_in=1)
         self.router = context.param((D, experts.num_experts), (None, None), Initializer("uniform"))
-        self.gate_up = context.param((E, D, 2, F), ("experts", None, None, "expert_ffw"), from_second)
+        self.gate = context.param((E, D, F), ("experts", None, "expert_ffw"), from_second)
+        self.up = context.param((E, D, F), ("experts", None, "expert_ffw"), from_second)
         self.down = context.param((E, F, D), ("experts", "expert_ffw", None), from_second)
         self.shared = None if shared is None else SharedExpert(context, D, shared)
         self.num_chosen = experts.num_chosen
@@ -43,7 +45,8 @@ class SparseMLP(Module):
     def __call__(self, x: jax.Array, num_tokens: jax.Array) -> jax.Array:
         """[T, D] → [T, D]; rows from num_tokens on are padding, which goes to no expert."""
         rules = ShardingRules()
-        params = (self.router, self.gate_up, self.down, *(self.shared.params if self.shared is not None else ()))
+        shared = () if self.shared is None else self.shared.params
+        params = (self.router, self.gate, self.up, self.down, *shared)
         specs = [rules.spec(param.get_metadata()["logical_axes"]) for param in params]
         compute = on_each_device(
             self._own_part, self.mesh, in_specs=(rules.spec(()), rules.spec(()), *specs), out_specs=rules.spec(())
@@ -51,28 +54,31 @@ class SparseMLP(Module):
         out: jax.Array = compute(x, num_tokens, *(param[...] for param in params))
         return out
 
-    def _own_part(
-        self,
-        x: jax.Array,
-        num_tokens: jax.Array,
-        router: jax.Array,
-        gate_up: jax.Array,
-        down: jax.Array,
-        *shared: jax.Array,
-    ) -> jax.Array:
-        """All of the layer, with the experts and columns that one device has; the sum over devices is the result."""
+    def _own_part(self, x: jax.Array, num_tokens: jax.Array, router: jax.Array, *params: jax.Array) -> jax.Array:
+        """All of the layer, with the experts and columns that one device has; the sum over devices is the result.
+
+        Args:
+            params: gate, up and down; then those of the shared expert.
+        """
+        experts, shared = params[:3], params[3:]
         weights, chosen = choose_experts(x, router, self.num_chosen, renormalize=self.renormalize)
         if num_expert_parts(self.mesh) > 1:
-            chosen -= lax.axis_index(EXPERT_AXIS) * gate_up.shape[0]
+            chosen -= lax.axis_index(EXPERT_AXIS) * experts[0].shape[0]
         is_real = jnp.arange(x.shape[0]) < num_tokens
-        out = self._experts(x, weights, jnp.where(is_real[:, None], chosen, -1), gate_up, down)
+        out = self._experts(x, weights, jnp.where(is_real[:, None], chosen, -1), *experts)
         if shared:
             out += shared_expert(x, *shared)
         out = out.astype(x.dtype)
         return lax.psum(out, GROUP_AXES) if num_shards(self.mesh) > 1 else out
 
     def _experts(
-        self, x: jax.Array, weights: jax.Array, chosen: jax.Array, gate_up: jax.Array, down: jax.Array
+        self,
+        x: jax.Array,
+        weights: jax.Array,
+        chosen: jax.Array,
+        gate: jax.Array,
+        up: jax.Array,
+        down: jax.Array,
     ) -> jax.Array:
         """The weighted sum of the experts that are here.
 
@@ -80,21 +86,20 @@ class SparseMLP(Module):
             x: [T, D].
             weights: f32[T, C].
             chosen: i32[T, C], experts as they are numbered here; numbers that are not here stand for none.
-            gate_up: [E, D, 2, F]. down: [E, F, D].
+            gate, up: [E, D, F]. down: [E, F, D].
 
         Returns:
             f32[T, D].
         """
-        (T, D), C = x.shape, chosen.shape[1]
-        E, _, _, F = gate_up.shape
+        (T, D), C, E = x.shape, chosen.shape[1], gate.shape[0]
         is_here = (chosen >= 0) & (chosen < E)
         groups = jnp.where(is_here, chosen, E).reshape(T * C)  # those of no group come last
         order = jnp.argsort(groups)  # row after row of the first expert, then of the second…
         sizes = jnp.sum(groups[:, None] == jnp.arange(E), axis=0, dtype=jnp.int32)
-        both = self._product(_rows(x, order // C), gate_up.reshape(E, D, 2 * F), sizes)  # [T·C, 2·F]
-        out = self._product(jax.nn.silu(both[:, :F]) * both[:, F:], down, sizes)  # [T·C, D]
-        out = _rows(out, jnp.argsort(order)).reshape(T, C, D)  # token after token again
-        weighted = weights[:, :, None] * out.astype(jnp.float32)
+        rows = _rows(x, order // C)  # [T·C, D]
+        inner = jax.nn.silu(self._product(rows, gate, sizes)) * self._product(rows, up, sizes)  # [T·C, F]
+        out = _rows(self._product(inner, down, sizes), jnp.argsort(order))  # token after token again
+        weighted = weights[:, :, None] * out.reshape(T, C, D).astype(jnp.float32)
         return jnp.sum(jnp.where(is_here[:, :, None], weighted, 0.0), axis=1)
 
     def _product(self, rows: jax.Array, matrices: jax.Array, sizes: jax.Array) -> jax.Array:

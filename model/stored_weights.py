@@ -202,19 +202,21 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
     conditions = _Conditions(config, are_stacked=any(name.endswith(_STACKED) for name in left))
     plan: dict[str, list[Source]] = {name: [] for name in params}
     missing: list[str] = []
+    used: set[str] = set()
     for rule in family.weights:
         for layer, expert in conditions.places(rule):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
-            tensor = left.pop(name, None)
+            tensor = left.get(name)
             if tensor is None:
                 missing.append(name)
                 continue
+            used.add(name)
             part = part_of(rule.transform, params[param][1].shape, layout, expert)
             if tensor.shape != part.file_shape:
                 raise CheckpointError(f"{tensor} has shape {tensor.shape}; config.json asks for {part.file_shape}")
             plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
     ignored = re.compile("|".join(family.ignored + (r"lm_head\.weight",) * (not conditions.has_table)))
-    unexpected = [str(tensor) for name, tensor in left.items() if not ignored.fullmatch(name)]
+    unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
         raise CheckpointError(f"{path} has no tensor {_some(missing)}; config.json asks for it")
     if unexpected:

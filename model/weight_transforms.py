@@ -115,18 +115,19 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
 
 
 def _of_experts(transform: Transform, shape: tuple[int, ...], experts: ExpertsConfig, expert: int) -> Part:
-    """Of parameters [E, D, 2, F] and [E, F, D], and of the expert that every token goes to, [D, 2, F] and [F, D]."""
+    """Of parameters [E, D, F] and [E, F, D], and of the expert that every token goes to, [D, 2, F] and [F, D]."""
     E, F, shared = experts.num_experts, experts.intermediate_size, experts.shared_intermediate_size or 0
     match transform:
-        case "expert_gate" | "expert_up":
-            D, slot = shape[1], ("expert_gate", "expert_up").index(transform)
-            return Part((F, D), (1, 1, F, D), (0, 3, 1, 2), (Box((1, D, 1, F), (expert, 0, slot, 0), (0,) * 4),))
+        case "expert_in":
+            D = shape[1]
+            return Part((F, D), (1, F, D), (0, 2, 1), (Box((1, D, F), (expert, 0, 0), (0, 0, 0)),))
         case "expert_down":
             D = shape[2]
             return Part((D, F), (1, D, F), (0, 2, 1), (Box((1, F, D), (expert, 0, 0), (0, 0, 0)),))
-        case "experts_gate_up":
-            D = shape[1]
-            return Part((E, 2 * F, D), (E, 2, F, D), (0, 3, 1, 2), (Box((E, D, 2, F), (0,) * 4, (0,) * 4),))
+        case "experts_gate" | "experts_up":  # the former's rows come first, of each expert
+            D, first = shape[1], ("experts_gate", "experts_up").index(transform) * F
+            file_shape = (E, 2 * F, D)
+            return Part(file_shape, file_shape, (0, 2, 1), (Box((E, D, F), (0, 0, 0), (0, 0, first)),))
         case "experts_down":
             return _whole((E, shape[2], F), (0, 2, 1))
         case "shared_gate" | "shared_up":

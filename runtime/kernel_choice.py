@@ -107,7 +107,7 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
             parts = num_expert_parts(shape.mesh)
             E, F, C = experts.num_places // parts, experts.intermediate_size * parts // shards, experts.num_chosen
             multiply = functools.partial(grouped_matmul, backend=kernels.grouped_matmul, target=kernels.target)
-            for D, columns in ((model.hidden_size, 2 * F), (F, model.hidden_size)):
+            for D, columns in ((model.hidden_size, F), (F, model.hidden_size)):
                 sizes = (T * C, D), (E, D, columns)
                 jax.eval_shape(multiply, *(jax.ShapeDtypeStruct(size, shape.dtype) for size in sizes), ints(E))
         for kind in ("decode", "prefill"):  # kernels of their own, with block sizes of their own

@@ -1,5 +1,6 @@
 """Mixtures of experts: their config, the router, the layer against a plain loop, and every way a file stores them."""
 
+import importlib.util
 import json
 import re
 
@@ -119,13 +120,12 @@ def sparse_mlp(**overrides):
 
 def plain_loop(layer, experts, x):
     """What the layer should give, token by token, in float64."""
-    router, gate_up, down, *shared = (
-        np.asarray(param[...], np.float64) for param in (layer.router, layer.gate_up, layer.down, *layer.shared.params)
-    )
+    params = layer.router, layer.gate, layer.up, layer.down, *layer.shared.params
+    router, gate, up, down, shared_in, shared_down, shared_gate = (np.asarray(p[...], np.float64) for p in params)
 
-    def mlp(row, gate_up, down):
-        gate, up = row @ gate_up[:, 0], row @ gate_up[:, 1]
-        return (gate / (1 + np.exp(-gate)) * up) @ down
+    def mlp(row, gate, up, down):
+        inner = row @ gate
+        return (inner / (1 + np.exp(-inner)) * (row @ up)) @ down
 
     out = []
     for row in np.asarray(x, np.float64):
@@ -133,9 +133,8 @@ def plain_loop(layer, experts, x):
         shares /= shares.sum()
         chosen = np.argsort(-shares)[: experts.num_chosen]
         weights = shares[chosen] / (shares[chosen].sum() if experts.renormalize else 1.0)
-        gate = 1 / (1 + np.exp(-(row @ shared[2])))
-        total = mlp(row, *shared[:2]) * gate
-        out.append(total + sum(w * mlp(row, gate_up[e], down[e]) for w, e in zip(weights, chosen, strict=True)))
+        total = mlp(row, shared_in[:, 0], shared_in[:, 1], shared_down) / (1 + np.exp(-(row @ shared_gate)))
+        out.append(total + sum(w * mlp(row, gate[e], up[e], down[e]) for w, e in zip(weights, chosen, strict=True)))
     return np.array(out)
 
 
@@ -228,12 +227,27 @@ def test_stacked_files_and_split_ones_give_the_same(family, tmp_path):
         load(path)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
+@pytest.mark.torch
+@pytest.mark.parametrize("family", FAMILIES)
+def test_both_layouts_as_transformers_writes_them(family, tmp_path):
+    from tests.model import hf_oracle
+
+    path = make_checkpoint(tmp_path / "ours", family)
+    for stacked_together in (False, True):
+        out = tmp_path / str(stacked_together)
+        hf_oracle.save(path, out, stacked=stacked_together)
+        names = load_file(out / "model.safetensors")
+        assert any(name.endswith("experts.gate_up_proj") for name in names) == stacked_together
+        assert_same(arrays(out), arrays(path))
+
+
 def test_where_a_stored_tensor_lies(tmp_path):
     _, model = load(make_checkpoint(tmp_path, "qwen2_moe"))
     stored, mlp = tiny_weights(tiny_config("qwen2_moe")), model.layers[1].mlp
-    assert mlp.gate_up[...].shape == (6, 48, 2, 28)
-    for number, part in ((0, "gate"), (1, "up")):
-        np.testing.assert_array_equal(mlp.gate_up[...][4, :, number], stored[f"{MLP_1}.experts.4.{part}_proj.weight"].T)
+    assert mlp.gate[...].shape == mlp.up[...].shape == (6, 48, 28)
+    for number, (part, param) in enumerate((("gate", mlp.gate), ("up", mlp.up))):
+        np.testing.assert_array_equal(param[...][4], stored[f"{MLP_1}.experts.4.{part}_proj.weight"].T)
         shared = stored[f"{MLP_1}.shared_expert.{part}_proj.weight"]
         np.testing.assert_array_equal(mlp.shared.gate_up[...][:, number], shared.T)
     np.testing.assert_array_equal(mlp.down[...][5], stored[f"{MLP_1}.experts.5.down_proj.weight"].T)
@@ -303,7 +317,7 @@ def test_dummy_weights_are_as_lively_as_those_of_a_plain_mlp(tmp_path):
     write_json(tmp_path / "config.json", tiny_config("qwen2_moe", hidden_size=96))
     _, model = load(tmp_path, load_format="dummy")
     dense, sparse = model.layers[0].mlp, model.layers[1].mlp
-    for one, other in ((dense.gate_up.kernel, sparse.gate_up), (dense.gate_up.kernel, sparse.router)):
+    for one, other in ((dense.gate_up.kernel, sparse.gate), (dense.gate_up.kernel, sparse.router)):
         assert np.std(other[...]) == pytest.approx(float(np.std(one[...])), rel=0.1)
     assert np.std(sparse.down[...]) == pytest.approx(28**-0.5, rel=0.1)
     assert np.std(sparse.down[...][0] - sparse.down[...][1]) > 0.1, "experts differ"
@@ -316,5 +330,5 @@ def test_converted_checkpoints_hold_the_same(family, tmp_path):
     orbax_weights.convert(source, out, config, jnp.float32, lambda done, total: None)
     assert_same(arrays(out, load_format="orbax"), arrays(source))
     (out / "config.json").write_text(json.dumps(tiny_config(family, num_experts=5, num_local_experts=5)))
-    with pytest.raises(CheckpointError, match=r"does not hold what its config\.json asks for: .*mlp\.gate_up"):
+    with pytest.raises(CheckpointError, match=r"does not hold what its config\.json asks for: .*mlp\.gate"):
         load(out)

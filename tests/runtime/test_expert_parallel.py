@@ -51,7 +51,7 @@ def test_four_devices_in_two_parts(tmp_path: Path) -> None:
         "each expert: 27 columns padded to 28",
         "shared expert: 34 columns padded to 36",
     ]
-    for shape in ("(3, 48, 2, 14)", "(3, 14, 48)", "(48, 2, 9)"):  # a device has 3 experts' halves, and a quarter
+    for shape in ("(3, 48, 14)", "(3, 14, 48)", "(48, 2, 9)"):  # a device has 3 experts' halves, and a quarter
         assert shape in found["shards"]
     for kind, lines in found["collectives"].items():
         opcodes = collections.Counter(opcode for opcode, _ in lines)
