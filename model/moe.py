@@ -99,6 +99,7 @@ class SparseMLP(Module):
         rows = _rows(x, order // C)  # [T·C, D]
         inner = jax.nn.silu(self._product(rows, gate, sizes)) * self._product(rows, up, sizes)  # [T·C, F]
         out = _rows(self._product(inner, down, sizes), jnp.argsort(order))  # token after token again
+        # Rows of no group are taken for anything: XLA:TPU's kernel does not write them.
         weighted = weights[:, :, None] * out.reshape(T, C, D).astype(jnp.float32)
         return jnp.sum(jnp.where(is_here[:, :, None], weighted, 0.0), axis=1)
 

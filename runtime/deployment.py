@@ -158,9 +158,9 @@ class Deployment:
         experts = config.experts
         if experts is None:
             ffw = 3 * config.intermediate_size // self.num_shards
-        else:  # a row for each expert of each token, wherever it is: going in, in between, and coming out
+        else:  # a row for each expert of each token, wherever it is, and what its gate and up make of it
             columns = experts.intermediate_size * self.num_expert_parts // self.num_shards
-            ffw = experts.num_chosen * (2 * config.hidden_size + 3 * columns)
+            ffw = experts.num_chosen * (config.hidden_size + 2 * columns)
         prefill = self.limits.max_step_tokens * (3 * config.hidden_size + max(2 * heads, ffw)) * itemsize
         sampling = max(self.buckets.sample) * _SAMPLER_ARRAYS * 4 * config.vocab_size // self.num_shards
         return int(_WORKSPACE_MARGIN * max(prefill, sampling))
