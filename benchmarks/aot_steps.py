@@ -27,7 +27,7 @@ import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
 from aot_targets import TARGETS, Compiled, Target
-from checkpoints import HALF_BILLION, LLAMA_8B
+from checkpoints import HALF_BILLION, LLAMA_8B, QWEN3_30B
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
@@ -60,6 +60,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "head_dim": 128,
     },
     "llama-3.1-8b": LLAMA_8B,
+    "qwen3-30b-a3b": QWEN3_30B,
 }
 DTYPE = jnp.bfloat16
 DEFAULTS = PlatformDefaults.of("tpu")
@@ -68,6 +69,9 @@ PROGRAMS = ("forward", "sample", "decode", "score", "reset", "tables", "compare"
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?\w+\[([\d,]*)\].*?[)\]}] ([a-z][\w-]*)\(")
 _COPIES = ("copy", "copy-start", "transpose", "convert")
 _HOST_OPCODES = ("infeed", "outfeed", "send", "recv")
+_COLLECTIVE = re.compile(
+    r"= \(?(\w+\[[\d,]*\]).*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
 _CALLBACK = re.compile(r'custom_call_target="\w*callback')
 
 
@@ -80,12 +84,14 @@ class Facts:
         host_calls: callbacks, infeeds, outfeeds, sends and receives.
         branches: conditionals.
         data_loops: loops whose trip count the compiler does not know.
+        collectives: how many of each shape and kind.
     """
 
     cache_copies: int
     host_calls: int
     branches: int
     data_loops: int
+    collectives: dict[str, int]
 
     @classmethod
     def of(cls, hlo: str, cache_shape: tuple[int, ...]) -> "Facts":
@@ -103,7 +109,9 @@ class Facts:
                 counts["branch"] += 1
             elif opcode == "while" and "known_trip_count" not in line:
                 counts["data loop"] += 1
-        return cls(counts["cache copy"], counts["host call"], counts["branch"], counts["data loop"])
+        collectives = collections.Counter(f"{kind} {shape}" for shape, kind in _COLLECTIVE.findall(hlo))
+        copies, calls = counts["cache copy"], counts["host call"]
+        return cls(copies, calls, counts["branch"], counts["data loop"], dict(collectives))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,12 +182,13 @@ def compile_all(
     only: Sequence[str],
     backend: str = "auto",
     num_groups: int = 1,
+    num_expert_parts: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """A row for each program: its figures, and in "wrong" what is wrong with it."""
-    mesh = target.mesh(num_devices, num_groups)
+    mesh = target.mesh(num_devices, num_groups, num_expert_parts)
     kernels = Kernels(backend, KernelTarget.of(mesh.devices.flat[0]))
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh, kernels=kernels))
-    config = TensorLayout.of(config, num_devices).config
+    config = TensorLayout.over(config, mesh).config
     shape = device_shape(config, mesh, sizes)
     memory = DeviceMemory(target.memory, target.memory)
     needs = needs_of(target, shape, weights, sizes)
@@ -253,6 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, help="other than the model's own, for a quick look")
     parser.add_argument("--devices", type=int, default=1, help="tensor parallelism")
     parser.add_argument("--groups", type=int, default=1, help="of so many devices, with requests of their own")
+    parser.add_argument("--expert-parts", type=int, default=1, help="of a group's devices, with experts of their own")
     parser.add_argument("--decode", type=int, nargs="*", default=[1, 64], help="requests of decode buckets")
     parser.add_argument("--decode-steps", type=int, default=1, help="forward passes of a decode step")
     parser.add_argument("--prefill", type=int, nargs="*", default=[2048], help="tokens of prefill buckets")
@@ -268,7 +278,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{args.model}, bfloat16, for {args.target}; jax {jax.__version__}")
     rows: list[dict[str, Any]] = []
     sizes, backend = _sizes(args, config), args.attention_backend
-    for row in compile_all(config, target, args.devices, sizes, args.only, backend, args.groups):
+    meshes = args.devices, sizes, args.only, backend, args.groups, args.expert_parts
+    for row in compile_all(config, target, *meshes):
         if not rows:
             print(f"{'program':<24} {'  '.join(header for header, *_ in COLUMNS)}  verdict")
         print(table_line(row), flush=True)

@@ -40,8 +40,8 @@ class Target:
     topology: str
     memory: int
 
-    def mesh(self, num_devices: int = 1, num_groups: int = 1) -> Mesh:
-        """A mesh of compile-only devices: groups of so many along the tensor axis.
+    def mesh(self, num_devices: int = 1, num_groups: int = 1, num_expert_parts: int = 1) -> Mesh:
+        """A mesh of compile-only devices: groups of so many, in parts with experts of their own.
 
         Raises:
             ValueError: the topology has fewer devices.
@@ -51,7 +51,7 @@ class Target:
             if self.platform == "tpu"
             else compile_only_devices("gpu", f"1x1x{num_groups * num_devices}")
         )
-        return make_mesh(num_devices, devices, num_groups)
+        return make_mesh(num_devices, devices, num_groups, num_expert_parts)
 
 
 GIB = 2**30

@@ -52,6 +52,27 @@ LLAMA_8B: dict[str, Any] = {
     "bos_token_id": 128000,
     "eos_token_id": [128001, 128008, 128009],
 }
+QWEN3_30B: dict[str, Any] = {  # Qwen3-30B-A3B's shape
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 151645,
+}
 
 
 def make_checkpoint(name: str, folder: Path) -> Path:

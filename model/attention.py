@@ -4,7 +4,7 @@ import dataclasses
 from typing import Self
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
@@ -13,7 +13,7 @@ from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
 from palladio.model.norm import RMSNorm
 from palladio.model.rope import Rotation, rotate
-from palladio.model.sharding import TENSOR_AXIS, num_groups, num_shards
+from palladio.model.sharding import ShardingRules, on_each_device
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update, plan_writes
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -90,24 +90,13 @@ class Attention(Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k = rotate(q, by), rotate(k, by)
-        out, kv_pages = self._on_each_device(q, k, v, step, kv_pages)
+        rules = ShardingRules()
+        own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them
+        attend = on_each_device(
+            self._write_and_attend, self.mesh, in_specs=(own, own, own, whole, own), out_specs=(own, own)
+        )
+        out, kv_pages = attend(q, k, v, step, kv_pages)
         return self.output(out.reshape(T, -1)), kv_pages
-
-    def _on_each_device(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """`_write_and_attend`, by every device for its own heads: the compiler can't see into a kernel to split it."""
-        if num_shards(self.mesh) == 1:
-            return self._write_and_attend(q, k, v, step, kv_pages)
-        heads, pages, whole = PartitionSpec(None, TENSOR_AXIS), PartitionSpec(None, TENSOR_AXIS), PartitionSpec()
-        return jax.shard_map(
-            self._write_and_attend,
-            mesh=self.mesh if num_groups(self.mesh) == 1 else None,  # else of the shard_map over groups around it
-            axis_names={TENSOR_AXIS} if num_groups(self.mesh) > 1 else set(),
-            in_specs=(heads, heads, heads, whole, pages),
-            out_specs=(heads, pages),
-            check_vma=False,  # a Pallas call does not say over which axes its result varies
-        )(q, k, v, step, kv_pages)
 
     def _write_and_attend(
         self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from palladio.model.config_keys import Keys
 from palladio.model.errors import ConfigError
+from palladio.model.experts_config import ExpertsConfig
 from palladio.model.family import Family
 from palladio.model.registry import BASE_MODELS, find_family
 from palladio.model.rope_config import RopeConfig
@@ -36,6 +37,7 @@ class ModelConfig:
         vocab_size: rows of the embedding (V); may be more than the tokenizer knows.
         hidden_size: D.
         intermediate_size: F, of the MLP.
+        experts: in place of the MLP, in some layers or all; None: in none.
         num_layers: decoder layers.
         num_heads: query heads (N).
         num_kv_heads: key and value heads (K).
@@ -59,6 +61,7 @@ class ModelConfig:
     vocab_size: int
     hidden_size: int
     intermediate_size: int
+    experts: ExpertsConfig | None = None
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -96,7 +99,7 @@ class ModelConfig:
         architecture = _architecture(config)
         family = find_family(architecture)
         keys = Keys(config)
-        _refuse_unsupported(keys)
+        _refuse_unsupported(keys, family)
         hidden_size, num_heads = keys.count("hidden_size"), keys.count("num_attention_heads")
         head_size = keys.optional_count("head_dim") or family.head_size
         if head_size is None:
@@ -110,7 +113,7 @@ class ModelConfig:
             assert num_kv_heads is not None
         num_layers = keys.count("num_hidden_layers")
         max_position = keys.optional_count("max_position_embeddings") or family.default_max_position_embeddings
-        rope = RopeConfig.from_hf(config, max_position)
+        rope = RopeConfig.from_hf(config, max_position, family.default_rope_theta)
         attention_bias = keys.flag("attention_bias", default=False)
         return cls(
             architecture=architecture,
@@ -118,11 +121,12 @@ class ModelConfig:
             vocab_size=keys.count("vocab_size"),
             hidden_size=hidden_size,
             intermediate_size=keys.count("intermediate_size"),
+            experts=None if family.experts is None else ExpertsConfig.from_hf(keys, family.experts, num_layers),
             num_layers=num_layers,
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_size=head_size,
-            rms_norm_eps=keys.number("rms_norm_eps", default=1e-6),
+            rms_norm_eps=keys.number("rms_norm_eps", default=family.default_rms_norm_eps),
             rope=rope,
             max_position_embeddings=rope.context_length(max_position),
             tie_word_embeddings=keys.flag("tie_word_embeddings", default=False),
@@ -192,8 +196,10 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _refuse_unsupported(keys: Keys) -> None:
+def _refuse_unsupported(keys: Keys, family: Family) -> None:
     """Settings that would change the numbers silently."""
+    for key, value in family.required:
+        keys.require(key, value, default=value)
     keys.require("hidden_act", "silu", default="silu")
     keys.require("partial_rotary_factor", 1.0, default=1.0)
     keys.require("pretraining_tp", 1, default=1)
@@ -203,7 +209,6 @@ def _refuse_unsupported(keys: Keys) -> None:
 
 
 def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int | None, ...]:
-    window = keys.optional_count("sliding_window", default=family.default_sliding_window)
     types = keys.values.get("layer_types")
     if types is not None:
         unknown = [kind for kind in types if kind not in ("full_attention", "sliding_attention")]
@@ -216,6 +221,7 @@ def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int |
         if types is not None and "sliding_attention" in types:
             raise ConfigError("layer_types: sliding_attention is not a feature of this architecture")
         return (None,) * num_layers
+    window = keys.optional_count("sliding_window", default=family.default_sliding_window)
     if family.sliding_window == "all":
         if types is not None and window is not None and "full_attention" in types:
             raise ConfigError("layer_types: this architecture has its sliding_window on every layer")

@@ -14,6 +14,7 @@ from palladio.model.embedding import TokenTable
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.mlp import GatedMLP
 from palladio.model.module import Context, Module
+from palladio.model.moe import SparseMLP
 from palladio.model.norm import RMSNorm
 from palladio.model.rope import Rotation, rotation
 from palladio.model.sharding import num_shards
@@ -27,23 +28,33 @@ class DecoderLayer(Module):
         self.attention_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
         self.attention = Attention(context, config, layer, kernels, mesh)
         self.mlp_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
-        self.mlp = GatedMLP(context, config)
+        is_sparse = config.experts is not None and config.experts.sparse_layers[layer]
+        self.mlp = SparseMLP(context, config, kernels, mesh) if is_sparse else GatedMLP(context, config)
 
-    def __call__(self, x: jax.Array, by: Rotation, step: PagedStep, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x [T, D], kv_pages [P, K, S, 2·Hp] → the same, after this layer."""
+    def __call__(
+        self, x: jax.Array, by: Rotation, step: PagedStep, kv_pages: jax.Array, num_tokens: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """x [T, D], of which the first num_tokens rows are real, kv_pages [P, K, S, 2·Hp] → both after this layer."""
         attended, kv_pages = self.attention(self.attention_norm(x), by, step, kv_pages)
         x += attended
-        x += self.mlp(self.mlp_norm(x))
+        normed = self.mlp_norm(x)
+        x += self.mlp(normed, num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
         return x, kv_pages
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _call_layer(
-    structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: Rotation, step: PagedStep, kv_pages: jax.Array
+    structure: nnx.GraphDef,
+    state: nnx.State,
+    x: jax.Array,
+    by: Rotation,
+    step: PagedStep,
+    kv_pages: jax.Array,
+    num_tokens: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """A layer as a function of its own: layers of one structure are traced and lowered once, whatever their number."""
     layer: DecoderLayer = nnx.merge(structure, state)
-    return layer(x, by, step, kv_pages)
+    return layer(x, by, step, kv_pages, num_tokens)
 
 
 class CausalLM(Module):
@@ -82,7 +93,7 @@ class CausalLM(Module):
         step = PagedStep.of(batch, self.config, x.dtype, kv_cache[0], self.kernels, num_shards(self.mesh))
         written = []
         for layer, kv_pages in zip(self.layers, kv_cache, strict=True):
-            x, kv_pages = _call_layer(*nnx.split(layer), x, by, step, kv_pages)
+            x, kv_pages = _call_layer(*nnx.split(layer), x, by, step, kv_pages, batch.num_tokens)
             written.append(kv_pages)
         return self.norm(x), tuple(written)
 

@@ -18,10 +18,33 @@ Transform = Literal[
     "up",
     "gate_bias",
     "up_bias",
+    "transposed",
+    "expert_in",
+    "expert_down",
+    "experts_gate",
+    "experts_up",
+    "experts_down",
+    "shared_gate",
+    "shared_up",
+    "shared_down",
 ]
 """How a file's tensor becomes (a part of) a parameter; model/weight_transforms.py says what each does."""
 
-Condition = Literal["always", "qkv_bias", "output_bias", "mlp_bias", "qk_norm", "untied"]
+Condition = Literal[
+    "always",
+    "qkv_bias",
+    "output_bias",
+    "qk_norm",
+    "untied",
+    "dense",
+    "dense_bias",
+    "sparse",
+    "sparse_split",
+    "sparse_stacked",
+    "shared",
+]
+"""When a tensor exists; those from dense on are of a layer, which has a plain MLP or experts. Experts are stored each
+by itself (split), or all of a layer as one tensor (stacked)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +52,36 @@ class WeightRule:
     """One line of a weight table.
 
     Attributes:
-        name: the tensor's name in the checkpoint; `{layer}` stands for each layer's number.
+        name: the tensor's name in the checkpoint; `{layer}` stands for each layer's number, `{expert}` for each
+            expert's.
         param: path of our parameter, with the same `{layer}`.
         transform: how the tensor becomes the parameter, or its part of a fused one.
-        condition: which property of the config makes the tensor exist.
+        condition: which property of the config, or of the layer, makes the tensor exist.
     """
 
     name: str
     param: str
     transform: Transform
     condition: Condition = "always"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpertKeys:
+    """What config.json says of experts, and how.
+
+    Attributes:
+        num_experts: name of their number (E).
+        intermediate_size: name of the F of each.
+        shared_intermediate_size: name of the F of the expert that every token goes to; None: there is no such expert.
+        always_renormalized: the weights of a token's experts add up to 1; else norm_topk_prob says whether they do.
+        dense_layers: decoder_sparse_step and mlp_only_layers say which layers have a plain MLP; else none has.
+    """
+
+    num_experts: Literal["num_experts", "num_local_experts"]
+    intermediate_size: str
+    shared_intermediate_size: str | None
+    always_renormalized: bool
+    dense_layers: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +103,9 @@ class Family:
         eos_token_id: when neither file gives one.
         weights: where each tensor goes.
         ignored: patterns (regular expressions, whole names) of tensors that carry nothing.
+        experts: a mixture of them; None: every layer has a plain MLP.
+        required: settings of which only one value is supported.
+        default_rope_theta, default_rms_norm_eps: when the config gives none.
     """
 
     qkv_bias: Literal["always", "never", "configured"]
@@ -75,6 +121,10 @@ class Family:
     eos_token_id: int | None
     weights: tuple[WeightRule, ...]
     ignored: tuple[str, ...]
+    experts: ExpertKeys | None = None
+    required: tuple[tuple[str, object], ...] = ()
+    default_rope_theta: float = 10000.0
+    default_rms_norm_eps: float = 1e-6
 
 
 def _layer_rules(part: str, module: str, *rules: tuple[str, str, Transform, Condition]) -> tuple[WeightRule, ...]:
@@ -103,12 +153,12 @@ DECODER_WEIGHTS: tuple[WeightRule, ...] = (
     *_layer_rules(
         "mlp.",
         "mlp.",
-        ("gate_proj.weight", "gate_up.kernel", "gate", "always"),
-        ("up_proj.weight", "gate_up.kernel", "up", "always"),
-        ("gate_proj.bias", "gate_up.bias", "gate_bias", "mlp_bias"),
-        ("up_proj.bias", "gate_up.bias", "up_bias", "mlp_bias"),
-        ("down_proj.weight", "down.kernel", "down", "always"),
-        ("down_proj.bias", "down.bias", "vector", "mlp_bias"),
+        ("gate_proj.weight", "gate_up.kernel", "gate", "dense"),
+        ("up_proj.weight", "gate_up.kernel", "up", "dense"),
+        ("gate_proj.bias", "gate_up.bias", "gate_bias", "dense_bias"),
+        ("up_proj.bias", "gate_up.bias", "up_bias", "dense_bias"),
+        ("down_proj.weight", "down.kernel", "down", "dense"),
+        ("down_proj.bias", "down.bias", "vector", "dense_bias"),
     ),
     *_layer_rules(
         "",
@@ -120,6 +170,46 @@ DECODER_WEIGHTS: tuple[WeightRule, ...] = (
     WeightRule("lm_head.weight", "lm_head.table", "rows", "untied"),
 )
 """The names that Llama gave and Qwen and Mistral kept. A tensor whose condition does not hold must not be there."""
+
+STACKED_EXPERTS = _layer_rules(
+    "mlp.",
+    "mlp.",
+    ("experts.gate_up_proj", "gate", "experts_gate", "sparse_stacked"),
+    ("experts.gate_up_proj", "up", "experts_up", "sparse_stacked"),
+    ("experts.down_proj", "down", "experts_down", "sparse_stacked"),
+)
+"""As transformers 5 holds them, and writes them where it is told to."""
+
+EXPERTS: tuple[WeightRule, ...] = (
+    *_layer_rules(
+        "mlp.",
+        "mlp.",
+        ("gate.weight", "router", "transposed", "sparse"),
+        ("experts.{expert}.gate_proj.weight", "gate", "expert_in", "sparse_split"),
+        ("experts.{expert}.up_proj.weight", "up", "expert_in", "sparse_split"),
+        ("experts.{expert}.down_proj.weight", "down", "expert_down", "sparse_split"),
+        ("shared_expert.gate_proj.weight", "shared.gate_up", "shared_gate", "shared"),
+        ("shared_expert.up_proj.weight", "shared.gate_up", "shared_up", "shared"),
+        ("shared_expert.down_proj.weight", "shared.down", "shared_down", "shared"),
+        ("shared_expert_gate.weight", "shared.gate", "transposed", "shared"),
+    ),
+    *STACKED_EXPERTS,
+)
+"""Experts as Qwen named them."""
+
+MIXTRAL_EXPERTS: tuple[WeightRule, ...] = (
+    *_layer_rules(
+        "block_sparse_moe.",
+        "mlp.",
+        ("gate.weight", "router", "transposed", "sparse_split"),
+        ("experts.{expert}.w1.weight", "gate", "expert_in", "sparse_split"),
+        ("experts.{expert}.w3.weight", "up", "expert_in", "sparse_split"),
+        ("experts.{expert}.w2.weight", "down", "expert_down", "sparse_split"),
+    ),
+    *_layer_rules("mlp.", "mlp.", ("gate.weight", "router", "transposed", "sparse_stacked")),
+    *STACKED_EXPERTS,
+)
+"""Experts as Mixtral named them, and as transformers 5 does."""
 
 ROTARY_BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 """Old checkpoints stored this table; it is computed from the config."""

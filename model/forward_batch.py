@@ -43,6 +43,11 @@ class ForwardBatch:
     num_decodes: jax.Array
     kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})
 
+    @property
+    def num_tokens(self) -> jax.Array:
+        """i32[], real tokens of T."""
+        return self.query_start[-1]
+
     def attention_metadata(self) -> AttentionMetadata:
         """The part that attention needs."""
         return AttentionMetadata(

@@ -1,6 +1,8 @@
-"""Mistral (dense): Llama without biases, with a sliding window on every layer."""
+"""Mistral: Llama without biases, with a sliding window on every layer; and Mixtral, its mixture of experts."""
 
-from palladio.model.family import DECODER_WEIGHTS, ROTARY_BUFFERS, Family
+import dataclasses
+
+from palladio.model.family import DECODER_WEIGHTS, MIXTRAL_EXPERTS, ROTARY_BUFFERS, ExpertKeys, Family
 
 MISTRAL = Family(
     qkv_bias="never",
@@ -18,4 +20,19 @@ MISTRAL = Family(
     ignored=ROTARY_BUFFERS,
 )
 
-FAMILIES = {"MistralForCausalLM": MISTRAL}
+MIXTRAL = dataclasses.replace(
+    MISTRAL,
+    default_sliding_window=None,
+    default_rope_theta=1e6,
+    default_rms_norm_eps=1e-5,
+    weights=(*DECODER_WEIGHTS, *MIXTRAL_EXPERTS),
+    experts=ExpertKeys(
+        num_experts="num_local_experts",
+        intermediate_size="intermediate_size",
+        shared_intermediate_size=None,
+        always_renormalized=True,
+        dense_layers=False,
+    ),
+)
+
+FAMILIES = {"MistralForCausalLM": MISTRAL, "MixtralForCausalLM": MIXTRAL}

@@ -26,7 +26,7 @@ from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.parameters import Params, parameters_of
 from palladio.model.relayout import LogicalAxes, relayout, stored_shape
-from palladio.model.sharding import ShardingRules, make_mesh, num_shards
+from palladio.model.sharding import ShardingRules, make_mesh
 from palladio.model.stored_weights import stored_arrays
 from palladio.model.tensor_layout import TensorLayout
 
@@ -179,9 +179,11 @@ def _placer(axes: LogicalAxes, layout: TensorLayout, mesh: Mesh) -> Callable[[ja
 
 def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -> NamedSharding:
     """As the parameter is split in the end, but for what does not divide yet."""
-    shards = num_shards(mesh)
-    divisible = tuple(axis if size % shards == 0 else None for axis, size in zip(axes, shape, strict=True))
-    return ShardingRules().sharding(mesh, divisible)
+    rules = ShardingRules()
+    divisible = tuple(
+        axis if size % rules.num_parts(mesh, axis) == 0 else None for axis, size in zip(axes, shape, strict=True)
+    )
+    return rules.sharding(mesh, divisible)
 
 
 def _groups(params: Params) -> dict[str, list[str]]:

@@ -11,8 +11,11 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
         "LlamaForCausalLM": "palladio.model.llama",
         "MistralForCausalLM": "palladio.model.mistral",
+        "MixtralForCausalLM": "palladio.model.mistral",
         "Qwen2ForCausalLM": "palladio.model.qwen",
+        "Qwen2MoeForCausalLM": "palladio.model.qwen_moe",
         "Qwen3ForCausalLM": "palladio.model.qwen",
+        "Qwen3MoeForCausalLM": "palladio.model.qwen_moe",
     }
 )
 

@@ -13,14 +13,14 @@ def stored_shape(shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout
     stored, sizes = layout.stored, list(shape)
     for dimension, axis in enumerate(axes):
         match axis:
-            case "vocab":
-                sizes[dimension] = stored.vocab_size
-            case "ffw":
-                sizes[dimension] = stored.intermediate_size
+            case None:
+                pass
             case "heads":
                 sizes[dimension] = stored.num_heads * stored.head_size
             case "kv_heads":
                 sizes[dimension : dimension + 2] = stored.num_kv_heads, stored.num_heads // stored.num_kv_heads + 2
+            case _:
+                sizes[dimension], _ = layout.sizes(axis)
     return tuple(sizes)
 
 
@@ -34,14 +34,14 @@ def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout) -> jax.
         return values
     for dimension, axis in enumerate(axes):
         match axis:
-            case "vocab":
-                values = _padded(values, dimension, layout.config.vocab_size)
-            case "ffw":
-                values = _padded(values, dimension, layout.config.intermediate_size)
+            case None:
+                pass
             case "heads":
                 values = _place_heads(values, dimension, layout)
             case "kv_heads":
                 values = _place_fused_heads(values, dimension, layout)
+            case _:
+                values = _padded(values, dimension, layout.sizes(axis)[1])
     return values
 
 

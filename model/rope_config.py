@@ -38,15 +38,18 @@ class RopeConfig:
     truncate: bool = True
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any], max_position: int) -> Self:
+    def from_hf(cls, config: Mapping[str, Any], max_position: int, default_theta: float = 10000.0) -> Self:
         """Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (before).
+
+        Args:
+            default_theta: when the config gives none.
 
         Raises:
             ConfigError: an unknown kind of scaling, or a parameter is missing.
         """
         where, found = _parameters(config)
         keys = Keys(found, where)
-        theta = keys.number("rope_theta", default=_default_theta(config))
+        theta = keys.number("rope_theta", default=Keys(config).number("rope_theta", default=default_theta))
         kind = found.get("rope_type", found.get("type", "default"))
         keys.require("partial_rotary_factor", 1.0, default=1.0)
         if kind == "default":
@@ -101,7 +104,3 @@ def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
             raise ConfigError(f"{name}: a rotary embedding per layer type is not supported")
         return f"{name}.", found
     return "", {}
-
-
-def _default_theta(config: Mapping[str, Any]) -> float:
-    return Keys(config).number("rope_theta", default=10000.0)

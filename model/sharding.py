@@ -1,22 +1,32 @@
 """The device mesh, and which logical axis of a parameter is split over it. One table says all of it."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-TENSOR_AXIS = "tensor"  # devices that share each layer
-DATA_AXIS = "data"  # groups of such devices, each with requests of its own
+DATA_AXIS = "data"  # groups of devices that share each layer, each with requests of its own
+EXPERT_AXIS = "expert"  # within a group, parts that have experts of their own
+TENSOR_AXIS = "tensor"  # devices of such a part: they share its experts
+GROUP_AXES = (EXPERT_AXIS, TENSOR_AXIS)  # all devices of a group: they share everything but the experts
+
+_NAMES = (DATA_AXIS, *GROUP_AXES)
+_TYPES = (AxisType.Auto,) * len(_NAMES)
+
+MeshAxes = str | tuple[str, ...] | None
 
 
-def make_mesh(tp_size: int, devices: Sequence[jax.Device] | None = None, dp_size: int = 1) -> Mesh:
-    """A mesh of the first `dp_size` × `tp_size` devices, along the data and the tensor axis.
+def make_mesh(tp_size: int, devices: Sequence[jax.Device] | None = None, dp_size: int = 1, ep_size: int = 1) -> Mesh:
+    """A mesh of the first `dp_size` × `tp_size` devices, in `ep_size` parts along the expert axis.
 
     Args:
         devices: to choose from; None: all.
+        ep_size: a divisor of `tp_size`.
 
     Raises:
         ValueError: there are fewer devices.
@@ -31,12 +41,23 @@ def make_mesh(tp_size: int, devices: Sequence[jax.Device] | None = None, dp_size
         ordered = mesh_utils.create_device_mesh(shape, chosen)  # neighbours in the mesh are linked
     except (AssertionError, NotImplementedError):  # three chips of a torus of four, say, have no such order
         ordered = np.array(chosen).reshape(shape)
-    return Mesh(ordered, (DATA_AXIS, TENSOR_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
+    # Sums run over all devices of a group, so their order is that of a group without parts.
+    return Mesh(ordered.reshape(dp_size, ep_size, tp_size // ep_size), _NAMES, axis_types=_TYPES)
+
+
+def make_abstract_mesh(tp_size: int, dp_size: int = 1, ep_size: int = 1) -> Any:
+    """The same without devices. Any: shardings take it where they take a Mesh."""
+    return AbstractMesh((dp_size, ep_size, tp_size // ep_size), _NAMES, axis_types=_TYPES)
 
 
 def num_shards(mesh: Mesh) -> int:
-    """Devices along the tensor axis."""
-    return int(mesh.shape[TENSOR_AXIS])
+    """Devices of a group."""
+    return math.prod(int(mesh.shape[axis]) for axis in GROUP_AXES)
+
+
+def num_expert_parts(mesh: Mesh) -> int:
+    """Parts of a group that have experts of their own."""
+    return int(mesh.shape[EXPERT_AXIS])
 
 
 def num_groups(mesh: Mesh) -> int:
@@ -44,26 +65,57 @@ def num_groups(mesh: Mesh) -> int:
     return int(mesh.shape[DATA_AXIS])
 
 
+def on_each_device(function: Callable[..., Any], mesh: Mesh, *, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """A function that every device of a group computes with its own part of the arguments, since the compiler can't see
+    into kernels to split it; unchanged where a group is one device."""
+    if num_shards(mesh) == 1:
+        return function
+    has_groups = num_groups(mesh) > 1  # then all of it runs in a shard_map over them, whose mesh is the one to use
+    return jax.shard_map(
+        function,
+        mesh=None if has_groups else mesh,
+        axis_names=set(GROUP_AXES) if has_groups else set(),
+        in_specs=in_specs,
+        out_specs=out_specs,
+        check_vma=False,  # a Pallas call does not say over which axes its result varies
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardingRules:
-    """Mesh axis of each logical axis; None: every device has all of it.
+    """Mesh axes of each logical axis; None: every device has all of it.
 
     Attributes:
         vocab: rows of the token tables (V).
         kv_heads: kv heads with their query heads (K), and the cache's.
         heads: query heads times head size, where the output projection takes them in (N·H).
         ffw: inner size of the MLP (F).
+        experts: of a mixture (E).
+        expert_ffw: inner size of each expert (F).
+        shared_ffw: inner size of the expert that every token goes to.
         groups: what each group of devices has of its own, one group's after the other's.
     """
 
-    vocab: str | None = TENSOR_AXIS
-    kv_heads: str | None = TENSOR_AXIS
-    heads: str | None = TENSOR_AXIS
-    ffw: str | None = TENSOR_AXIS
-    groups: str | None = DATA_AXIS
+    vocab: MeshAxes = GROUP_AXES
+    kv_heads: MeshAxes = GROUP_AXES
+    heads: MeshAxes = GROUP_AXES
+    ffw: MeshAxes = GROUP_AXES
+    experts: MeshAxes = EXPERT_AXIS
+    expert_ffw: MeshAxes = TENSOR_AXIS
+    shared_ffw: MeshAxes = GROUP_AXES
+    groups: MeshAxes = DATA_AXIS
+
+    def spec(self, logical_axes: tuple[str | None, ...]) -> PartitionSpec:
+        """How an array whose dimensions have these logical axes (None: never split) is split."""
+        table: dict[str, MeshAxes] = dataclasses.asdict(self)
+        return PartitionSpec(*(axis and table[axis] for axis in logical_axes))
 
     def sharding(self, mesh: Mesh, logical_axes: tuple[str | None, ...]) -> NamedSharding:
-        """The sharding of an array whose dimensions have these logical axes (None: never split)."""
-        table: dict[str, str | None] = dataclasses.asdict(self)
-        spec = PartitionSpec(*(axis and table[axis] for axis in logical_axes))
-        return NamedSharding(mesh, spec)
+        """The sharding of an array whose dimensions have these logical axes."""
+        return NamedSharding(mesh, self.spec(logical_axes))
+
+    def num_parts(self, mesh: Mesh, logical_axis: str | None) -> int:
+        """Into how many parts a dimension of this logical axis is split."""
+        (axes,) = self.spec((logical_axis,))
+        names = axes if isinstance(axes, tuple) else (axes,) * (axes is not None)
+        return math.prod(int(mesh.shape[name]) for name in names)

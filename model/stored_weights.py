@@ -19,9 +19,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from palladio.model.checkpoint import Checkpoint
-from palladio.model.config import QuantizationConfig
+from palladio.model.config import ModelConfig, QuantizationConfig
 from palladio.model.errors import CheckpointError
-from palladio.model.family import Condition
+from palladio.model.family import Condition, WeightRule
 from palladio.model.parameters import Params
 from palladio.model.registry import find_family
 from palladio.model.safetensors_file import Array, StoredTensor
@@ -31,6 +31,7 @@ from palladio.model.weight_transforms import Part, part_of
 
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
+_STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
 
@@ -164,7 +165,8 @@ def _assemble(
     if sum(math.prod(box.shape) for source in sources for box in source.part.boxes) < math.prod(shape):
         out.fill(0)  # the rest is padding
     for source in sources:
-        source.part.copy(plain(source), index, out)
+        if source.part.touches(index):
+            source.part.copy(plain(source), index, out)
     return out
 
 
@@ -197,37 +199,80 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
     """
     config = layout.stored
     family, left = find_family(config.architecture), _by_name(checkpoint)
-    has_table = config.has_head and not config.tie_word_embeddings
-    conditions: dict[Condition, bool] = {
-        "always": True,
-        "qkv_bias": config.qkv_bias,
-        "output_bias": config.output_bias,
-        "mlp_bias": config.mlp_bias,
-        "qk_norm": config.qk_norm,
-        "untied": has_table,
-    }
+    conditions = _Conditions(config, are_stacked=any(name.endswith(_STACKED) for name in left))
     plan: dict[str, list[Source]] = {name: [] for name in params}
     missing: list[str] = []
+    used: set[str] = set()
     for rule in family.weights:
-        if not conditions[rule.condition]:
-            continue
-        for layer in range(config.num_layers) if "{layer}" in rule.name else (0,):
-            name, param = rule.name.format(layer=layer), rule.param.format(layer=layer)
-            tensor = left.pop(name, None)
+        for layer, expert in conditions.places(rule):
+            name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
+            tensor = left.get(name)
             if tensor is None:
                 missing.append(name)
                 continue
-            part = part_of(rule.transform, params[param][1].shape, layout)
+            used.add(name)
+            part = part_of(rule.transform, params[param][1].shape, layout, expert)
             if tensor.shape != part.file_shape:
                 raise CheckpointError(f"{tensor} has shape {tensor.shape}; config.json asks for {part.file_shape}")
             plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
-    ignored = re.compile("|".join(family.ignored + (r"lm_head\.weight",) * (not has_table)))
-    unexpected = [str(tensor) for name, tensor in left.items() if not ignored.fullmatch(name)]
+    ignored = re.compile("|".join(family.ignored + (r"lm_head\.weight",) * (not conditions.has_table)))
+    unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
         raise CheckpointError(f"{path} has no tensor {_some(missing)}; config.json asks for it")
     if unexpected:
         raise CheckpointError(f"{path} holds what config.json does not ask for: {_some(unexpected)}")
     return plan
+
+
+@dataclasses.dataclass(frozen=True)
+class _Conditions:
+    """Which tensors a checkpoint has to hold.
+
+    Attributes:
+        are_stacked: the experts of a layer are one tensor.
+    """
+
+    config: ModelConfig
+    are_stacked: bool
+
+    @property
+    def has_table(self) -> bool:
+        return self.config.has_head and not self.config.tie_word_embeddings
+
+    def places(self, rule: WeightRule) -> Iterator[tuple[int, int]]:
+        """Layer and expert of each tensor that a rule names; 0 for what it does not number."""
+        experts = self.config.experts
+        for layer in range(self.config.num_layers) if "{layer}" in rule.name else (0,):
+            if self._holds(rule.condition, layer):
+                numbers = range(experts.num_experts) if experts and "{expert}" in rule.name else (0,)
+                yield from ((layer, expert) for expert in numbers)
+
+    def _holds(self, condition: Condition, layer: int) -> bool:
+        config, experts = self.config, self.config.experts
+        is_sparse = experts is not None and experts.sparse_layers[layer]
+        match condition:
+            case "always":
+                return True
+            case "qkv_bias":
+                return config.qkv_bias
+            case "output_bias":
+                return config.output_bias
+            case "qk_norm":
+                return config.qk_norm
+            case "untied":
+                return self.has_table
+            case "dense":
+                return not is_sparse
+            case "dense_bias":
+                return not is_sparse and config.mlp_bias
+            case "sparse":
+                return is_sparse
+            case "sparse_split":
+                return is_sparse and not self.are_stacked
+            case "sparse_stacked":
+                return is_sparse and self.are_stacked
+            case "shared":
+                return is_sparse and experts is not None and experts.shared_intermediate_size is not None
 
 
 def _find_scale(
@@ -239,6 +284,8 @@ def _find_scale(
     found = [left.pop(tensor.name + suffix) for suffix in SCALE_SUFFIXES if tensor.name + suffix in left]
     if not found:
         raise CheckpointError(f"{tensor} is float8 but {tensor.name + SCALE_SUFFIXES[0]} is missing")
+    if len(tensor.shape) != 2:
+        raise CheckpointError(f"{tensor} is float8 with {len(tensor.shape)} dimensions; only matrices are dequantized")
     scale = found[0]
     if quantization.block_size is None:
         expected = [(), (1,), (1, 1)]

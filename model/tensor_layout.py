@@ -1,9 +1,13 @@
-"""TensorLayout: how heads, MLP and vocabulary are laid out so that each of them divides over the tensor axis."""
+"""TensorLayout: how heads, MLP, experts and vocabulary are laid out so that each of them divides over its devices."""
 
 import dataclasses
 from typing import Self
 
+from jax.sharding import Mesh
+
 from palladio.model.config import ModelConfig
+from palladio.model.experts_config import ExpertsConfig
+from palladio.model.sharding import num_expert_parts, num_shards
 
 VOCAB_MULTIPLE = 128  # rows of the token table a device holds: whole lanes, and whole words of a mask
 
@@ -32,18 +36,21 @@ class TensorLayout:
 
     Attributes:
         stored: the model as the checkpoint has it.
-        config: the model as it is laid out: its numbers of heads, F and V are the padded ones.
-        num_shards: devices along the tensor axis.
+        config: the model as it is laid out: its numbers of heads, F, places of experts and V are the padded ones.
+        num_shards: devices that share each layer.
+        num_expert_parts: parts of these devices that have experts of their own, and share each with num_shards over
+            num_expert_parts devices.
         places: of each of the config's kv heads; None: padding.
     """
 
     stored: ModelConfig
     config: ModelConfig
     num_shards: int
+    num_expert_parts: int
     places: tuple[HeadPlace | None, ...]
 
     @classmethod
-    def of(cls, model: ModelConfig, num_shards: int) -> Self:
+    def of(cls, model: ModelConfig, num_shards: int, num_expert_parts: int = 1) -> Self:
         """The layout of a model over so many devices; over one it is as the checkpoint has it."""
         places = _places(model.num_heads, model.num_kv_heads, num_shards)
         group = max(place.num_queries for place in places if place is not None)
@@ -51,10 +58,20 @@ class TensorLayout:
             model,
             num_kv_heads=len(places),
             num_heads=len(places) * group,
-            intermediate_size=_round_up(model.intermediate_size, num_shards),
+            intermediate_size=_round_up(model.intermediate_size, num_shards if _has_mlp(model) else 1),
+            experts=model.experts and _lay_out_experts(model.experts, num_shards, num_expert_parts),
             vocab_size=_round_up(model.vocab_size, num_shards * VOCAB_MULTIPLE) if num_shards > 1 else model.vocab_size,
         )
-        return cls(model, config, num_shards, places)
+        return cls(model, config, num_shards, num_expert_parts, places)
+
+    @classmethod
+    def over(cls, model: ModelConfig, mesh: Mesh) -> Self:
+        """The layout over the devices of a group."""
+        return cls.of(model, num_shards(mesh), num_expert_parts(mesh))
+
+    def sizes(self, axis: str) -> tuple[int, int]:
+        """Of a logical axis of parameters other than that of heads: as the checkpoint has it, and as laid out."""
+        return _size_along(axis, self.stored), _size_along(axis, self.config)
 
     @property
     def group(self) -> int:
@@ -79,9 +96,45 @@ class TensorLayout:
             lines.append(f"query heads: {stored.num_heads} in {config.num_heads} places (the rest is padding)")
         if config.intermediate_size > stored.intermediate_size:
             lines.append(f"MLP: {stored.intermediate_size} columns padded to {config.intermediate_size}")
+        if stored.experts is not None and config.experts is not None:
+            lines += _experts_table(stored.experts, config.experts)
         if config.vocab_size > stored.vocab_size:
             lines.append(f"vocabulary: {stored.vocab_size} rows padded to {config.vocab_size}")
         return lines
+
+
+def _has_mlp(model: ModelConfig) -> bool:
+    return model.experts is None or not all(model.experts.sparse_layers)
+
+
+def _lay_out_experts(experts: ExpertsConfig, num_shards: int, num_expert_parts: int) -> ExpertsConfig:
+    shared = experts.shared_intermediate_size
+    return dataclasses.replace(
+        experts,
+        num_places=_round_up(experts.num_experts, num_expert_parts),
+        intermediate_size=_round_up(experts.intermediate_size, num_shards // num_expert_parts),
+        shared_intermediate_size=None if shared is None else _round_up(shared, num_shards),
+    )
+
+
+def _experts_table(stored: ExpertsConfig, config: ExpertsConfig) -> list[str]:
+    lines = []
+    if config.num_places > stored.num_places:
+        lines.append(f"experts: {stored.num_places} in {config.num_places} places (the rest is padding)")
+    if config.intermediate_size > stored.intermediate_size:
+        lines.append(f"each expert: {stored.intermediate_size} columns padded to {config.intermediate_size}")
+    shared = stored.shared_intermediate_size
+    if shared != config.shared_intermediate_size:
+        lines.append(f"shared expert: {shared} columns padded to {config.shared_intermediate_size}")
+    return lines
+
+
+def _size_along(axis: str, model: ModelConfig) -> int:
+    sizes = {"vocab": model.vocab_size, "ffw": model.intermediate_size}
+    if model.experts is not None:
+        sizes |= {"experts": model.experts.num_places, "expert_ffw": model.experts.intermediate_size}
+        sizes["shared_ffw"] = model.experts.shared_intermediate_size or 0
+    return sizes[axis]
 
 
 def _places(num_heads: int, num_kv_heads: int, num_shards: int) -> tuple[HeadPlace | None, ...]:

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from palladio.model.experts_config import ExpertsConfig
 from palladio.model.family import Transform
 from palladio.model.safetensors_file import Array
 from palladio.model.tensor_layout import TensorLayout
@@ -23,18 +24,28 @@ class Box:
     target: tuple[int, ...]
     source: tuple[int, ...]
 
+    def touches(self, index: tuple[slice, ...]) -> bool:
+        """Whether any of the block lies in the slice `index` of the parameter."""
+        bounds = (_overlap(*both) for both in zip(self.target, self.shape, index, strict=True))
+        return all(start < stop for start, stop in bounds)
+
     def copy(self, view: Array, index: tuple[slice, ...], out: Array) -> None:
         """Copies what of the block lies in the slice `index` of the parameter into `out`, that slice."""
         read, write = [], []
         for size, target, source, where in zip(self.shape, self.target, self.source, index, strict=True):
             first = where.start or 0
-            start = max(target, first)
-            stop = target + size if where.stop is None else min(target + size, where.stop)
+            start, stop = _overlap(target, size, where)
             if start >= stop:
                 return
             read.append(slice(start - target + source, stop - target + source))
             write.append(slice(start - first, stop - first))
         np.copyto(out[tuple(write)], view[tuple(read)], casting="unsafe")
+
+
+def _overlap(target: int, size: int, where: slice) -> tuple[int, int]:
+    """First and last but one of what both have; the first is not less than the other if they have nothing."""
+    stop = target + size if where.stop is None else min(target + size, where.stop)
+    return max(target, where.start or 0), stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +64,10 @@ class Part:
     order: tuple[int, ...]
     boxes: tuple[Box, ...]
 
+    def touches(self, index: tuple[slice, ...]) -> bool:
+        """Whether the slice `index` of the parameter needs any of this part."""
+        return any(box.touches(index) for box in self.boxes)
+
     def copy(self, stored: Array, index: tuple[slice, ...], out: Array) -> None:
         """Copies what the slice `index` of the parameter needs of this part into `out`, that slice."""
         view = stored.reshape(self.split).transpose(self.order)
@@ -60,22 +75,26 @@ class Part:
             box.copy(view, index, out)
 
 
-def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout) -> Part:
-    """The part that a transform makes of a parameter of this shape."""
+def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, expert: int = 0) -> Part:
+    """The part that a transform makes of a parameter of this shape.
+
+    Args:
+        expert: whose tensor it is, where each expert has one.
+    """
     stored = layout.stored
     match transform:
         case "vector":
             return _whole(shape, tuple(range(len(shape))))
         case "rows":
             return _whole((stored.vocab_size, shape[1]), (0, 1))
+        case "transposed":
+            return _whole(shape[::-1], (1, 0))
         case "output":  # files hold [out, in], as in all that follow
             return _output(shape, layout)
         case "down":
             return _whole((shape[1], stored.intermediate_size), (1, 0))
         case "gate" | "up":
-            D, F = shape[0], stored.intermediate_size
-            slot = ("gate", "up").index(transform)
-            return Part((F, D), (1, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, 0, 0)),))
+            return _gate_or_up(shape[0], stored.intermediate_size, ("gate", "up").index(transform))
         case "gate_bias" | "up_bias":
             F = stored.intermediate_size
             slot = ("gate_bias", "up_bias").index(transform)
@@ -90,6 +109,37 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout) 
             H, heads = shape[-1], _num_stored_heads(kind, layout)
             whole = tuple(Box((*box.shape, H), (*box.target, 0), (*box.source, 0)) for box in _head_boxes(kind, layout))
             return Part((heads * H,), (1, heads, H), (0, 1, 2), whole)
+        case _:
+            assert stored.experts is not None
+            return _of_experts(transform, shape, stored.experts, expert)
+
+
+def _of_experts(transform: Transform, shape: tuple[int, ...], experts: ExpertsConfig, expert: int) -> Part:
+    """Of parameters [E, D, F] and [E, F, D], and of the expert that every token goes to, [D, 2, F] and [F, D]."""
+    E, F, shared = experts.num_experts, experts.intermediate_size, experts.shared_intermediate_size or 0
+    match transform:
+        case "expert_in":
+            D = shape[1]
+            return Part((F, D), (1, F, D), (0, 2, 1), (Box((1, D, F), (expert, 0, 0), (0, 0, 0)),))
+        case "expert_down":
+            D = shape[2]
+            return Part((D, F), (1, D, F), (0, 2, 1), (Box((1, F, D), (expert, 0, 0), (0, 0, 0)),))
+        case "experts_gate" | "experts_up":  # the former's rows come first, of each expert
+            D, first = shape[1], ("experts_gate", "experts_up").index(transform) * F
+            file_shape = (E, 2 * F, D)
+            return Part(file_shape, file_shape, (0, 2, 1), (Box((E, D, F), (0, 0, 0), (0, 0, first)),))
+        case "experts_down":
+            return _whole((E, shape[2], F), (0, 2, 1))
+        case "shared_gate" | "shared_up":
+            return _gate_or_up(shape[0], shared, ("shared_gate", "shared_up").index(transform))
+        case _:
+            assert transform == "shared_down"
+            return _whole((shape[1], shared), (1, 0))
+
+
+def _gate_or_up(D: int, F: int, slot: int) -> Part:
+    """Of [D, 2, F]: the gate is in slot 0, the other in slot 1."""
+    return Part((F, D), (1, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, 0, 0)),))
 
 
 def _whole(size: tuple[int, ...], order: tuple[int, ...]) -> Part:

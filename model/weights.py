@@ -14,7 +14,7 @@ from palladio.model.decoder import CausalLM
 from palladio.model.dummy_weights import random_arrays
 from palladio.model.orbax_weights import is_converted, restored_arrays
 from palladio.model.parameters import parameters_of
-from palladio.model.sharding import ShardingRules, num_shards
+from palladio.model.sharding import ShardingRules
 from palladio.model.stored_weights import stored_arrays
 from palladio.model.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
@@ -50,7 +50,7 @@ def load_model(
     Raises:
         CheckpointError: the files do not hold exactly what the config promises.
     """
-    layout = TensorLayout.of(config, num_shards(mesh))
+    layout = TensorLayout.over(config, mesh)
     graphdef, params = parameters_of(layout, dtype, mesh, kernels)
     if load_format == "dummy":
         arrays = random_arrays(params, layout, mesh, seed)
@@ -69,7 +69,7 @@ def load_model(
 
 def abstract_model(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, kernels: Kernels = Kernels()) -> CausalLM:
     """The model that `load_model` makes with the same arguments, with a ShapeDtypeStruct for each array."""
-    graphdef, params = parameters_of(TensorLayout.of(config, num_shards(mesh)), dtype, mesh, kernels)
+    graphdef, params = parameters_of(TensorLayout.over(config, mesh), dtype, mesh, kernels)
     rules, placed = ShardingRules(), []
     for keys, param in params.values():
         sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])

@@ -1,5 +1,6 @@
 """`palladio plan …`: what a model needs, and can at most do, on hardware that is not at hand."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -48,10 +49,14 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     try:
         words, topology, compiles = _own_flags(argv)
-        args = parse_server_args(words).args
+        args, gives_tp_size = parse_server_args(words).args, _gives_tp_size(words)
+        if not gives_tp_size:  # it will be of the slice's size, which --ep-size has to divide, not 1
+            args = dataclasses.replace(
+                args, parallel=dataclasses.replace(args.parallel, tp_size=max(1, args.parallel.ep_size))
+            )
         request = {
             "config": args.engine_config(),
-            "tp_size": args.parallel.tp_size if _gives_tp_size(words) else None,
+            "tp_size": args.parallel.tp_size if gives_tp_size else None,
             "topology": topology,
             "compile": compiles,
             "words": words,

@@ -33,7 +33,8 @@ class PlanRequest:
     """What the command line asks for.
 
     Attributes:
-        config: flags of the engine; a tp_size of 0: all devices of the slice.
+        config: flags of the engine; its tp_size is not heeded.
+        tp_size: None: all devices of the slice.
         topology: a slice; None: all of one host, and larger ones where none of them suffices.
         compile: run the real compiler.
         words: the engine's flags as typed.
@@ -99,11 +100,15 @@ def _read_model(config: EngineConfig) -> ModelConfig:
     return dataclasses.replace(model, has_head=False) if config.source.is_embedding else model
 
 
+def _num_shards(request: PlanRequest, place: Slice) -> int:
+    """Devices that share each layer: as given, or all."""
+    return request.tp_size or max(1, place.num_devices // request.config.parallel.dp_size)
+
+
 def _deployment(
     request: PlanRequest, model: ModelConfig, place: Slice, known: KnownShapes
 ) -> tuple[EngineConfig, Deployment]:
-    groups = request.config.parallel.dp_size
-    shards = request.tp_size or max(1, place.num_devices // groups)
+    groups, shards = request.config.parallel.dp_size, _num_shards(request, place)
     if groups * shards > place.num_devices:
         sizes = f"--tp-size {shards}" if groups == 1 else f"--dp-size {groups} × --tp-size {shards}"
         raise ConfigError(f"{sizes} needs as many devices; {place.name} has {place.num_devices}")
@@ -120,7 +125,7 @@ def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) 
     model, place, shards = deployment.model, deployment.place, deployment.num_shards
     if not request.compile:
         return Answer(deployment, deployment.plan(config, deployment.estimated_workspace()), None)
-    mesh = compile_only_mesh(place, shards, deployment.num_groups)
+    mesh = compile_only_mesh(place, shards, deployment.num_groups, deployment.num_expert_parts)
     over = dataclasses.replace(deployment.shape, mesh=mesh)
     kernels = choose_kernels(config.execution.attention_backend, mesh.devices.flat[0], deployment.layout.config, over)
     deployment = Deployment.of(config, model, place, mesh, kernels)
@@ -182,6 +187,8 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         if place.num_hosts > 1 and fits:
             break
         if (request.tp_size or 1) * groups > place.num_devices:
+            continue
+        if _num_shards(request, place) % request.config.parallel.ep_size:
             continue
         config, one = _deployment(request, model, place, known)
         try:

@@ -19,11 +19,11 @@ from palladio.runtime.config import (
     ExecutionConfig,
     GrammarConfig,
     ModelSource,
-    ParallelConfig,
     SchedulerConfig,
     SurvivalConfig,
 )
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.parallel_config import ParallelConfig
 from palladio.sglang_flags import SglangFlag, load_sglang_flags
 
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")

@@ -19,3 +19,9 @@ class Kernels:
     def cache_update(self) -> str:
         """Backend of kv_cache_update: that of the attention, where both ops have one."""
         return "tpu" if self.attention == "tpu" else "auto" if self.attention == "auto" else "xla"
+
+    @property
+    def grouped_matmul(self) -> str:
+        """Backend of grouped_matmul: that of the attention, where both ops have one for any groups. That of gpu_mosaic
+        takes large ones only, and TPUs have XLA's."""
+        return "auto" if self.attention in ("tpu", "gpu_mosaic") else self.attention

@@ -42,8 +42,8 @@ device_description_str: "NVIDIA H200"
 """
 
 
-def compile_only_mesh(place: Slice, num_shards: int, num_groups: int = 1) -> Mesh:
-    """The first devices of a slice, as groups of so many devices along the tensor axis.
+def compile_only_mesh(place: Slice, num_shards: int, num_groups: int = 1, num_expert_parts: int = 1) -> Mesh:
+    """The first devices of a slice, as groups of so many devices that share each layer.
 
     Raises:
         ConfigError: the slice's compiler is not installed, or does not know it.
@@ -58,7 +58,7 @@ def compile_only_mesh(place: Slice, num_shards: int, num_groups: int = 1) -> Mes
             f"--topology {place.name} cannot be compiled for here ({' '.join(str(error).split())[:200]}); its compiler "
             f"comes with {_INSTALL[platform]}, and without --compile the plan is an estimate"
         ) from error
-    return make_mesh(num_shards, devices, num_groups)
+    return make_mesh(num_shards, devices, num_groups, num_expert_parts)
 
 
 def compile_only_devices(platform: Literal["tpu", "gpu"], topology: str) -> Sequence[jax.Device]:

@@ -12,10 +12,10 @@ from typing import Any, Literal, Self
 
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.field_checks import check_fields
+from palladio.runtime.parallel_config import ParallelConfig, check_parts
 from palladio.runtime.user_dirs import user_cache_dir
 
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
-LoadBalanceMethod = Literal["round_robin", "shortest_queue", "prefix"]
 
 _NO_ENVIRONMENT: Mapping[str, str] = types.MappingProxyType({})
 _MAX_SEED = 2**63 - 1  # what jax.random.key takes
@@ -185,42 +185,6 @@ class ExecutionConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ParallelConfig:
-    """Which devices and hosts work together.
-
-    Attributes:
-        tp_size: chips that share each layer, on all hosts together.
-        dp_size: groups of tp_size chips, each with all of the weights, and with requests and a KV cache of its own; one
-            program serves all of them at once.
-        load_balance_method: which group gets a request: round_robin, one after the other; shortest_queue, the one whose
-            requests have the fewest tokens, prompts and outputs of running and waiting ones together; prefix, the one
-            that has the longest part of its prompt cached, unless that is far busier than others.
-        nnodes: hosts that run this model together, each with the same command; default: as many as LeaderWorkerSet
-            (LWS_GROUP_SIZE) or GKE (TPU_WORKER_HOSTNAMES) started, else 1.
-        node_rank: number of this host among them; host 0 serves HTTP; default: what LeaderWorkerSet, GKE or the TPU VM
-            says.
-        dist_init_addr: host:port of host 0, where the others come; the port after it is used too; default: as for
-            node_rank, port 8478.
-        dist_timeout: seconds that hosts wait for each other at start.
-    """
-
-    tp_size: int = 1
-    dp_size: int = 1
-    load_balance_method: LoadBalanceMethod = "round_robin"
-    nnodes: int | None = None
-    node_rank: int | None = None
-    dist_init_addr: str | None = None
-    dist_timeout: int = 600
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @property
-    def num_hosts(self) -> int:
-        return self.nnodes or 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SurvivalConfig:
     """What happens when the engine fails.
 
@@ -324,7 +288,9 @@ class EngineConfig:
                 "other: give one of them"
             )
         _positive("--tp-size", self.parallel.tp_size)
+        _positive("--ep-size", self.parallel.ep_size)
         _positive("--dp-size", self.parallel.dp_size)
+        check_parts(self.parallel)
         self._check_groups()
         _check_hosts(self)
 

@@ -3,23 +3,22 @@ allow. All from shapes; nothing is loaded, and nothing is compiled."""
 
 import dataclasses
 import math
-from typing import Any
 
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import DATA_AXIS, TENSOR_AXIS
+from palladio.model.sharding import make_abstract_mesh
 from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.engine_design import memory_needs
+from palladio.runtime.engine_design import check_experts, memory_needs
 from palladio.runtime.hardware import Slice
 from palladio.runtime.memory import DeviceMemory, MemoryPlan, plan_memory
 from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
@@ -31,13 +30,13 @@ class KnownShapes:
 
     def __init__(self, model: ModelConfig) -> None:
         self._model = model
-        self._made: dict[tuple[int, str], tuple[ModelStructure, Weights]] = {}
+        self._made: dict[tuple[int, int, str], tuple[ModelStructure, Weights]] = {}
 
-    def of(self, num_shards: int, dtype: DTypeLike) -> tuple[ModelStructure, Weights]:
+    def of(self, num_shards: int, num_expert_parts: int, dtype: DTypeLike) -> tuple[ModelStructure, Weights]:
         """Over so many devices that are not there."""
-        key = (num_shards, jnp.dtype(dtype).name)
+        key = (num_shards, num_expert_parts, jnp.dtype(dtype).name)
         if key not in self._made:
-            mesh = _abstract_mesh(num_shards)
+            mesh = make_abstract_mesh(num_shards, ep_size=num_expert_parts)
             kernels = Kernels("xla")
             self._made[key] = flatten_model(abstract_model(self._model, dtype=dtype, mesh=mesh, kernels=kernels))
         return self._made[key]
@@ -49,6 +48,7 @@ class Deployment:
 
     Attributes:
         place: the slice. num_shards: devices that share each layer (--tp-size). num_groups: of them (--dp-size).
+        num_expert_parts: of these devices, with experts of their own (--ep-size).
         model: as published. layout: over the devices.
         limits, buckets, dtypes: as the engine would settle on.
         shape: of the device's state. structure, weights: abstract.
@@ -58,6 +58,7 @@ class Deployment:
     place: Slice
     num_shards: int
     num_groups: int
+    num_expert_parts: int
     model: ModelConfig
     layout: TensorLayout
     limits: EngineLimits
@@ -88,12 +89,14 @@ class Deployment:
         Raises:
             ConfigError: a flag is wrong.
         """
-        num_shards, num_groups = config.parallel.tp_size, config.parallel.dp_size
+        parallel = config.parallel
+        check_experts(parallel, model)
+        num_shards, num_groups, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
         dtypes = Dtypes.of(config, place.chip.platform)
-        layout = TensorLayout.of(model, num_shards)
-        over: Mesh = mesh if mesh is not None else _abstract_mesh(num_shards, num_groups)
+        layout = TensorLayout.of(model, num_shards, num_expert_parts)
+        over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_groups, num_expert_parts)
         shape = DeviceShape(
             num_slots=limits.max_running + 1,
             pages_per_request=-(-limits.context_length // config.cache.page_size),
@@ -107,13 +110,14 @@ class Deployment:
         )
         shapes = KnownShapes(model) if known is None else known
         if mesh is None:
-            structure, weights = shapes.of(num_shards, dtypes.model)
+            structure, weights = shapes.of(num_shards, num_expert_parts, dtypes.model)
         else:
             structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=mesh, kernels=kernels))
         return cls(
             place=place,
             num_shards=num_shards,
             num_groups=num_groups,
+            num_expert_parts=num_expert_parts,
             model=model,
             layout=layout,
             limits=limits,
@@ -122,7 +126,7 @@ class Deployment:
             shape=shape,
             structure=structure,
             weights=weights,
-            num_parameters=sum(math.prod(leaf.shape) for leaf in shapes.of(1, dtypes.model)[1]),
+            num_parameters=sum(math.prod(leaf.shape) for leaf in shapes.of(1, 1, dtypes.model)[1]),
             num_table_parameters=model.vocab_size * model.hidden_size,
         )
 
@@ -160,6 +164,7 @@ class Deployment:
             self.buckets,
             self.dtypes.model,
             num_shards=self.num_shards,
+            num_expert_parts=self.num_expert_parts,
             counts=ProgramCounts.of(self.buckets, shape.num_decode_steps, checks_cache=shape.checks_cache),
             layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
         )
@@ -168,6 +173,25 @@ class Deployment:
     def weight_bytes(self) -> int:
         """Of one device."""
         return bytes_per_device(self.weights)
+
+    @property
+    def expert_bytes(self) -> float:
+        """Of the weights of one device, what belongs to experts that the router chooses from."""
+        experts = self.layout.config.experts
+        if experts is None:
+            return 0.0
+        sizes = 3 * self.model.hidden_size * experts.intermediate_size * jnp.dtype(self.dtypes.model).itemsize
+        return experts.num_sparse_layers * experts.num_places * sizes / self.num_shards
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Of the published model, those that a token is multiplied with or looked up in."""
+        experts = self.model.experts
+        if experts is None:
+            return self.num_parameters
+        idle = experts.num_experts - experts.num_chosen
+        one = 3 * self.model.hidden_size * experts.intermediate_size
+        return self.num_parameters - experts.num_sparse_layers * idle * one
 
     @property
     def bytes_per_token(self) -> float:
@@ -183,12 +207,14 @@ class Roofline:
     deployment: Deployment
 
     def decode_seconds(self, num_requests: int, context: int) -> float:
-        """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice."""
+        """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice. Of experts,
+        those are read that tokens go to."""
         one, chip = self.deployment, self.deployment.place.chip
         table = one.layout.config.vocab_size * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
         unread = table if self._num_tables == 2 else 0  # of the input's table, a few rows
         read = one.weight_bytes - unread / one.num_shards + num_requests * context * one.bytes_per_token
-        multiplied = one.num_parameters - (self._num_tables - 1) * one.num_table_parameters
+        read -= self._idle_share(num_requests) * one.expert_bytes
+        multiplied = one.num_active_parameters - (self._num_tables - 1) * one.num_table_parameters
         operations = 2 * multiplied * num_requests / one.num_shards
         return max(read / chip.bandwidth, operations / chip.flops) + self._sums(num_requests)
 
@@ -201,7 +227,7 @@ class Roofline:
         one = self.deployment
         tokens, multiplied = (
             one.limits.max_step_tokens,
-            one.num_parameters - self._num_tables * one.num_table_parameters,
+            one.num_active_parameters - self._num_tables * one.num_table_parameters,
         )
         compute = 2 * multiplied * tokens / one.num_shards / one.place.chip.flops
         return one.num_groups * tokens / (compute + self._sums(tokens))
@@ -212,13 +238,13 @@ class Roofline:
         model = self.deployment.model
         return 2 if model.has_head and not model.tie_word_embeddings else 1
 
+    def _idle_share(self, num_tokens: int) -> float:
+        """Of all experts, those that none of so many tokens goes to, if the router favours no expert."""
+        experts = self.deployment.model.experts
+        return 0.0 if experts is None else (1 - experts.num_chosen / experts.num_experts) ** num_tokens
+
     def _sums(self, num_tokens: int) -> float:
         """Seconds of the all-reduces: each device sends and gets (n - 1) / n of an array twice."""
         one, shards = self.deployment, self.deployment.num_shards
         array = num_tokens * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
         return (2 * one.model.num_layers + 1) * 2 * (shards - 1) / shards * array / one.place.chip.link
-
-
-def _abstract_mesh(num_shards: int, num_groups: int = 1) -> Any:
-    """Any: shardings take it where they take a Mesh."""
-    return AbstractMesh((num_groups, num_shards), (DATA_AXIS, TENSOR_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))

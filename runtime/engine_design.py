@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import make_mesh, num_shards
+from palladio.model.sharding import make_mesh
 from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
@@ -29,6 +29,7 @@ from palladio.runtime.errors import ConfigError
 from palladio.runtime.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.out_of_memory import compile_advice, explaining_compiles
+from palladio.runtime.parallel_config import ParallelConfig
 from palladio.runtime.pooling import Pooling
 from palladio.runtime.program_set import ProgramSet
 from palladio.runtime.program_store import ProgramStore
@@ -82,8 +83,9 @@ class EngineDesign:
         model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
         dtypes = Dtypes.of(config, device.platform)
+        check_experts(config.parallel, model)
         mesh = _mesh(config)
-        layout = TensorLayout.of(model, num_shards(mesh))
+        layout = TensorLayout.over(model, mesh)
         shape = _shape(config, path, layout, limits, dtypes, mesh)
         buckets = limits.buckets(config, defaults)
         kernels = choose_kernels(execution.attention_backend, device, layout.config, shape)
@@ -180,7 +182,27 @@ def _mesh(config: EngineConfig) -> Mesh:
             f"--tp-size {tp_size} leaves devices of --nnodes {jax.process_count()} hosts without work: they have "
             f"{len(devices)} together; use --tp-size {len(devices) // dp_size}, or fewer hosts"
         )
-    return make_mesh(tp_size, devices, dp_size)
+    return make_mesh(tp_size, devices, dp_size, config.parallel.ep_size)
+
+
+def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
+    """
+    Raises:
+        ConfigError: experts are to be spread that the model does not have.
+    """
+    ep_size, experts = parallel.ep_size, model.experts
+    if ep_size == 1:
+        return
+    if experts is None:
+        raise ConfigError(
+            f"--ep-size {ep_size} spreads the experts of a mixture, and {model.architecture} has none here: leave "
+            "--ep-size out"
+        )
+    if ep_size > experts.num_experts:
+        fitting = max(n for n in range(1, experts.num_experts + 1) if parallel.tp_size % n == 0)
+        raise ConfigError(
+            f"--ep-size {ep_size} is more than the model's {experts.num_experts} experts; use --ep-size {fitting}"
+        )
 
 
 def _shape(

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from palladio.model.config import ModelConfig
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import num_shards
+from palladio.model.sharding import num_expert_parts, num_shards
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
@@ -100,7 +101,15 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
     rest = (ints(B + 1), ints(B), ints(B, shape.pages_per_request), ints(), ints())
     attend = functools.partial(ragged_paged_attention, scale=1.0, backend=kernels.attention, target=kernels.target)
     write = functools.partial(kv_cache_update, backend=kernels.cache_update, target=kernels.target)
+    experts = model.experts
     try:
+        if experts is not None:
+            parts = num_expert_parts(shape.mesh)
+            E, F, C = experts.num_places // parts, experts.intermediate_size * parts // shards, experts.num_chosen
+            multiply = functools.partial(grouped_matmul, backend=kernels.grouped_matmul, target=kernels.target)
+            for D, columns in ((model.hidden_size, F), (F, model.hidden_size)):
+                sizes = (T * C, D), (E, D, columns)
+                jax.eval_shape(multiply, *(jax.ShapeDtypeStruct(size, shape.dtype) for size in sizes), ints(E))
         for kind in ("decode", "prefill"):  # kernels of their own, with block sizes of their own
             jax.eval_shape(attend, rows(N), pages, AttentionMetadata(*rest, kind))  # type: ignore[arg-type]
         jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(ints(T), ints(T), one_each=True))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ group has more than `patience` tokens more than the least busy one: there it wou
 import collections
 from collections.abc import Callable, Hashable, Sequence
 
-from palladio.runtime.config import LoadBalanceMethod
+from palladio.runtime.parallel_config import LoadBalanceMethod
 
 MAX_REMEMBERED = 1024  # prompts whose group is known
 

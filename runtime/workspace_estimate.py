@@ -97,13 +97,14 @@ class WorkspaceEstimate:
         dtype: DTypeLike,
         *,
         num_shards: int,
+        num_expert_parts: int,
         counts: "ProgramCounts",
         layer_weights: int,
     ) -> Self:
         """
         Args:
             platform: as jax names it.
-            model: as it is laid out over so many shards.
+            model: as it is laid out over so many shards, and its experts over so many parts of them.
             dtype: of hidden states.
             counts: of the closed set.
             layer_weights: of one layer, on one device.
@@ -111,8 +112,11 @@ class WorkspaceEstimate:
         compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize
         num_tokens, num_rows = buckets.max_prefill_tokens, sum(buckets.sample)
         heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size // num_shards
-        ffw = model.intermediate_size // num_shards
-        widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, _FFW_ARRAYS * ffw)
+        ffw = _FFW_ARRAYS * model.intermediate_size // num_shards
+        if model.experts is not None:  # a row for each expert of each token, wherever it is, and what gate and up make
+            columns = model.experts.intermediate_size * num_expert_parts // num_shards
+            ffw = max(ffw, model.experts.num_chosen * (model.hidden_size + 2 * columns))
+        widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, ffw)
         logits = max(buckets.sample) * model.vocab_size // num_shards * 4
         decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
         layers = model.num_layers * (counts.prefill * compiler.prefill_code + counts.decode * decode_layer)

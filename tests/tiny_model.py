@@ -76,6 +76,33 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 1,
         "sliding_window": 12,  # less than most test prompts
     },
+    "qwen3_moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "head_dim": 8,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 20,
+        "norm_topk_prob": True,
+    },
+    "qwen2_moe": {  # a layer with a plain MLP, then one of experts
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "model_type": "qwen2_moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 28,
+        "shared_expert_intermediate_size": 36,
+        "decoder_sparse_step": 2,
+        "norm_topk_prob": False,
+    },
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 36,
+        "sliding_window": 12,
+    },
 }
 
 
@@ -101,33 +128,58 @@ def tiny_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Every tensor's name and shape."""
-    D, F, V = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    D, V = config["hidden_size"], config["vocab_size"]
     N, K = config["num_attention_heads"], config["num_key_value_heads"]
     H = config.get("head_dim") or D // N
     kind = config["model_type"]
-    qkv_bias = kind == "qwen2" or config.get("attention_bias", False)
+    qkv_bias = kind.startswith("qwen2") or config.get("attention_bias", False)
     layer: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (D,), "post_attention_layernorm.weight": (D,)}
     for name, (rows, columns), bias in (
         ("self_attn.q_proj", (N * H, D), qkv_bias),
         ("self_attn.k_proj", (K * H, D), qkv_bias),
         ("self_attn.v_proj", (K * H, D), qkv_bias),
         ("self_attn.o_proj", (D, N * H), config.get("attention_bias", False)),
-        ("mlp.gate_proj", (F, D), config.get("mlp_bias", False)),
-        ("mlp.up_proj", (F, D), config.get("mlp_bias", False)),
-        ("mlp.down_proj", (D, F), config.get("mlp_bias", False)),
     ):
         layer[f"{name}.weight"] = (rows, columns)
         if bias:
             layer[f"{name}.bias"] = (rows,)
-    if kind == "qwen3":
+    if kind.startswith("qwen3"):
         layer |= {"self_attn.q_norm.weight": (H,), "self_attn.k_norm.weight": (H,)}
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (V, D)}
     for number in range(config["num_hidden_layers"]):
-        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
+        both = layer | _mlp_shapes(config, number)
+        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in both.items()}
     shapes["model.norm.weight"] = (D,)
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (V, D)
     return shapes
+
+
+def _mlp_shapes(config: Mapping[str, Any], layer: int) -> dict[str, tuple[int, ...]]:
+    """Of a layer's MLP, or of its experts, as published checkpoints name them."""
+    D, F, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    E, small = config.get("num_experts", 0), config.get("moe_intermediate_size", 0)
+    shapes: dict[str, tuple[int, ...]] = {}
+    if kind == "mixtral":
+        for number in range(config["num_local_experts"]):
+            name = f"block_sparse_moe.experts.{number}"
+            shapes |= {f"{name}.w1.weight": (F, D), f"{name}.w2.weight": (D, F), f"{name}.w3.weight": (F, D)}
+        return shapes | {"block_sparse_moe.gate.weight": (config["num_local_experts"], D)}
+    is_sparse = E > 0 and (layer + 1) % config.get("decoder_sparse_step", 1) == 0
+    if not is_sparse or layer in config.get("mlp_only_layers", ()):
+        for name, shape in {"gate_proj": (F, D), "up_proj": (F, D), "down_proj": (D, F)}.items():
+            shapes[f"mlp.{name}.weight"] = shape
+            if config.get("mlp_bias", False):
+                shapes[f"mlp.{name}.bias"] = shape[:1]
+        return shapes
+    sizes = {f"mlp.experts.{number}": small for number in range(E)}
+    if kind == "qwen2_moe":
+        sizes["mlp.shared_expert"] = config["shared_expert_intermediate_size"]
+        shapes["mlp.shared_expert_gate.weight"] = (1, D)
+    for name, size in sizes.items():
+        shapes |= {f"{name}.{part}_proj.weight": (size, D) for part in ("gate", "up")}
+        shapes[f"{name}.down_proj.weight"] = (D, size)
+    return shapes | {"mlp.gate.weight": (E, D)}
 
 
 def to_bfloat16(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -42,6 +42,17 @@ def test_several_decode_steps_compile_to_one_program(target, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["tpu-v6e", "h200"])
+def test_experts_over_four_devices_stay_where_they_are(target, tmp_path):
+    """Two sums a layer and the embedding's; and no copy of a device's gates, which would be 96 MiB of scratch."""
+    parts = ["--devices", "4", "--expert-parts", "4", "--only", "forward"]
+    programs, table = compile_programs(target, "qwen3-30b-a3b", tmp_path, *parts)
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+    for row, tokens in zip(programs, (16, 256), strict=True):
+        assert row["collectives"] == {f"all-reduce bf16[{tokens},2048]": 5}, table
+        assert row["temp_bytes"] < 64 * 2**20, table
+
+
+@pytest.mark.parametrize("target", ["tpu-v6e", "h200"])
 def test_the_memory_plan_is_what_the_compiler_then_asks_for(target, tmp_path):
     """Of the model's widths, so that the workspace is not lost beside the rest; within 5 %."""
     if importlib.util.find_spec(COMPILER[target]) is None:

@@ -1,5 +1,7 @@
 """What transformers (with torch) computes for a checkpoint. Only imported where torch is."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
@@ -24,3 +26,9 @@ def run(path, prompts, num_tokens):
             row.append(int(out.logits[0, -1].argmax()))
         tokens.append(row)
     return logits, np.array(tokens)
+
+
+def save(path: Path, out: Path, *, stacked: bool) -> None:
+    """Writes a checkpoint once more, as transformers does: each expert by itself, or all of a layer as one tensor."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model.save_pretrained(out, save_original_format=not stacked)

@@ -35,7 +35,9 @@ assert kernel.addressable_shards[0].data.shape == (48, 1, 5, 8), kernel.sharding
 
 def test_rules_name_mesh_axes():
     mesh = make_mesh(1)
-    assert ShardingRules().sharding(mesh, (None, "kv_heads", None)).spec == PartitionSpec(None, "tensor", None)
+    both = ("expert", "tensor")
+    assert ShardingRules().sharding(mesh, (None, "kv_heads", None)).spec == PartitionSpec(None, both, None)
+    assert ShardingRules().spec(("experts", None, "expert_ffw")) == PartitionSpec("expert", None, "tensor")
     assert ShardingRules(ffw=None).sharding(mesh, ("ffw",)).spec == PartitionSpec(None)
     with pytest.raises(KeyError):
         ShardingRules().sharding(mesh, ("no such axis",))

@@ -29,6 +29,14 @@ HF = {
     "eos_token_id": 2,
 }
 MODEL = ModelConfig.from_hf(HF)
+MIXTURE = HF | {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 21,
+    "shared_expert_intermediate_size": 50,
+}
 
 
 @given(kv_heads=st.integers(1, 20), group=st.integers(1, 17), num_shards=st.integers(1, 16))
@@ -70,6 +78,24 @@ def test_the_table_says_what_does_not_divide() -> None:
     ]
     wide = dataclasses.replace(MODEL, vocab_size=128 * 1024, num_kv_heads=8, intermediate_size=128)
     assert TensorLayout.of(wide, 8).is_plain
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "num_parts", "sizes"),
+    [(1, 1, (60, 21, 50)), (4, 1, (60, 24, 52)), (4, 4, (60, 21, 52)), (8, 8, (64, 21, 56)), (8, 4, (60, 22, 56))],
+)
+def test_experts_divide_over_parts_and_their_columns_over_the_devices_of_a_part(
+    num_shards: int, num_parts: int, sizes: tuple[int, int, int]
+) -> None:
+    model = ModelConfig.from_hf(MIXTURE)
+    layout = TensorLayout.of(model, num_shards, num_parts)
+    experts = layout.config.experts
+    assert experts is not None
+    assert (experts.num_places, experts.intermediate_size, experts.shared_intermediate_size) == sizes
+    assert experts.num_experts == 60  # that the router chooses from
+    assert layout.config.intermediate_size == 100, "no layer has a plain MLP"
+    lines = [line for line in layout.table() if "expert" in line]
+    assert len(lines) == sum(size != stored for size, stored in zip(sizes, (60, 21, 50), strict=True))
 
 
 def outputs(path: str, num_shards: int) -> dict[str, list]:

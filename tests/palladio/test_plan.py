@@ -34,6 +34,25 @@ LLAMA = {
     "eos_token_id": 128001,
     "torch_dtype": "bfloat16",
 }
+QWEN3_30B = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 2,  # of 48
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1e6,
+    "eos_token_id": 151645,
+    "torch_dtype": "bfloat16",
+}
 Run = Callable[..., tuple[int, str, str]]
 LAYER = 218_112_000
 PARAMETERS = 8_030_261_248 - 30 * LAYER  # as its model card counts them
@@ -83,6 +102,44 @@ def test_rates_are_those_of_bandwidth_and_matrix_units() -> None:
     sums = 5 * 2 * 3 / 4 * 4096 * 2 / CHIPS["v6e"].link
     assert four.decode_seconds(1, 0) > sums
     assert four._sums(1) == pytest.approx(sums)
+
+
+def test_experts_are_all_stored_and_few_of_them_computed() -> None:
+    """The numbers of its model card: 30.5 billion parameters, of which 3.3 billion are active."""
+    one, layers = deployment("h200-1", 1, QWEN3_30B), 2
+    attention = 2 * 2048 * 4096 + 2 * 2048 * 512 + 2 * 128 + 2 * 2048
+    expert, tables = 3 * 2048 * 768, 2 * 151936 * 2048
+    assert one.num_parameters == layers * (attention + 128 * 2048 + 128 * expert) + tables + 2048
+    assert one.num_parameters + 46 * (attention + 128 * 2048 + 128 * expert) == 30_532_122_624
+    assert one.num_active_parameters == one.num_parameters - layers * 120 * expert
+    assert one.expert_bytes == layers * 128 * expert * 2
+    chip = CHIPS["h200"]
+    for num_requests, share in ((1, 8 / 128), (64, 1 - (120 / 128) ** 64)):
+        read = one.weight_bytes - 151936 * 2048 * 2 - (1 - share) * one.expert_bytes
+        assert Roofline(one).decode_seconds(num_requests, 0) == pytest.approx(read / chip.bandwidth)
+    rate = chip.flops / (2 * (one.num_active_parameters - tables))
+    assert Roofline(one).prefill_rate() == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("ep_size", [1, 2, 4])
+def test_experts_over_four_devices(ep_size: int) -> None:
+    one, four = deployment("h200-1", 1, QWEN3_30B), deployment("v6e-4", 4, QWEN3_30B, ep_size=ep_size)
+    assert four.expert_bytes == one.expert_bytes / 4
+    whole = (2 * (2 * 2048 + 2 * 128 + 128 * 2048) + 2048) * 2  # norms and routers
+    padded = 2 * (four.layout.config.vocab_size - 151936) * 2048 * 2
+    assert four.weight_bytes == pytest.approx((one.weight_bytes - whole + padded) / 4 + whole)
+
+
+def test_a_plan_with_experts(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_30B))
+    code, out, _ = run("--model-path", str(tmp_path), "--topology", "v6e-8", "--ep-size", "4")
+    assert code == 0
+    assert out.splitlines()[-1].endswith("--ep-size 4 --tp-size 8")
+    code, _, errors = run("--model-path", str(tmp_path), "--topology", "v6e-4", "--ep-size", "3")
+    assert (code, "--ep-size 3 must divide --tp-size 4" in errors) == (2, True)
+    code, out, _ = run("--model-path", str(tmp_path), "--ep-size", "8")
+    assert code == 0
+    assert {line.split()[1] for line in out.splitlines()[1:-1]} == {"8"}  # no slice of fewer devices
 
 
 def test_groups_of_devices_are_each_as_one() -> None:

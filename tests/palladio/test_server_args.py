@@ -93,7 +93,7 @@ def test_switches_of_what_is_always_on_are_told_so(flag):
 
 def test_every_flag_of_ours_is_read_somewhere():
     """A flag that nothing reads would be a silent parameter; one that has a single value has nothing to be read."""
-    definitions = {"runtime/config.py", "http/config.py", "palladio/server_args.py"}
+    definitions = {"runtime/config.py", "runtime/parallel_config.py", "http/config.py", "palladio/server_args.py"}
     read = set()
     for room in ("palladio", "http", "runtime", "model"):
         for file in (ROOT / room).glob("*.py" if room == "palladio" else "**/*.py"):
@@ -120,8 +120,15 @@ def test_aliases(name):
 
 
 def test_aliases_of_planned_flags_are_named_by_their_own_name():
-    with pytest.raises(ConfigError, match="--ep-size is not supported yet"):
-        parse("--expert-parallel-size", "2")
+    with pytest.raises(ConfigError, match="--pp-size is not supported yet"):
+        parse("--pipeline-parallel-size", "2")
+
+
+@pytest.mark.parametrize("name", ["--ep", "--ep-size", "--expert-parallel-size"])
+def test_parts_with_experts_of_their_own(name):
+    assert parse(name, "2", "--tp", "4").args.engine_config().parallel.ep_size == 2
+    with pytest.raises(ConfigError, match="--ep-size 3 must divide --tp-size 4"):
+        parse(name, "3", "--tp", "4").args.engine_config()
 
 
 @pytest.mark.parametrize("name", ["--dp", "--dp-size", "--data-parallel-size"])

@@ -1,10 +1,11 @@
 """Requests that engines on different meshes answer alike, and what is compared of their answers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runtime.tiny_engine import Collector, random_prompt
+from tests.runtime.tiny_engine import Collector, create_core, random_prompt
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -52,3 +53,39 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], *, num_logprobs
     assert found["ids"] == expected["ids"]
     assert len(expected["logprobs"]) > num_logprobs
     assert found["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-5)
+
+
+def _model_on(folder: str, dp_size: int, tp_size: int, ep_size: int, **flags: Any) -> dict[str, Any]:
+    core = create_core(
+        Path(folder),
+        dp_size=dp_size,
+        tp_size=tp_size,
+        ep_size=ep_size,
+        **{
+            "load_format": "auto",
+            "compile": "lazy",
+            "fail_on_recompile": False,
+            "compilation_cache_dir": "",
+            "max_running_requests": 8,
+            "chunked_prefill_size": 32,
+            "skip_tokenizer_init": True,
+            "cache_self_check": 1.0,
+            **flags,
+        },
+    )
+    collector = Collector(core)
+    names = [str(number) for number in range(6)]
+    for number, length in enumerate((7, 40, 20, 33, 12, 40)):
+        scored = {"prompt_logprobs": 5} if number == 3 else {}
+        collector.add(str(number), random_prompt(length, length), max_tokens=8, logprobs=5, **scored)
+    drain(collector)
+    return seen(collector, names)
+
+
+def model_on_meshes(folder: str, meshes: list[list[int]], flags: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Greedy tokens with their logits' log-softmax, of prompts of different lengths, one of them twice.
+
+    Args:
+        meshes: --dp-size, --tp-size and --ep-size of each.
+    """
+    return [_model_on(folder, *mesh, **(flags or {})) for mesh in meshes]

@@ -10,11 +10,11 @@ from palladio.runtime.config import (
     EngineConfig,
     ExecutionConfig,
     ModelSource,
-    ParallelConfig,
     SchedulerConfig,
 )
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.field_checks import check_fields
+from palladio.runtime.parallel_config import ParallelConfig
 from palladio.runtime.user_dirs import user_cache_dir
 
 

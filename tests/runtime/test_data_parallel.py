@@ -16,6 +16,7 @@ from palladio.runtime.messages import AddRequest, EngineStats
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from tests.many_devices import call_with_devices
+from tests.runtime import mesh_requests
 from tests.runtime.collective_lines import collectives_by_kind
 from tests.runtime.mesh_requests import REQUESTS, add, assert_same, drain, seen
 from tests.runtime.tiny_engine import FLAGS, Collector, create_core, random_prompt
@@ -237,28 +238,11 @@ def test_more_devices_than_there_are(tiny_dir: Path) -> None:
     assert message == "--dp-size 4 × --tp-size 2 needs 8 devices, and jax finds 6 (cpu); use --dp-size 3 or less"
 
 
-def family_on(folder: str, dp_size: int, tp_size: int) -> dict[str, Any]:
-    """Greedy tokens with their logits' log-softmax, of prompts of different lengths, one of them twice."""
-    flags = {**MESH_FLAGS, "load_format": "auto", "compilation_cache_dir": "", "chunked_prefill_size": 32}
-    core = create_core(Path(folder), tp_size=tp_size, dp_size=dp_size, **flags)
-    collector = Collector(core)
-    names = [str(number) for number in range(6)]
-    for number, length in enumerate((7, 40, 20, 33, 12, 40)):
-        scored = {"prompt_logprobs": 5} if number == 3 else {}
-        collector.add(str(number), random_prompt(length, length), max_tokens=8, logprobs=5, **scored)
-    drain(collector)
-    return seen(collector, names)
-
-
-def families_on(folder: str, meshes: list[list[int]]) -> list[dict[str, Any]]:
-    return [family_on(folder, dp_size, tp_size) for dp_size, tp_size in meshes]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama3", "mistral"])
 def test_every_family_on_every_mesh(tmp_path: Path, family: str) -> None:
     make_checkpoint(tmp_path, family)
-    meshes = [[1, 1], [1, 2], [1, 4], [1, 8], [2, 4], [4, 2]]
-    one, *others = call_with_devices(8, __name__, "families_on", str(tmp_path), meshes, timeout=1500)
+    meshes = [[1, 1, 1], [1, 2, 1], [1, 4, 1], [1, 8, 1], [2, 4, 1], [4, 2, 1]]
+    one, *others = call_with_devices(8, mesh_requests.__name__, "model_on_meshes", str(tmp_path), meshes, timeout=1500)
     for found in others:
         assert_same(found, one, num_logprobs=60)

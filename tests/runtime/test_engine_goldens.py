@@ -14,7 +14,9 @@ INTERPRETED = [pytest.mark.slow, pytest.mark.timeout(1200)]  # to trace and comp
     ("family", "backend"),  # with and without sliding windows; the model tests have all families
     [
         ("qwen3", "auto"),
-        pytest.param("mistral", "auto", marks=pytest.mark.slow),
+        ("qwen3_moe", "auto"),
+        *(pytest.param(family, "auto", marks=pytest.mark.slow) for family in ("mistral", "mixtral", "qwen2_moe")),
+        pytest.param("qwen3_moe", "gpu_triton", marks=INTERPRETED),
         *(
             pytest.param(family, backend, marks=INTERPRETED)
             for backend in ("tpu", "gpu_triton")
