@@ -25,21 +25,27 @@ NUM_LAYERS, HIDDEN_SIZE = 2, 48
 
 
 def uneven_on_four(folder: str) -> dict[str, Any]:
-    one, four = model_on_meshes(folder, [[1, 1, 1], [1, 4, 2]])
-    flags = {**FLAGS, "compilation_cache_dir": "", "load_format": "auto", "skip_tokenizer_init": True}
-    config = EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": 4, "ep_size": 2})
-    design = EngineDesign.of(config)
+    one, four = model_on_meshes(folder, [[1, 1, 1], [1, 4, 2]], {"cache_self_check": 0.0})
+    design = uneven_design(folder)
     _, leaves = flatten_model(abstract_model(design.model, dtype=design.dtypes.model, mesh=design.shape.mesh))
-    lines = collectives_by_kind(design, only=("forward", "forward prefill"))
     return {
         "one": one,
         "four": four,
         "table": design.layout.table(),
-        "collectives": {
-            kind: [[line[2], re.findall(r"\[([\d,]*)\]", line[1])] for line in found] for kind, found in lines.items()
-        },
         "shards": [str(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves],
     }
+
+
+def uneven_collectives(folder: str) -> dict[str, Any]:
+    """Opcode and shapes, by kind of program."""
+    lines = collectives_by_kind(uneven_design(folder), only=("forward", "forward prefill"))
+    return {kind: [[line[2], re.findall(r"\[([\d,]*)\]", line[1])] for line in found] for kind, found in lines.items()}
+
+
+def uneven_design(folder: str) -> EngineDesign:
+    flags = {**FLAGS, "compilation_cache_dir": "", "load_format": "auto", "skip_tokenizer_init": True}
+    config = EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": 4, "ep_size": 2})
+    return EngineDesign.of(config)
 
 
 def test_four_devices_in_two_parts(tmp_path: Path) -> None:
@@ -53,7 +59,14 @@ def test_four_devices_in_two_parts(tmp_path: Path) -> None:
     ]
     for shape in ("(3, 48, 14)", "(3, 14, 48)", "(48, 2, 9)"):  # a device has 3 experts' halves, and a quarter
         assert shape in found["shards"]
-    for kind, lines in found["collectives"].items():
+
+
+@pytest.mark.slow
+def test_one_sum_a_layer_and_no_weight_moves(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "qwen2_moe", **UNEVEN)
+    found = call_with_devices(4, __name__, "uneven_collectives", str(tmp_path))
+    assert set(found) == {"forward", "forward prefill"}
+    for kind, lines in found.items():
         opcodes = collections.Counter(opcode for opcode, _ in lines)
         assert opcodes == {"all-reduce": 2 * NUM_LAYERS + 1}, kind  # as a dense model: and the embedding's
         assert all(shape.endswith(f",{HIDDEN_SIZE}") for _, shapes in lines for shape in shapes)
