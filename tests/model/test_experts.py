@@ -19,6 +19,7 @@ from palladio.model.module import Context
 from palladio.model.moe import SparseMLP, choose_experts
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target
 from tests.model.driver import load
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights, write_json
@@ -111,10 +112,10 @@ def test_the_router_is_exact_in_bfloat16_too():
     np.testing.assert_allclose(np.sum(weights, -1), 1.0, rtol=1e-6)
 
 
-def sparse_mlp(**overrides):
+def sparse_mlp(kernels=Kernels(), **overrides):
     """(layer, its config): of random weights."""
     config = read("qwen2_moe", **overrides)
-    layer = SparseMLP(Context(jnp.float32, nnx.Rngs(1)), config, Kernels(), make_mesh(1))
+    layer = SparseMLP(Context(jnp.float32, nnx.Rngs(1)), config, kernels, make_mesh(1))
     return layer, config.experts
 
 
@@ -159,6 +160,19 @@ def test_a_plain_loop_gives_the_same(overrides, num_rows):
     layer, experts = sparse_mlp(**overrides)
     x = rows(num_rows)
     np.testing.assert_allclose(layer(x, jnp.int32(num_rows)), plain_loop(layer, experts, x), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("backend", ["reference", "gpu_triton"])
+def test_other_backends_give_the_same(backend):
+    """The Pallas kernel interpreted, with padding that goes to no group."""
+    layer, experts = sparse_mlp(Kernels(backend, Target(interpret="plain")))
+    x = rows(21)
+    np.testing.assert_allclose(layer(x, jnp.int32(19))[:19], plain_loop(layer, experts, x[:19]), atol=2e-5, rtol=0)
+
+
+def test_the_backend_goes_with_the_attention():
+    backends = {"auto": "auto", "tpu": "auto", "gpu_mosaic": "auto", "gpu_triton": "gpu_triton", "xla": "xla"}
+    assert {attention: Kernels(attention).grouped_matmul for attention in backends} == backends
 
 
 @pytest.mark.parametrize("favourite", [0, 2, 5])
