@@ -162,6 +162,7 @@ class Deployment:
             num_shards=self.num_shards,
             num_programs=count_programs(self.buckets, shape.num_decode_steps, checks_cache=shape.checks_cache),
             layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
+            memory_share=self.weight_bytes / self.place.chip.memory,
         )
 
     @property

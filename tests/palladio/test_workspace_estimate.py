@@ -42,7 +42,7 @@ def measured() -> list[tuple[str, str, int, Sizes]]:
             if other["topology"] == row["topology"] and KEPT["models"][other["model"]]["vocab_size"] == vocab
         ]
         shared = {key: sizes for programs in others for key, sizes in programs.items() if key in KINDS[2:]}
-        if KINDS[1] in row["programs"]:
+        if set(KINDS[:2]) <= row["programs"].keys():
             found.append((row["topology"], row["model"], row["layers"], shared | row["programs"]))
     return found
 
