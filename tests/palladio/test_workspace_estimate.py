@@ -61,7 +61,7 @@ def measured() -> list[tuple[str, str, int, Sizes]]:
             if other["topology"] == row["topology"] and KEPT["models"][other["model"]]["vocab_size"] == vocab
         ]
         shared = {key: sizes for programs in others for key, sizes in programs.items() if key in WITHOUT_LAYERS}
-        if "forward[bs=256]" in row["programs"]:
+        if {"forward[bs=256]", "forward[bs=256,tok=8192]"} <= row["programs"].keys():
             found.append((row["topology"], row["model"], row["layers"], shared | row["programs"]))
     return found
 
@@ -80,7 +80,8 @@ def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, la
     assert estimate.sampling >= programs["sample[bs=256,full]"]["scratch"]
     assert estimate.results == pytest.approx(max(need.results for need in known.values()), rel=0.01)
     said = workspace_of(known, declared(one))
-    assert 1 <= one.estimated_workspace() / said < 1.5
+    layers_share_code = 0 < programs["forward[bs=256,tok=8192]"]["code"] < layers * 2**20
+    assert 1 <= one.estimated_workspace() / said < (3 if layers_share_code else 1.5)
 
 
 @pytest.mark.parametrize(
