@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from palladio.model.sharding import make_mesh
 from palladio.runtime.compilation import CompileMonitor
-from palladio.runtime.compile_plan import ProgramKey, decode_key, largest_keys
+from palladio.runtime.compile_plan import ProgramKey, decode_key
 from palladio.runtime.deployment import Deployment
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.hardware import Slice
@@ -111,10 +111,10 @@ def compile_deployment(deployment: Deployment) -> CompiledPlan:
     )
     built: ProgramSet[ProgramKey] = ProgramSet(CompileMonitor())
     state = shape.abstract(deployment.weights, PROBE_PAGES)
-    StepPrograms(static, state, shape, deployment.buckets, built)
+    programs = StepPrograms(static, state, shape, deployment.buckets, built)
     decode = decode_key(deployment.buckets.decode[-1], shape.num_decode_steps) if deployment.buckets.decode else None
     compiled, start = {}, time.perf_counter()
-    for key in largest_keys(deployment.buckets, shape.num_decode_steps):
+    for key in programs.largest_keys():
         jitted, args = built.declaration(key)
         try:
             with jax.sharding.use_abstract_mesh(shape.mesh.abstract_mesh):  # kernels ask it what they are lowered for

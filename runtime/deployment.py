@@ -21,6 +21,7 @@ from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.engine_design import check_experts, memory_needs
 from palladio.runtime.hardware import Slice
 from palladio.runtime.memory import DeviceMemory, MemoryPlan, plan_memory
+from palladio.runtime.pooling import Pooling
 from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.workspace_estimate import ProgramCounts, WorkspaceEstimate
 
@@ -107,6 +108,7 @@ class Deployment:
             dtype=dtypes.model,
             cache=KVCacheSpec.of(layout.config, page_size=config.cache.page_size, dtype=dtypes.kv_cache),
             mesh=over,
+            pooling=Pooling() if config.source.is_embedding else None,  # other methods keep a row more for each request
         )
         shapes = KnownShapes(model) if known is None else known
         if mesh is None:
@@ -140,7 +142,7 @@ class Deployment:
             self.place.chip.platform,
             self.shape,
             self.weights,
-            num_mask_rows=sum(self.buckets.sample),
+            num_mask_rows=0 if self.shape.pooling else sum(self.buckets.sample),
             useful_tokens=self.limits.useful_pool_tokens,
             wanted_tokens=config.cache.max_total_tokens,
             fraction=config.cache.mem_fraction_static,
@@ -165,7 +167,12 @@ class Deployment:
             self.dtypes.model,
             num_shards=self.num_shards,
             num_expert_parts=self.num_expert_parts,
-            counts=ProgramCounts.of(self.buckets, shape.num_decode_steps, checks_cache=shape.checks_cache),
+            counts=ProgramCounts.of(
+                self.buckets,
+                shape.num_decode_steps,
+                checks_cache=shape.checks_cache,
+                generates=shape.pooling is None,
+            ),
             layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
         )
 

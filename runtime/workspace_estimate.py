@@ -47,7 +47,7 @@ _GPU = _Compiler(5.5)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgramCounts:
-    """How many programs an engine that generates text has, see StepPrograms.
+    """How many programs an engine has, see StepPrograms.
 
     Attributes:
         prefill, decode: with layers, for prompts and for decode steps. others: without.
@@ -58,10 +58,11 @@ class ProgramCounts:
     others: int
 
     @classmethod
-    def of(cls, buckets: Buckets, num_decode_steps: int, *, checks_cache: bool) -> Self:
+    def of(cls, buckets: Buckets, num_decode_steps: int, *, checks_cache: bool, generates: bool = True) -> Self:
         decode = len(buckets.decode) * (1 if num_decode_steps == 1 else len(DECODE_TIERS))
-        prefill = len(buckets.prefill)  # each with one that scores; then there are sampling, reset, tables and compare
-        return cls(prefill, decode, prefill + len(TIERS) * len(buckets.sample) + 2 + checks_cache)
+        prefill = len(buckets.prefill)  # each with one that scores, or pools
+        sampling = len(TIERS) * len(buckets.sample) + 1 if generates else 0  # and reset
+        return cls(prefill, decode, prefill + sampling + 1 + checks_cache)  # tables, compare
 
     @property
     def total(self) -> int:
@@ -117,7 +118,7 @@ class WorkspaceEstimate:
             columns = model.experts.intermediate_size * num_expert_parts // num_shards
             ffw = max(ffw, model.experts.num_chosen * (model.hidden_size + 2 * columns))
         widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, ffw)
-        logits = max(buckets.sample) * model.vocab_size // num_shards * 4
+        logits = max(buckets.sample) * model.vocab_size // num_shards * 4 if model.has_head else 0
         decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
         layers = model.num_layers * (counts.prefill * compiler.prefill_code + counts.decode * decode_layer)
         code = counts.total * compiler.code + layers

@@ -85,11 +85,20 @@ def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, la
 
 
 @pytest.mark.parametrize(
-    "flags", [{}, {"num_continuous_decode_steps": 3}, {"cache_self_check": 0.5}, {"deterministic": True}]
+    "flags",
+    [
+        *({}, {"num_continuous_decode_steps": 3}, {"cache_self_check": 0.5}, {"deterministic": True}),
+        {"is_embedding": True},
+    ],
 )
 def test_the_number_of_programs_is_that_of_the_closed_set(flags: dict[str, Any]) -> None:
     one = deployment("v6e-1", KEPT["models"]["qwen2.5-0.5b"] | {"num_hidden_layers": 1}, **flags)
-    counts = ProgramCounts.of(one.buckets, one.shape.num_decode_steps, checks_cache=one.shape.checks_cache)
+    counts = ProgramCounts.of(
+        one.buckets,
+        one.shape.num_decode_steps,
+        checks_cache=one.shape.checks_cache,
+        generates=one.shape.pooling is None,
+    )
     keys = declared(one)
     assert counts.total == len(keys)
     assert counts.prefill == sum(key.kind == ("forward", True) for key in keys)
