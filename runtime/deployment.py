@@ -174,6 +174,7 @@ class Deployment:
                 generates=shape.pooling is None,
             ),
             layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
+            memory_share=self.weight_bytes / self.place.chip.memory,
         )
 
     @property

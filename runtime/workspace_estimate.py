@@ -19,6 +19,10 @@ _HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, bes
 _HEAD_ARRAYS = 4  # of [tokens, all heads]: some of them in float32
 _FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
 _PREFILL_MARGIN = 1.25  # compilers do not always reuse memory as well as they could
+# Where weights take about half of a device (Llama-3.1-8B on v6e-1, Qwen3-32B on v6e-4), XLA:TPU lets the layers share
+# code; where they take 0.23 of it or less it does not. What makes it do so is not known.
+_SHARED_FROM = 0.45
+_SHARED_LAYERS = 2  # whose code stands for that of all layers then
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class WorkspaceEstimate:
         num_expert_parts: int,
         counts: "ProgramCounts",
         layer_weights: int,
+        memory_share: float,
     ) -> Self:
         """
         Args:
@@ -109,6 +114,7 @@ class WorkspaceEstimate:
             dtype: of hidden states.
             counts: of the closed set.
             layer_weights: of one layer, on one device.
+            memory_share: of a device, that the weights take.
         """
         compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize
         num_tokens, num_rows = buckets.max_prefill_tokens, sum(buckets.sample)
@@ -120,7 +126,8 @@ class WorkspaceEstimate:
         widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, ffw)
         logits = max(buckets.sample) * model.vocab_size // num_shards * 4 if model.has_head else 0
         decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
-        layers = model.num_layers * (counts.prefill * compiler.prefill_code + counts.decode * decode_layer)
+        num_layers = model.num_layers if memory_share < _SHARED_FROM else min(model.num_layers, _SHARED_LAYERS)
+        layers = num_layers * (counts.prefill * compiler.prefill_code + counts.decode * decode_layer)
         code = counts.total * compiler.code + layers
         return cls(
             prefill=int(_PREFILL_MARGIN * num_tokens * widest * itemsize),
