@@ -2,11 +2,14 @@
 
 import time
 
+import pytest
+
 from tests.integration.serving import COMPLETIONS
 
 SEEDED = {"prompt": "Hello", "max_tokens": 40, "ignore_eos": True, "seed": 3, "temperature": 0.8, "logprobs": 1}
 
 
+@pytest.mark.slow
 def test_requests_are_answered_before_all_programs_are_there(launch, server, tmp_path):
     young = launch(f"--compile background --compilation-cache-dir {tmp_path / 'cache'}")
     ready = young.http.get("/ready")

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.serving import MAX_RUNNING, MODEL, Server
@@ -132,6 +133,7 @@ def test_who_times_out_in_the_queue_is_told_for_what_it_waited(server: Server) -
     assert after["sglang:queue_time_seconds_sum",] >= before["sglang:queue_time_seconds_sum",] + 0.05
 
 
+@pytest.mark.slow
 def test_json_logs_of_both_processes(launch, tmp_path: Path) -> None:
     requests = tmp_path / "requests.log"
     server = launch(

@@ -38,6 +38,7 @@ def test_sigterm_lets_a_stream_finish(launch):
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.slow
 def test_the_engine_dies(launch):
     """/health says so, streams end with an error, and nothing hangs."""
     server = launch("--max-engine-restarts 0")

@@ -96,6 +96,7 @@ def test_torture(launch, flags):
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.slow
 def test_a_full_queue_is_a_503_and_a_deadline_a_504(launch):
     server = launch("--max-queued-requests 1 --request-timeout 3600")
     body = {"prompt": "Hello", "max_tokens": 100, "ignore_eos": True}

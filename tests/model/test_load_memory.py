@@ -36,6 +36,7 @@ print(json.dumps(peak() - before))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_peak(tmp_path):
     config = tiny_config(
         "llama3",

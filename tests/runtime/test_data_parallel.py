@@ -217,6 +217,7 @@ def collectives(folder: str) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.slow
 def test_nothing_crosses_the_border_between_groups(tiny_dir: Path) -> None:
     programs = call_with_devices(4, __name__, "collectives", str(tiny_dir))
     assert len(programs["forward"]) == len(programs["forward prefill"]) == 5, "those of two devices"

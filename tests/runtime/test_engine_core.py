@@ -51,6 +51,7 @@ def test_cached_decoding_equals_computing_everything_anew(core: EngineCore, alon
             tokens = [*tokens, expected]
 
 
+@pytest.mark.slow
 def test_a_small_pool_retracts_and_changes_nothing(folder: Path) -> None:
     prompts = {f"{length}": prompt(length) for length in (9, 10, 17, 20, 25, 30)}
     sampled = {"max_tokens": 40, "temperature": 0.9, "top_p": 0.9, "frequency_penalty": 0.5}

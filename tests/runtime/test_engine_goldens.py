@@ -11,9 +11,9 @@ INTERPRETED = [pytest.mark.slow, pytest.mark.timeout(1200)]  # to trace and comp
 
 
 @pytest.mark.parametrize(
-    ("family", "backend"),  # with and without sliding windows; the model tests have all families
+    ("family", "backend"),  # the model tests have all families
     [
-        ("qwen3", "auto"),
+        pytest.param("qwen3", "auto", marks=pytest.mark.slow),  # tests/integration has it, by the offline engine
         ("qwen3_moe", "auto"),
         *(pytest.param(family, "auto", marks=pytest.mark.slow) for family in ("mistral", "mixtral", "qwen2_moe")),
         pytest.param("qwen3_moe", "gpu_triton", marks=INTERPRETED),

@@ -31,7 +31,7 @@ modes = st.fixed_dictionaries(
 
 
 @hypothesis.given(actions, modes)
-@hypothesis.settings(max_examples=400, deadline=None)
+@hypothesis.settings(max_examples=200, deadline=None)
 def test_any_interleaving_answers_every_request(steps, mode) -> None:
     if mode["one_shape"]:
         mode |= {"num_decode_steps": 1}
