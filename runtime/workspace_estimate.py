@@ -19,9 +19,9 @@ _HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, bes
 _HEAD_ARRAYS = 4  # of [tokens, all heads]: some of them in float32
 _FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
 _PREFILL_MARGIN = 1.25  # compilers do not always reuse memory as well as they could
-# Where weights take about half of a device (Llama-3.1-8B on v6e-1, Qwen3-32B on v6e-4), XLA:TPU lets the layers share
-# code; where they take 0.23 of it or less it does not. What makes it do so is not known.
-_SHARED_FROM = 0.45
+# Where weights take 0.35 of a device or more (Llama-3.1-70B on v5p-8 and v6e-8, Qwen3-32B on v6e-4, Llama-3.1-8B on
+# v6e-1), XLA:TPU lets the layers share code; where they take 0.23 or less it does not. Why is not known.
+_SHARED_FROM = 0.3
 _SHARED_LAYERS = 2  # whose code stands for that of all layers then
 
 
