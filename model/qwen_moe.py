@@ -5,23 +5,21 @@ import dataclasses
 from palladio.model.family import EXPERTS, ExpertKeys, Family
 from palladio.model.qwen import QWEN2, QWEN3
 
-_NO_WINDOW = (
-    "use_sliding_window",
-    False,
-)  # no published model has one, and transformers' releases differ in its layers
+_NO_WINDOW = ("use_sliding_window", False)  # no published model has one; transformers' releases differ in its layers
+_EXPERTS = ExpertKeys(
+    num_experts="num_experts",
+    intermediate_size="moe_intermediate_size",
+    shared_intermediate_size=None,
+    always_renormalized=False,
+    dense_layers=True,
+)
 
 QWEN2_MOE = dataclasses.replace(
     QWEN2,
     num_kv_heads=16,
     sliding_window="none",
     weights=(*QWEN2.weights, *EXPERTS),
-    experts=ExpertKeys(
-        num_experts="num_experts",
-        intermediate_size="moe_intermediate_size",
-        shared_intermediate_size="shared_expert_intermediate_size",
-        always_renormalized=False,
-        dense_layers=True,
-    ),
+    experts=dataclasses.replace(_EXPERTS, shared_intermediate_size="shared_expert_intermediate_size"),
     required=(_NO_WINDOW, ("qkv_bias", True)),
 )
 
@@ -31,13 +29,7 @@ QWEN3_MOE = dataclasses.replace(
     num_kv_heads=4,
     sliding_window="none",
     weights=(*QWEN3.weights, *EXPERTS),
-    experts=ExpertKeys(
-        num_experts="num_experts",
-        intermediate_size="moe_intermediate_size",
-        shared_intermediate_size=None,
-        always_renormalized=False,
-        dense_layers=True,
-    ),
+    experts=_EXPERTS,
     required=(_NO_WINDOW,),
 )
 

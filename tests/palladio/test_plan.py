@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import checkpoints
 from palladio import plan_worker
 from palladio.__main__ import main
 from palladio.model.config import ModelConfig
@@ -34,25 +35,7 @@ LLAMA = {
     "eos_token_id": 128001,
     "torch_dtype": "bfloat16",
 }
-QWEN3_30B = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_hidden_layers": 2,  # of 48
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "norm_topk_prob": True,
-    "max_position_embeddings": 40960,
-    "rope_theta": 1e6,
-    "eos_token_id": 151645,
-    "torch_dtype": "bfloat16",
-}
+QWEN3_30B = checkpoints.QWEN3_30B | {"num_hidden_layers": 2}
 Run = Callable[..., tuple[int, str, str]]
 LAYER = 218_112_000
 PARAMETERS = 8_030_261_248 - 30 * LAYER  # as its model card counts them
