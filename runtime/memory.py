@@ -87,7 +87,8 @@ class MemoryPlan:
     def with_pages(self, num_pages: int) -> "MemoryPlan":
         """The same with fewer pages."""
         size = self.report.kv_cache // self.num_pages
-        return MemoryPlan(num_pages, self.page_size, dataclasses.replace(self.report, kv_cache=num_pages * size))
+        report = dataclasses.replace(self.report, kv_cache=num_pages * size)
+        return dataclasses.replace(self, num_pages=num_pages, report=report)
 
     @property
     def total_tokens(self) -> int:
@@ -208,7 +209,7 @@ def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
     if needed > memory.available:
         free = f"of which {_size(memory.available)} are free"
         return f"{message}, {free}; use a smaller model or --dtype, or a larger --tp-size"
-    share = needs.weights + 2 * needs.bytes_per_page if needs.fraction is not None else needed
+    share = needs.weights + 2 * needs.bytes_per_page  # of the flag, which leaves the programs out
     least = min(100, -(-100 * share // memory.total)) / 100
     given = "" if needs.fraction is None else f" {needs.fraction:g}"
     return f"{message} × --mem-fraction-static{given}; --mem-fraction-static {least:g} or more would fit"

@@ -124,6 +124,9 @@ def test_a_pool_that_was_asked_for_may_take_all_that_is_free() -> None:
 def test_weights_that_leave_nothing() -> None:
     with pytest.raises(ConfigError, match=r"--mem-fraction-static 0.5; --mem-fraction-static 0.61 or more would fit"):
         plan_memory(EMPTY, needs(weights=600 * MIB, fraction=0.5), 0)
+    few = needs(platform="cpu", weights=0, state=MIB, bytes_per_page=50 * MIB)
+    with pytest.raises(ConfigError, match=r"× --mem-fraction-static; --mem-fraction-static 0.1 or more would fit"):
+        plan_memory(DeviceMemory(1000 * MIB, 501 * MIB), few, workspace=400 * MIB)
     with pytest.raises(ConfigError, match="use a smaller model or --dtype, or a larger --tp-size"):
         plan_memory(EMPTY, needs(weights=1100 * MIB), 0)
 
@@ -140,6 +143,14 @@ def test_the_table_adds_up() -> None:
     sizes = [float(re.search(r"([\d.]+) MiB", row).group(1)) for row in rows]
     assert sum(sizes) == pytest.approx(1000, abs=0.5)
     assert f"{plan.num_tokens:,} tokens" in plan.table()[2]
+
+
+def test_groups_stay_where_another_host_has_fewer_pages() -> None:
+    plan = plan_memory(EMPTY, needs(num_groups=2), workspace=50 * MIB)
+    fewer = plan.with_pages(101)
+    assert (fewer.num_tokens, fewer.total_tokens) == (1600, 3200)
+    assert fewer.report.kv_cache == 101 * MIB
+    assert "1,600 tokens in pages of 16, in each of 2 groups of devices" in "\n".join(fewer.table())
 
 
 def test_a_containers_page_cache_is_not_used_memory(monkeypatch) -> None:
