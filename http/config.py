@@ -37,7 +37,8 @@ class HttpConfig:
             top_p 1).
         stream_interval: tokens per event of a stream; more means fewer, larger events.
         file_storage_path: folder for uploaded files, batches and stored responses, which outlive restarts; one server
-            at a time uses it; default: one for each port in ~/.local/share/palladio; with port 0 a temporary one.
+            at a time uses it; default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio, else in
+            ~/.local/share/palladio; with port 0 a temporary one.
         max_stored_responses: answers of /v1/responses that are kept; the oldest make room for new ones.
         max_request_bytes: larger request bodies are refused with a 413; of a batch, longer lines are errors.
         max_file_bytes: larger uploads are refused with a 413, as soon as so much of them has arrived.

@@ -22,7 +22,7 @@ METADATA: Mapping[str, str] = {
     "store": "OpenAI's dashboard storage; completions are not stored here",
     "service_tier": "OpenAI's price tiers; there is one tier here",
     "prompt_cache_key": "a routing hint; the prefix cache works without it",
-    "prompt_cache_retention": "a cache lifetime hint; eviction here is least recently used",
+    "prompt_cache_retention": "a cache lifetime hint; --radix-eviction-policy says what is evicted here",
     "prompt_cache_options": "cache hints; the prefix cache works without them",
     "cache_control": "Anthropic's cache hints; likewise",
     "guided_decoding_backend": "names one of vLLM's libraries; there is one here",

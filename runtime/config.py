@@ -151,7 +151,7 @@ class ExecutionConfig:
             as soon as the few programs that can serve any of them are there, and builds the others meanwhile; lazy
             builds each program when a step first needs it, which then waits for it.
         compiled_dir: directory of exported programs, which `palladio compile` fills: what is found there is loaded, not
-            compiled. Use only a directory that you trust as you trust your code.
+            compiled; not with several hosts. Use only a directory that you trust as you trust your code.
         fail_on_recompile: a step that compiles something which was not announced ends the engine, instead of being
             counted and logged.
         deterministic: greedy tokens and logprobs do not depend, to the last bit, on what else runs, how a prompt was
@@ -192,8 +192,8 @@ class SurvivalConfig:
         max_engine_restarts: how often within an hour the server starts its engine again; 0: never. Offline, and with
             several hosts, a failed engine stays down.
         watchdog_timeout: seconds after which a step that has not ended counts as hung; compiling and writing a profile
-            do not count. The server then starts its engine again; offline, the stacks are printed and nothing else. 0:
-            no watchdog.
+            do not count. The server then starts its engine again (with several hosts, it ends it); offline, the stacks
+            are printed and nothing else. 0: no watchdog.
         crash_dump_folder: where a failing engine leaves the last requests, for `palladio replay`, and the stacks of a
             hung step; default: nowhere. The files hold prompts and outputs in the clear.
     """
