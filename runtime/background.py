@@ -11,9 +11,12 @@ on an accelerator a decode step of 64 rows may take as long as one of 8, on a CP
 """
 
 import enum
+import functools
 import itertools
+import operator
 from collections import deque
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from palladio.runtime.buckets import Buckets, PrefillBucket
 from palladio.runtime.request import Request
@@ -26,10 +29,26 @@ _WEIGHT = 0.2  # of the latest step in the mean of its bucket
 _NUM_RECENT = 16  # turns whose longest is expected of the next
 
 
+class _Needs(enum.Flag):
+    """What makes a whole step more expensive as soon as one of its rows asks for it."""
+
+    RANDOM = enum.auto()
+    FULL = enum.auto()
+    MASK = enum.auto()
+
+
+class _Foreground(NamedTuple):
+    """Rows of others that a decode step has. num_rows: of the group with most. needs: of all."""
+
+    num_rows: int
+    needs: _Needs
+
+
 class BackgroundShare:
     """Attributes:
     slowdown: how much longer others may take, as a share of their time.
     num_background, num_foreground: requests in the engine, of all its groups of devices: they share its steps.
+    foreground: of the step that is planned, in all groups; None: there is one, which looks for itself.
     """
 
     def __init__(self, slowdown: float) -> None:
@@ -39,6 +58,7 @@ class BackgroundShare:
         self._seconds: dict[int | PrefillBucket, float] = {}  # by bucket: of decode steps its rows
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._credit = 0.0
+        self.foreground: _Foreground | None = None
 
     def may_take_turn(self) -> bool:
         """Whether a step of background requests alone is paid for."""
@@ -92,14 +112,6 @@ def _bucket(batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> int | Pr
     if batch.kind == "decode" and buckets.decode:
         return buckets.pick_decode(batch.num_rows)
     return buckets.pick_prefill(batch.num_tokens, batch.num_rows)
-
-
-class _Needs(enum.Flag):
-    """What makes a whole step more expensive as soon as one of its rows asks for it."""
-
-    RANDOM = enum.auto()
-    FULL = enum.auto()
-    MASK = enum.auto()
 
 
 def _needs(request: Request) -> _Needs:
@@ -174,17 +186,27 @@ class Turns:
         members = self.members(turn)
         if turn != "foreground" or not self.is_shared:
             return members
-        rows = [request for request in members if _is_ready(request)]
-        num_free = self.share.num_fitting(len(rows), buckets) - len(rows)
-        needed = _Needs(0)
-        for request in rows:
-            needed |= _needs(request)
-        ready = (r for r in self.members("background") if _is_ready(r) and _needs(r) in needed)
+        own = self._foreground()
+        step = self.share.foreground or own
+        num_free = self.share.num_fitting(step.num_rows, buckets) - own.num_rows
+        ready = (r for r in self.members("background") if _is_ready(r) and _needs(r) in step.needs)
         return members + list(itertools.islice(ready, num_free))
+
+    @staticmethod
+    def look_at_foreground(groups: Sequence["Turns"]) -> None:
+        """Before a step of several groups, which share `share`, is planned: a group with fewer rows than another, or
+        none, has as many in the step's bucket as that one."""
+        found = [turns._foreground() for turns in groups]
+        needs = functools.reduce(operator.or_, (each.needs for each in found))
+        groups[0].share.foreground = _Foreground(max(each.num_rows for each in found), needs)
 
     def note(self, batch: ScheduledBatch | ScheduledStep, seconds: float, buckets: Buckets) -> None:
         """A step has been read. Args: seconds: that it took."""
         self.share.note(batch, seconds, buckets, is_shared=self.is_shared)
+
+    def _foreground(self) -> _Foreground:
+        rows = [request for request in self.members("foreground") if _is_ready(request)]
+        return _Foreground(len(rows), functools.reduce(operator.or_, map(_needs, rows), _Needs(0)))
 
     def _count(self, request: Request, change: int) -> None:
         if request.options.background:

@@ -160,6 +160,8 @@ class Groups:
         return first
 
     def _plan(self, turn: Turn) -> ScheduledStep | None:
+        if turn == "foreground":
+            self.turns.look_at_foreground([scheduler.turns for scheduler in self.schedulers])
         batches = [scheduler.plan(turn) for scheduler in self.schedulers]
         kinds = {batch.kind for batch in batches if batch is not None}
         if not kinds:

@@ -199,3 +199,13 @@ def test_each_group_tells_what_it_is_at() -> None:
     assert [one.num_prompt_tokens, other.num_prompt_tokens] == [8, 12]
     driver.run()
     assert [group.num_used_tokens for group in group_stats(driver.groups, [0.0, 0.0])] == [0, 0]
+
+
+def test_background_requests_fill_the_rows_of_a_group_that_others_leave_empty() -> None:
+    driver = Driver(num_pages=400)
+    for number in range(2):
+        assert driver.add(f"a{number}", 8, 200, salt=2 * number) == 0
+        assert driver.add(f"b{number}", 8, 200, background=True, salt=2 * number + 1) == 1
+    for _ in range(100):
+        driver.step()
+    assert min(len(driver.tokens[name]) for name in ("b0", "b1")) > 80
