@@ -92,8 +92,7 @@ NOT_YET: Mapping[str, NotYet] = {
     "bootstrap_host": NotYet(),
     "bootstrap_port": NotYet(),
     "bootstrap_room": NotYet(),
-    "routed_dp_rank": NotYet((0,)),
-    "dp_rank": NotYet((0,)),
+    "dp_rank": NotYet(instead="use routed_dp_rank"),
     "vllm_xargs": NotYet(),
     # native /generate
     "image_data": NotYet(),

@@ -76,6 +76,7 @@ class SamplingFields(WireModel):
     extra_key: str | None = None
     priority: int | None = None
     timeout: float | None = None
+    routed_dp_rank: int | None = None
     return_timings: bool | None = None
     response_format: dict[str, Any] | None = None
     json_schema: str | dict[str, Any] | bool | None = None

@@ -21,6 +21,7 @@ class EmbeddingRequest(WireModel):
     extra_key: str | None = None
     priority: int | None = None
     timeout: float | None = None
+    routed_dp_rank: int | None = None
     no_logs: bool | None = None
     log_metrics: bool | None = None
 
@@ -37,5 +38,6 @@ class EncodeRequest(WireModel):
     extra_key: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     priority: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     timeout: float | Annotated[list[float], Field(fail_fast=True)] | None = None
+    routed_dp_rank: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     no_logs: bool | None = None
     log_metrics: bool | None = None

@@ -40,5 +40,6 @@ class GenerateRequest(WireModel):
     extra_key: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     priority: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     timeout: float | Annotated[list[float], Field(fail_fast=True)] | None = None
+    routed_dp_rank: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     no_logs: bool | None = None
     log_metrics: bool | None = None

@@ -94,6 +94,7 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
             "extra_key": body.extra_key,
             "priority": body.priority,
             "timeout": body.timeout,
+            "routed_dp_rank": body.routed_dp_rank,
         }
         jobs, _ = expand_encode_jobs(prompt=None, input_ids=prompt_ids, rid=ids, options=options)
         origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)

@@ -143,6 +143,7 @@ def _expand(
         "extra_key": body.extra_key,
         "priority": body.priority,
         "timeout": body.timeout,
+        "routed_dp_rank": body.routed_dp_rank,
     }
     jobs, _ = expand_jobs(
         prompt=None,

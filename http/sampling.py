@@ -48,7 +48,11 @@ def request_options(body: SamplingFields | EmbeddingRequest) -> RequestOptions:
         InvalidRequestError: a value is out of range.
     """
     return RequestOptions.of(
-        cache_salt=body.cache_salt, extra_key=body.extra_key, priority=body.priority, timeout=body.timeout
+        cache_salt=body.cache_salt,
+        extra_key=body.extra_key,
+        priority=body.priority,
+        timeout=body.timeout,
+        routed_dp_rank=body.routed_dp_rank,
     )
 
 

@@ -1,7 +1,8 @@
 """Groups: the schedulers of all groups of devices as one. A step serves every group at once, in one shape.
 
 Each group has its own requests, pages and slots; a request stays in the group that the router chose when it came. Only
-while it waits it may move: a group in which nobody waits takes requests that another one has no room for.
+while it waits it may move, unless its caller chose the group: one in which nobody waits takes requests that another has
+no room for.
 
 The batches of a step are of one kind. Where one group prefills and another decodes, the latter's requests take part in
 the prefill step as rows of one token, as they do in a step that holds both kinds of work.
@@ -79,12 +80,13 @@ class Groups:
 
     def add(self, request: Request) -> None:
         """Queues a request in the group that is to run it; even if the queue is full."""
-        group = 0
-        if len(self.schedulers) > 1:
+        group = request.options.dp_rank or 0
+        if len(self.schedulers) > 1 and request.options.dp_rank is None:
             group = self._router.choose(
                 self._count_loads, lambda: self._count_cached(request), lambda: _prompt_of(request)
             )
-            self._count_loads()[group] += len(request.token_ids)
+        if self._loads is not None:
+            self._loads[group] += len(request.token_ids)
         self.schedulers[group].add(request, is_accepted=True)
 
     def find(self, request_id: str) -> tuple[int, Request] | None:
@@ -186,6 +188,8 @@ class Groups:
             request = None if full.clock.reason == "step" else full.waiting.peek()
             if request is None or request.num_pending or not request.shares_prefix or not idle.has_room(request):
                 continue  # what shares no prefix computes what its own group has cached again, see CacheSelfCheck
+            if request.options.dp_rank is not None:
+                continue
             full.hand_over(request)
             idle.add(request, is_accepted=True)
 

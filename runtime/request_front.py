@@ -116,15 +116,15 @@ class RequestFront:
         Raises:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
             InvalidRequestError: an id out of the vocabulary, too many stop ids, stop strings without a tokenizer, a
-                priority that the scheduling policy does not look at; or the engine makes embeddings, and text is asked
-                for.
+                priority that the scheduling policy does not look at, a group of devices that is not there; or the
+                engine makes embeddings, and text is asked for.
         """
         if self._info.embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
             raise InvalidRequestError(
                 "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
                 "without"
             )
-        options = options.settle(self._scheduler)
+        options = options.settle(self._scheduler, self._info.num_groups)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")
         self._check_ids("logit_bias", "logit_bias", params.logit_bias)

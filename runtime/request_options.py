@@ -22,6 +22,7 @@ class RequestOptions:
             background requests.
         background: it only takes what other requests leave: it is admitted when none of them waits, gives its slot and
             its pages up to them, and takes part in their steps as far as that hardly makes them longer.
+        dp_rank: the group of devices (--dp-size) that is to run it; None: --load-balance-method chooses.
 
     Raises:
         InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
@@ -31,11 +32,14 @@ class RequestOptions:
     priority: int = 0
     timeout: float | None = None
     background: bool = False
+    dp_rank: int | None = None
 
     def __post_init__(self) -> None:
         check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
         if self.timeout is not None:
             check_float("timeout", self.timeout, 0.0, None, open_low=True)
+        if self.dp_rank is not None:
+            check_int("routed_dp_rank", self.dp_rank, 0, None)
 
     @classmethod
     def of(
@@ -45,6 +49,7 @@ class RequestOptions:
         extra_key: str | None = None,
         priority: int | None = None,
         timeout: float | None = None,
+        routed_dp_rank: int | None = None,
     ) -> Self:
         """From a caller's fields; None: not given.
 
@@ -56,14 +61,21 @@ class RequestOptions:
         """
         for name, value in (("cache_salt", cache_salt), ("extra_key", extra_key)):
             _check_salt(name, value)
-        return cls(_join_salts(cache_salt, extra_key), 0 if priority is None else priority, timeout)
+        salt = _join_salts(cache_salt, extra_key)
+        return cls(salt, 0 if priority is None else priority, timeout, dp_rank=routed_dp_rank)
 
-    def settle(self, scheduler: SchedulerConfig) -> Self:
+    def settle(self, scheduler: SchedulerConfig, num_groups: int = 1) -> Self:
         """The options as this server's flags complete them.
 
         Raises:
-            InvalidRequestError: a priority, where the scheduling policy does not look at it.
+            InvalidRequestError: a priority, where the scheduling policy does not look at it, or a group of devices that
+                is not there.
         """
+        if self.dp_rank is not None and self.dp_rank >= num_groups:
+            groups = "one group of devices, 0" if num_groups == 1 else f"groups of devices 0 … {num_groups - 1}"
+            raise InvalidRequestError(
+                f"routed_dp_rank is {self.dp_rank}; this server has {groups} (--dp-size)", param="routed_dp_rank"
+            )
         if self.priority != 0 and scheduler.schedule_policy != "priority":
             raise InvalidRequestError(
                 f"priority has no effect under --schedule-policy {scheduler.schedule_policy}: start the server with "

@@ -38,6 +38,15 @@ def test_through_the_sdk(client: openai.OpenAI, engine: FakeEngine) -> None:
 
 
 @pytest.mark.parametrize("path", ROUTES)
+def test_a_router_chooses_the_group_of_devices(http: httpx.Client, engine: FakeEngine, path: str) -> None:
+    assert http.post(path, json=BODIES[path] | {"routed_dp_rank": 0}).status_code == 200
+    assert [call.options.dp_rank for call in engine.calls] == [0]
+    answer = http.post(path, json=BODIES[path] | {"routed_dp_rank": 1})
+    assert answer.status_code == 400
+    assert "routed_dp_rank is 1; this server has one group of devices, 0" in answer.text
+
+
+@pytest.mark.parametrize("path", ROUTES)
 def test_salts(http: httpx.Client, engine: FakeEngine, path: str) -> None:
     for fields in ({}, {"cache_salt": "a"}, {"extra_key": "a"}, {"cache_salt": "a", "extra_key": "b"}):
         assert http.post(path, json=BODIES[path] | fields).status_code == 200

@@ -30,13 +30,11 @@ class Driver:
         self.steps: list[tuple[str, list[list[tuple[str, int]]]]] = []
         self._in_flight: list[ScheduledStep] = []
 
-    def add(self, name: str, length: int = 8, max_tokens: int = 4, *, background: bool = False, salt: int = 0) -> int:
+    def add(self, name: str, length: int = 8, max_tokens: int = 4, *, salt: int = 0, **options: Any) -> int:
         """Returns the request's group."""
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0, ignore_eos=True)
         prompt = [100 + salt] * length
-        self.groups.add(
-            Request.from_message(AddRequest(name, prompt, params, [], 0.0, RequestOptions(background=background)))
-        )
+        self.groups.add(Request.from_message(AddRequest(name, prompt, params, [], 0.0, RequestOptions(**options))))
         self.tokens[name] = []
         found = self.groups.find(name)
         assert found is not None
@@ -209,3 +207,14 @@ def test_background_requests_fill_the_rows_of_a_group_that_others_leave_empty() 
     for _ in range(100):
         driver.step()
     assert min(len(driver.tokens[name]) for name in ("b0", "b1")) > 80
+
+
+def test_a_request_stays_in_the_group_that_its_caller_chose() -> None:
+    driver = Driver("shortest_queue")
+    chosen = [driver.add(str(number), 8, 20, salt=number, dp_rank=1) for number in range(7)]
+    assert chosen == [1] * 7
+    driver.step()
+    assert not driver.groups.schedulers[0].has_requests, "though it is idle, and the other one is full"
+    assert driver.add("free", salt=9) == 0
+    driver.run()
+    assert set(driver.finished) == {"free", *map(str, range(7))}

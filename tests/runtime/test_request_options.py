@@ -46,6 +46,8 @@ def test_no_two_pairs_of_salts_make_the_same():
         ({"timeout": math.nan}, "timeout"),
         ({"timeout": "5"}, "timeout"),
         ({"timeout": True}, "timeout"),
+        ({"routed_dp_rank": -1}, "routed_dp_rank"),
+        ({"routed_dp_rank": "0"}, "routed_dp_rank"),
     ],
 )
 def test_wrong_values_are_named(fields, param):
@@ -62,6 +64,15 @@ def test_a_priority_needs_the_policy():
         assert caught.value.param == "priority"
     assert options.settle(BY_PRIORITY) == options
     assert RequestOptions().settle(SchedulerConfig()) == RequestOptions()
+
+
+@pytest.mark.parametrize(("num_groups", "words"), [(1, "one group of devices, 0"), (2, "groups of devices 0 … 1")])
+def test_a_group_of_devices_must_be_there(num_groups, words):
+    last = RequestOptions.of(routed_dp_rank=num_groups - 1)
+    assert last.settle(SchedulerConfig(), num_groups).dp_rank == num_groups - 1
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        RequestOptions.of(routed_dp_rank=num_groups).settle(SchedulerConfig(), num_groups)
+    assert caught.value.param == "routed_dp_rank"
 
 
 def test_the_servers_timeout_is_the_default():
