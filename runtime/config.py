@@ -67,7 +67,8 @@ class CacheConfig:
             beside the weights and the programs.
         mem_fraction_static: share of the device's memory for weights and KV cache together; default: what the programs
             leave of 92 % of it, on CPU of half of the host's memory.
-        kv_cache_dtype: of the cache; auto: the model's.
+        kv_cache_dtype: of the cache; auto: the model's. Of 8 bits twice as many tokens fit, rounded without a scale, and
+            --page-size must be a multiple of 32 for the kernels of a TPU.
         disable_radix_cache: compute every prompt in full, even where an earlier one began alike.
         radix_eviction_policy: which cached prefixes go first when room is needed: those used longest ago (lru) or
             least often (lfu).
@@ -78,7 +79,7 @@ class CacheConfig:
     page_size: int = 16
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"] = "auto"
     disable_radix_cache: bool = False
     radix_eviction_policy: Literal["lru", "lfu"] = "lru"
     cache_self_check: float = 0.0

@@ -20,7 +20,8 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.engine_design import check_experts, memory_needs
 from palladio.runtime.hardware import Slice
-from palladio.runtime.memory import DeviceMemory, MemoryPlan, plan_memory
+from palladio.runtime.kernel_choice import plan_cache
+from palladio.runtime.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.pooling import Pooling
 from palladio.runtime.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.workspace_estimate import ProgramCounts, WorkspaceEstimate
@@ -148,7 +149,8 @@ class Deployment:
             fraction=config.cache.mem_fraction_static,
         )
         memory = self.place.chip.memory
-        return plan_memory(DeviceMemory(memory, memory), needs, workspace)
+        attention = "gpu_triton" if self.place.chip.platform == "gpu" else "tpu"  # on a GPU for all caches of 8 bits
+        return plan_cache(attention, self.shape.cache, DeviceMemory(memory, memory), needs, workspace)
 
     def estimated_workspace(self) -> int:
         """Bytes that the programs need beside their arguments."""

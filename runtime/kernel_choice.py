@@ -58,15 +58,15 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
 
 
 def plan_cache(
-    kernels: Kernels, cache: KVCacheSpec, memory: DeviceMemory, needs: MemoryNeeds, workspace: int
+    attention: str, cache: KVCacheSpec, memory: DeviceMemory, needs: MemoryNeeds, workspace: int
 ) -> MemoryPlan:
-    """plan_memory, with no more pages than the kernels can address.
+    """plan_memory, with no more pages than the kernels of a backend of attention can address.
 
     Raises:
         ConfigError: as plan_memory, or --max-total-tokens asks for pages that they cannot address.
     """
     plan = plan_memory(memory, needs, workspace)
-    if kernels.attention != "gpu_triton":
+    if attention != "gpu_triton":
         return plan
     itemsize = cache.dtype.itemsize
     pages = addressable_pages(plan.num_pages, needs.bytes_per_page // cache.num_layers // itemsize, itemsize)

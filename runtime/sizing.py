@@ -17,6 +17,8 @@ _DTYPES = {
     "bfloat16": jnp.bfloat16,
     "float": jnp.float32,
     "float32": jnp.float32,
+    "fp8_e4m3": jnp.float8_e4m3fn,
+    "fp8_e5m2": jnp.float8_e5m2,
 }
 
 

@@ -99,7 +99,7 @@ def cache_plan(backend, gigabytes, kv_dtype=jnp.int8, wanted_tokens=None):
         useful_tokens=2**40,
         fraction=1.0,
     )
-    return cache, plan_cache(Kernels(backend, Target("gpu", "9.0")), cache, DeviceMemory(pool, pool), needs, 0)
+    return cache, plan_cache(backend, cache, DeviceMemory(pool, pool), needs, 0)
 
 
 @pytest.mark.parametrize(
