@@ -180,13 +180,17 @@ class EngineCore:
             self._on_recompile(self._num_unannounced_compiles() - num_compiles)
         return outputs
 
-    def close(self) -> None:
-        """What is compiled in the background ends with the present program; a profile is dropped."""
+    def close(self, failure: str = "") -> None:
+        """What is compiled in the background ends with the present program; a profile is dropped; other hosts end.
+
+        Args:
+            failure: why, if it is no orderly end.
+        """
         self._grammars.close()
         self._runner.programs.built.cancel()
         self._profiler.close()
         if self._hosts is not None:
-            self._hosts.close()
+            self._hosts.close(f"host 0 failed: {failure}" if failure else "")
 
     def flush_cache(self) -> None:
         """Drops the prefix cache.
@@ -260,7 +264,6 @@ class EngineCore:
             step = self._runner.sample(forward, masks)
         except ProgramError as error:
             if self._hosts is not None:  # they may have made the call
-                self._hosts.close(f"host 0 failed: {error}")
                 raise
             outputs += self._fail(planned, str(error))
             self._groups.flush()  # it counts on pages that this step should have filled
@@ -318,10 +321,8 @@ class EngineCore:
         """After a step for which the device's memory did not suffice: its requests fail, all others start over.
 
         Raises:
-            JaxRuntimeError: it is another error; or there is no memory for the state either.
+            JaxRuntimeError: it is another error; there are other hosts; or there is no memory for the state either.
         """
-        if self._hosts is not None:
-            self._hosts.close(f"host 0 failed: {error}")
         if self._hosts is not None or not is_out_of_memory(error):
             raise error
         advice = step_advice(self._memory, self._groups.num_total_tokens)

@@ -64,8 +64,12 @@ class TokenEngine(Protocol):
         ...
 
     def step(self) -> list[TokenOutput]: ...
-    def close(self) -> None:
-        """Nothing is asked of it any more: threads that work for it end soon, and emit nothing."""
+    def close(self, failure: str = "") -> None:
+        """Nothing is asked of it any more: threads that work for it end soon, and emit nothing.
+
+        Args:
+            failure: why, if it is no orderly end.
+        """
 
 
 CoreFactory = Callable[[EngineConfig, Callable[[LoadProgress], None], Callable[[str], None]], TokenEngine]
@@ -114,12 +118,16 @@ def run_engine(
         emit(EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False))
         return
     emit(dataclasses.replace(core.ready, startup_seconds=time.perf_counter() - started))
-    with _watchdog(core.activity, config, end_hung), contextlib.closing(core):
-        run_engine_loop(core, inbox, emit)
+    failure = "it was interrupted"
+    with _watchdog(core.activity, config, end_hung):
+        try:
+            failure = run_engine_loop(core, inbox, emit)
+        finally:
+            core.close(failure)
 
 
-def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> None:
-    """Serves until Shutdown; an exception of the core ends it with EngineFailed."""
+def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> str:
+    """Serves until Shutdown; an exception of the core ends it with EngineFailed. Returns the failure; "": none."""
     activity = core.activity
     try:
         while True:
@@ -133,7 +141,7 @@ def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> None:
                 activity.handle_messages()
             while message is not None:
                 if isinstance(message, Shutdown):
-                    return
+                    return ""
                 _handle(core, message, emit)
                 message = inbox.get()
             if core.has_work and not (has_handled and core.spare_seconds > 0):
@@ -143,7 +151,9 @@ def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> None:
                     emit(StepOutputs(outputs))
     except Exception as error:
         logger.exception("the engine failed")
-        emit(EngineFailed(f"the engine failed: {type(error).__name__}: {error}", config=False))
+        failure = f"{type(error).__name__}: {error}"
+        emit(EngineFailed(f"the engine failed: {failure}", config=False))
+        return failure
 
 
 def _watchdog(

@@ -175,9 +175,9 @@ class Leader:
         message = f"{link.name} is lost: {why}"
         logger.error("%s; the others end too", message)
         self.close(message)
+        self._on_lost(message)  # before whoever waits for a value fails for want of it: this names the host
         for values in self._values.values():
             values.put(None)
-        self._on_lost(message)
 
 
 class _Reception:

@@ -104,8 +104,8 @@ class FakeEngineCore:
             if self._running.pop(request_id, None) is not None:
                 self.aborted.append(request_id)
 
-    def close(self):
-        pass
+    def close(self, failure=""):
+        self.failure = failure
 
     def flush_cache(self):
         if self._running:

@@ -38,10 +38,19 @@ class ListInbox:
 
 
 def run(messages, **knobs):
+    return run_core(messages, **knobs)[1]
+
+
+def run_core(messages, **knobs):
     config = EngineConfig.from_flags({"model_path": "x", "json_model_override_args": json.dumps(knobs)})
-    emitted = []
-    run_engine(FakeEngineCore.create, config, ListInbox([*messages, Shutdown()]), emitted.append)
-    return [message for message in emitted if not isinstance(message, LoadProgress)]
+    cores, emitted = [], []
+
+    def create(*args):
+        cores.append(FakeEngineCore.create(*args))
+        return cores[0]
+
+    run_engine(create, config, ListInbox([*messages, Shutdown()]), emitted.append)
+    return cores, [message for message in emitted if not isinstance(message, LoadProgress)]
 
 
 def add(request_id="a", **params):
@@ -82,6 +91,13 @@ def test_a_failing_step_ends_the_loop():
     assert isinstance(failed, EngineFailed)
     assert not failed.config
     assert "ZeroDivisionError: by the fake" in failed.message
+
+
+def test_a_core_is_told_whether_it_is_closed_for_a_failure():
+    (core,), _ = run_core([add(), None, None])
+    assert core.failure == ""
+    (core,), _ = run_core([add(), None, None], fail_at_step=2)
+    assert core.failure == "ZeroDivisionError: by the fake"
 
 
 @pytest.mark.parametrize(("error", "config"), [("config", True), ("crash", False)])

@@ -1,22 +1,21 @@
 """The meeting of hosts: who is let in, what the others are told, who is found to be lost. Threads stand for hosts."""
 
 import concurrent.futures
-import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
 from palladio.runtime import host_links
+from palladio.runtime.compile_plan import ProgramKey, decode_key
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError, HostLostError
 from palladio.runtime.host_group import Invitation, Leader, Member
 from palladio.runtime.host_links import Frame
-
-PASSPORT = {"palladio": "1", "--page-size": "16"}
+from tests.runtime.meeting import PASSPORT, Ends, Group, free_address, group, invite
 
 
 @pytest.fixture(autouse=True)
@@ -27,54 +26,7 @@ def fast_beat(monkeypatch):
 
 @pytest.fixture
 def address() -> tuple[str, int]:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return "127.0.0.1", found.getsockname()[1]
-
-
-class Ends:
-    """What a host was told to end with."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-        self.came = threading.Event()
-
-    def __call__(self, message: str) -> None:
-        self.messages.append(message)
-        self.came.set()
-
-    def wait(self) -> str:
-        assert self.came.wait(10), "nobody said so"
-        return self.messages[0]
-
-
-def invite(address: tuple[str, int], rank: int, num_hosts: int = 2, **changes: Any) -> Invitation:
-    values = {"timeout": 10.0, "silence": 30.0, "passport": PASSPORT, **changes}
-    return Invitation(rank=rank, num_hosts=num_hosts, address=address, **values)
-
-
-class Group:
-    """Host 0 and the others, who have met."""
-
-    def __init__(self, address: tuple[str, int], num_hosts: int, **changes: Any) -> None:
-        self.ends = [Ends() for _ in range(num_hosts)]
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            members = [
-                pool.submit(Member.meet, invite(address, rank, num_hosts, **changes), self.ends[rank])
-                for rank in range(1, num_hosts)
-            ]
-            self.leader = Leader.meet(invite(address, 0, num_hosts, **changes), {"random_seed": 5}, self.ends[0])
-            met = [member.result() for member in members]
-        self.members = [member for member, _ in met]
-        self.welcomes = [welcome for _, welcome in met]
-
-
-@contextlib.contextmanager
-def group(address: tuple[str, int], num_hosts: int = 2, **changes: Any) -> Iterator[Group]:
-    found = Group(address, num_hosts, **changes)
-    try:
-        yield found
-    finally:
-        found.leader.close()
+    return free_address()
 
 
 def attempt(address: tuple[str, int], *invitations: Invitation) -> list[str]:
@@ -112,6 +64,25 @@ def test_calls_arrive_in_order_with_their_arrays(address):
             assert next(calls) == (None, ())
         assert hosts.leader.num_calls == 21
         assert hosts.leader.num_sent_bytes > 2 * 20 * sum(array.nbytes for array in arrays)
+
+
+def test_a_step_is_told_in_some_hundred_bytes_and_one_of_256_requests_in_twenty_kilobytes(address, tiny_dir):
+    flags = {"model_path": str(tiny_dir), "max_total_tokens": 8192, "max_running_requests": 256}
+    programs = EngineDesign.of(EngineConfig.from_flags(flags)).programs.built
+    sizes = {}
+    with group(address) as hosts:
+        hosts.leader._heart.stop()
+        for num_requests in (1, 256):
+            before = hosts.leader.num_sent_bytes
+            decode, sample = decode_key(num_requests, 1), ProgramKey("sample", num_requests, tier="greedy")
+            for key, num_on_device in ((decode, 4), (sample, 3)):  # weights, state and the other's results
+                _, args = programs.declaration(key)
+                arrays = tuple(np.full(arg.shape, -1, arg.dtype) for arg in args[num_on_device:])
+                assert len(arrays) == 1
+                hosts.leader.call(key, arrays)
+            sizes[num_requests] = hosts.leader.num_sent_bytes - before
+    assert 100 <= sizes[1] < 1000
+    assert 19_000 < sizes[256] < 21_000
 
 
 def test_the_smallest_value_is_everybodys(address):
@@ -179,6 +150,18 @@ def test_what_a_host_failed_of_is_told(address):
         assert hosts.ends[1].wait() == said
         with pytest.raises(HostLostError):
             hosts.leader.smallest(3)
+
+
+def test_a_lost_host_is_named_before_whoever_waits_for_it_fails(address):
+    with group(address) as hosts, concurrent.futures.ThreadPoolExecutor() as pool:
+        goes_on = threading.Event()
+        hosts.leader._on_lost = lambda message: goes_on.wait(10)
+        waiting = pool.submit(hosts.leader.smallest, 3)
+        hosts.members[0]._link.close()
+        assert not concurrent.futures.wait([waiting], 0.3).done
+        goes_on.set()
+        with pytest.raises(HostLostError):
+            waiting.result(10)
 
 
 def test_the_others_end_with_host_0(address):

@@ -5,9 +5,15 @@ import pytest
 
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.compile_plan import ProgramKey
+from palladio.runtime.config import EngineConfig
 from palladio.runtime.device_state import DeviceShape
-from palladio.runtime.messages import MemoryReport
+from palladio.runtime.engine_loop import run_engine
+from palladio.runtime.messages import AddRequest, EngineFailed, MemoryReport, Shutdown
 from palladio.runtime.out_of_memory import compile_advice, is_out_of_memory, step_advice
+from palladio.runtime.program_set import ProgramError
+from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.transport import QueueInbox
+from tests.runtime.meeting import group
 from tests.runtime.tiny_engine import Collector, random_prompt
 
 EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 137438953472 bytes."
@@ -159,6 +165,63 @@ def test_any_other_error_ends_the_engine(tiny, monkeypatch):
     monkeypatch.setattr(core._runner, "forward", failing)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         collector.run()
+
+
+@pytest.mark.parametrize("method", ["forward", "sample", "read"])
+def test_with_several_hosts_nothing_is_computed_again(tiny, monkeypatch, method):
+    """The others may have made the call, or may not: nobody knows what their state is."""
+    core = tiny.core()
+    collector = add_requests(core)
+    core._hosts = object()
+    monkeypatch.setattr(core._runner.executor, "reset_state", lambda: pytest.fail("it was made anew"))
+    failed = fail_once(monkeypatch, core._runner, method, CASES["a decode step"])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        collector.run()
+    assert failed
+    assert not any(finish.type == "abort" for finish in collector.finish.values())
+
+
+@pytest.fixture(scope="module")
+def lazy(build):
+    return build(compile="lazy", max_running_requests=2, max_total_tokens=512)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        jax.errors.JaxRuntimeError(EXHAUSTED),
+        ProgramError("the program forward[bs=2,tok=32] cannot be compiled"),
+        AssertionError("a defect of ours"),
+    ],
+)
+def test_with_several_hosts_any_failure_ends_the_engine_and_the_other_hosts(lazy, monkeypatch, error):
+    core = lazy.core()
+
+    def failing(batch):
+        raise error
+
+    monkeypatch.setattr(core._runner, "forward", failing)
+    inbox, emitted = QueueInbox(), []
+    params = SamplingParams(max_tokens=4, temperature=0.0, seed=0)
+    for message in (AddRequest("x", random_prompt(9), params, [], 0.0), AddRequest("y", [5], params, [], 0.0)):
+        inbox.put(message)
+    with group() as hosts:
+        core._hosts = hosts.leader
+        run_engine(lambda *_: core, EngineConfig.from_flags({"model_path": "m"}), inbox, emitted.append)
+        what = f"{type(error).__name__}: {error}"
+        assert emitted[1:] == [EngineFailed(f"the engine failed: {what}", config=False)]
+        assert hosts.ends[1].wait() == f"host 0 failed: {what}"  # not "", which is an orderly end
+        assert not hosts.ends[0].messages
+
+
+def test_with_several_hosts_an_orderly_end_is_that_of_all(lazy):
+    inbox, emitted = QueueInbox(), []
+    inbox.put(Shutdown())
+    with group() as hosts:
+        core = lazy.core()
+        core._hosts = hosts.leader
+        run_engine(lambda *_: core, EngineConfig.from_flags({"model_path": "m"}), inbox, emitted.append)
+        assert hosts.ends[1].wait() == ""
 
 
 def test_what_xla_says_when_memory_runs_out():
