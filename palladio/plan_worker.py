@@ -35,7 +35,8 @@ class PlanRequest:
     Attributes:
         config: flags of the engine; its tp_size is not heeded.
         tp_size: None: all devices of the slice.
-        topology: a slice; None: all of one host, and larger ones where none of them suffices.
+        topology: a slice; None: all of one host, and where none of them suffices, larger ones of each chip up to the
+            first that does.
         compile: run the real compiler.
         words: the engine's flags as typed.
     """
@@ -181,12 +182,14 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         f"{'topology':<10} {'tp':>3} {'weights':>10} {'KV tokens':>12} {'1 request':>12} {'full batch':>23} "
         f"{'prompts':>12}"
     )
-    fits, known = False, KnownShapes(model)
+    fitting: list[Slice] = []
+    known = KnownShapes(model)
     groups = request.config.parallel.dp_size
     for place in sorted(SLICES.values(), key=lambda place: place.num_hosts > 1):
-        if place.num_hosts > 1 and fits:
-            break
-        if (request.tp_size or 1) * groups > place.num_devices:
+        if place.num_hosts > 1 and any(one.num_hosts == 1 or one.chip is place.chip for one in fitting):
+            continue
+        num_used = _num_shards(request, place) * groups
+        if num_used > place.num_devices or (place.num_hosts > 1 and num_used < place.num_devices):
             continue
         if _num_shards(request, place) % request.config.parallel.ep_size:
             continue
@@ -196,7 +199,8 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         except ConfigError as error:
             yield f"{place.name:<10} {one.num_shards:>3} {error}"
             continue
-        fits, roofline, many = True, Roofline(answer.deployment), answer.full_batch
+        fitting.append(place)
+        roofline, many = Roofline(answer.deployment), answer.full_batch
         decode = (
             f"{roofline.decode_rate(1, answer.context):>8,.0f} t/s "
             f"{groups * roofline.decode_rate(many, answer.context):>13,.0f} t/s ×{groups * many:<4}"
@@ -207,7 +211,7 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
             f"{roofline.prefill_rate():>8,.0f} t/s"
         )
     yield f"Weights are of one device; requests have {_CONTEXT:,} tokens at most. --topology NAME tells more of one."
-    if not fits:
+    if not fitting:
         raise ConfigError(f"{request.config.source.model_path} fits on none of them with these flags")
 
 

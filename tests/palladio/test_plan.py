@@ -216,6 +216,32 @@ def test_a_table_of_all_and_one_in_detail(tmp_path: Path, run: Run) -> None:
     assert "1 request:" not in out
 
 
+def test_larger_slices_where_no_single_host_suffices(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"intermediate_size": 2**25}))  # 1.6 TB
+    code, out, _ = run("--model-path", str(tmp_path))
+    assert code == 0
+    rows = {line.split()[0]: line for line in out.splitlines()}
+    hosts = [SLICES[name].num_hosts for name in rows if name in SLICES]
+    assert hosts == sorted(hosts, key=lambda count: count > 1)  # those of one host come first
+    fitting = [name for name, line in rows.items() if name in SLICES and "no memory is left" not in line]
+    assert fitting == ["v5e-256", "v6e-128", "v4-256", "v5p-128", "tpu7x-64"]  # the first of each chip that suffices
+    assert "v5p-64" in rows
+    assert "v5p-256" not in rows
+    code, out, _ = run("--model-path", str(tmp_path), "--tp-size", "16", "--dp-size", "2")
+    assert code == 2
+    shown = {line.split()[0] for line in out.splitlines()} & SLICES.keys()
+    assert {SLICES[name].num_devices for name in shown} == {32}  # every device of several hosts is used
+
+
+def test_a_v4_is_planned_but_not_compiled_for(tmp_path: Path, run: Run) -> None:
+    code, out, _ = run("--model-path", str(tmp_path), "--topology", "v4-8")
+    assert code == 0
+    assert "on v4-8: 4 of 4 devices (TPU v4), 1 host(s)" in out
+    code, out, errors = run("--model-path", str(tmp_path), "--topology", "v4-8", "--compile")
+    assert (code, out) == (2, "")
+    assert errors == "error: --topology v4-8 has no compiler for whole chips here; leave --compile out\n"
+
+
 def test_a_model_that_fits_nowhere(tmp_path: Path, run: Run) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps(LLAMA | {"num_hidden_layers": 2, "intermediate_size": 50_000_000_000})
