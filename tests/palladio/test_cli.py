@@ -145,6 +145,24 @@ def test_the_engine_may_use_the_whole_gpu_unless_the_user_says_less(launched, en
     assert launched.config.execution.compilation_cache_dir == "/x/xla"
 
 
+HOSTS = {"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "10.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "expected"),
+    [
+        ([], {}, 3),
+        (["--max-engine-restarts", "5"], {}, 5),
+        (["--nnodes", "1", "--max-engine-restarts", "5"], HOSTS, 5),
+        (["--nnodes", "2", "--node-rank", "0", "--dist-init-addr", "10.0.0.1:8478"], {}, 0),
+        (["--max-engine-restarts", "5"], HOSTS, 0),
+    ],
+)
+def test_an_engine_of_several_hosts_is_not_started_again(launched, argv, environment, expected):
+    assert launch_server.launch(["--model-path", "m", "--port", "0", *argv], environment) == 0
+    assert launched.config.survival.max_engine_restarts == expected
+
+
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [

@@ -4,8 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from palladio import launch_server
+from palladio.__main__ import main
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.precompile import compile_ahead
 from tests.runtime.tiny_engine import build_tiny_model_dir
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,3 +70,23 @@ def test_a_wrong_flag_is_exit_code_2(model, flags, message):
     assert answer.returncode == 2
     assert message in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables"),
+    [
+        (["--nnodes=2", "--node-rank=0", "--dist-init-addr=127.0.0.1:8478"], {}),
+        ([], {"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "10.0.0.1"}),
+    ],
+)
+def test_several_hosts_are_refused(model, monkeypatch, capsys, flags, variables):
+    def in_this_process(command, *, input, **_):  # noqa: A002
+        config = msgspec.json.decode(input, type=EngineConfig)
+        return subprocess.CompletedProcess(command, launch_server.run_worker(lambda: compile_ahead(config)))
+
+    monkeypatch.setattr(subprocess, "run", in_this_process)
+    monkeypatch.setattr(launch_server, "configure_logging", lambda level, log_format: None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["compile", "--model-path", str(model), *LIMITS, *flags]) == 2
+    assert capsys.readouterr().err.startswith("error: `palladio compile` works on one host; leave --nnodes out")

@@ -145,6 +145,23 @@ def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeyp
         startup.build_engine_parts(config(tiny_dir), lambda progress: None)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"tp_size": 2},
+            "--tp-size 2 leaves devices of --nnodes 2 hosts .* 4 together; use --tp-size 4, or fewer hosts",
+        ),
+        ({"tp_size": 1, "dp_size": 2}, "--tp-size 1 leaves devices .* 4 together; use --tp-size 2, or fewer hosts"),
+    ],
+)
+def test_several_hosts_leave_no_device_out(tiny_dir, monkeypatch, flags, message):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "devices", lambda: 4 * jax.local_devices())
+    with pytest.raises(ConfigError, match=message):
+        engine_design.EngineDesign.of(config(tiny_dir, **flags))
+
+
 def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
     design = engine_design.EngineDesign.of(config(tiny_dir, chunked_prefill_size=64))
     largest = design.programs.built.declared

@@ -10,7 +10,7 @@ import pytest
 
 from palladio.runtime.errors import DeadlineError, EngineDeadError, EngineNotReadyError, OverloadedError
 from palladio.runtime.messages import AbortRequests, EngineFailed
-from palladio.runtime.supervisor import WINDOW, RestartBudget
+from palladio.runtime.supervisor import WINDOW, RestartBudget, Supervisor
 from tests.runtime.crashes import QUEUED, kill, make, once, running, serve_and_queue, tokens, until
 from tests.runtime.test_engine_process import is_alive
 
@@ -243,6 +243,25 @@ async def test_a_stopped_process_does_not_hang(tmp_path):
         os.kill(pid, signal.SIGCONT)
         assert len(await task) == 4
         assert engine._transport.pid == pid
+
+
+async def test_pauses_between_starts_that_fail_grow_to_30_seconds(monkeypatch):
+    pauses = []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+
+    class Transport:
+        async def stop(self, timeout):
+            pass
+
+        def start(self, config, receive):
+            raise OSError("no more processes")
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(EngineDeadError, match="OSError: no more processes"):
+        await Supervisor(Transport(), RestartBudget(9)).restart(None, None)
+    assert pauses == [0, 0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_the_budget_is_per_hour():
