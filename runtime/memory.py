@@ -17,6 +17,7 @@ AUTO_FRACTION_ACCELERATOR = 0.92
 UNKNOWN = 2**62  # bytes of a device that does not say
 TIGHT = 0.7  # share of the usable memory from which on it matters how much the programs need
 _FINE_BITS = 6  # of a pool's size; the others are 0
+_WORKSPACE = "  of the programs: scratch of the hungriest, results, code"
 _CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -109,7 +110,7 @@ class MemoryPlan:
             ("weights", report.weights, ""),
             ("KV cache", report.kv_cache, pool),
             ("state", report.state, "  of the sampler, and block tables"),
-            ("workspace", report.workspace, "  of the hungriest program" if report.workspace else "  not measured yet"),
+            ("workspace", report.workspace, _WORKSPACE if report.workspace else "  not measured yet"),
             ("unused", max(0, report.usable - report.planned), ""),
             ("reserved", report.total - report.usable, "  for the runtime and others"),
         )

@@ -163,7 +163,7 @@ class MemoryReport:
         total: that it has. usable: what the plan may give away; more is left to the runtime and to others.
         weights, kv_cache: of this model.
         state: of the sampler and the block tables.
-        workspace: that the hungriest program needs beside these.
+        workspace: that the programs need beside these, see workspace_of.
     """
 
     total: int = 0

@@ -1,4 +1,4 @@
-"""docs/operations.md names the metrics that there are."""
+"""docs/operations.md names the metrics that there are, and shows the memory plan as it is logged."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,8 @@ from starlette.testclient import TestClient
 from palladio.http.app import create_app
 from palladio.http.config import HttpConfig
 from palladio.http.observability_config import ObservabilityConfig
+from palladio.runtime.memory import MemoryPlan
+from palladio.runtime.messages import MemoryReport
 from tests.fake_engine import FakeEngine
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
@@ -23,3 +25,10 @@ def test_every_metric_is_named_and_exists() -> None:
     served = {f"{family.name}{'_total' if family.type == 'counter' else ''}" for family in families}
     section = PAGE.read_text(encoding="utf-8").split("### Metrics")[1].split("\n### ")[0]
     assert set(re.findall(r"`((?:sglang|palladio):[a-z]\w+)", section)) == served
+
+
+def test_the_memory_plan_is_shown_as_it_is_logged() -> None:
+    sizes = (79.25, 0.92 * 79.25, 14.96, 53.5, 0.33, 1.98)
+    report = MemoryReport(*(int(size * 2**30) for size in sizes))
+    table = MemoryPlan(num_pages=438_272 // 16 + 1, page_size=16, report=report).table()
+    assert "".join(f"    {line}\n" for line in table) in PAGE.read_text(encoding="utf-8")
