@@ -8,6 +8,7 @@ from pathlib import Path
 
 import palladio
 from palladio import Engine, launch_server
+from palladio.runtime.user_dirs import user_cache_dir, user_data_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,10 +41,67 @@ def test_installs_of_the_readme_are_extras():
     assert set(named) | {"cuda12", "otel"} == set(extras)
 
 
+def benchmark_commands(page):
+    """Script and words of each command line of a script in benchmarks/."""
+    text = page.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```.*?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line.split("#")[0] for block in fenced for line in block.splitlines()]
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for line in (*lines, *re.findall(r"`([^`]+)`", prose), *re.findall(r"<!-- (.*?) -->", prose)):
+        words = line.split()
+        for place, word in enumerate(words):
+            if re.fullmatch(r"benchmarks/\w+\.(py|sh|c)", word):
+                yield word, words[place + 1 :]
+
+
+def arguments_of(script):
+    """What a script in benchmarks/ takes: names of its arguments, and the words that it lets positional ones be."""
+    source = (ROOT / script).read_text(encoding="utf-8")
+    if "add_server_arguments(" in source:
+        source += (ROOT / "benchmarks" / "server_process.py").read_text(encoding="utf-8")
+    names, choices = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            names |= {name.value for name in node.args if isinstance(name, ast.Constant)}
+            allowed = [keyword.value for keyword in node.keywords if keyword.arg == "choices"]
+            choices |= {word.value for one in allowed for word in ast.walk(one) if isinstance(word, ast.Constant)}
+    return names, choices
+
+
+def test_benchmarks_of_the_pages_exist_and_take_the_words_they_are_given():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "results" / "README.md"]
+    commands = [command for page in pages for command in benchmark_commands(page)]
+    assert ("benchmarks/batches.py", ["latency", "--lines", "5000"]) in commands
+    assert ("benchmarks/tpu_schedule.py", ["sweep", "--chip", "v6e", "--write"]) in commands
+    for script, words in commands:
+        assert (ROOT / script).is_file(), script
+        names, choices = arguments_of(script)
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= names, f"{script} {words}"
+        if words and not words[0].startswith("-"):
+            assert words[0] in choices, f"{script} {words}"
+
+
 def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_what_a_container_keeps_is_on_volumes():
+    """Compiled programs, and what clients have uploaded and stored: else it would end with the container."""
+    file = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    environment = dict(
+        word.split("=") for line in re.findall(r"^ENV (.*)", file, re.MULTILINE) for word in line.split()
+    )
+    folders = [str(find(environment)) for find in (user_cache_dir, user_data_dir)]
+    (volumes,) = re.findall(r"^VOLUME (.*)", file, re.MULTILINE)
+    assert volumes.split() == folders
+    manifest = (ROOT / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")
+    mounted = re.findall(r"\{name: (\w+), mountPath: (/var/\S+)\}", manifest)
+    assert [folder for _, folder in mounted] == folders
+    claim = re.search(rf"- name: {mounted[1][0]}\n +persistentVolumeClaim: {{claimName: (\S+)}}", manifest)
+    assert claim is not None, "what clients stored outlives the pod"
+    assert f"kind: PersistentVolumeClaim\nmetadata:\n  name: {claim[1]}\n" in manifest
 
 
 def test_python_of_the_readme_uses_public_names():
