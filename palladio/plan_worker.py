@@ -6,7 +6,7 @@ python -m palladio.plan_worker < request.json
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -106,20 +106,29 @@ def _num_shards(request: PlanRequest, place: Slice) -> int:
     return request.tp_size or max(1, place.num_devices // request.config.parallel.dp_size)
 
 
-def _deployment(
-    request: PlanRequest, model: ModelConfig, place: Slice, known: KnownShapes
-) -> tuple[EngineConfig, Deployment]:
+def _sized(request: PlanRequest, place: Slice) -> EngineConfig:
+    """The flags on this slice.
+
+    Raises:
+        ConfigError: they need more devices than it has, leave some of its hosts without work, or divide its devices
+            into parts that do not come out even.
+    """
     groups, shards = request.config.parallel.dp_size, _num_shards(request, place)
     if groups * shards > place.num_devices:
         sizes = f"--tp-size {shards}" if groups == 1 else f"--dp-size {groups} × --tp-size {shards}"
         raise ConfigError(f"{sizes} needs as many devices; {place.name} has {place.num_devices}")
+    if place.num_hosts > 1 and place.num_devices % groups:
+        raise ConfigError(
+            f"--dp-size {groups} leaves hosts of {place.name} without work: use one that divides its "
+            f"{place.num_devices} devices"
+        )
     if place.num_hosts > 1 and groups * shards < place.num_devices:
         raise ConfigError(
             f"--tp-size {shards} leaves hosts of {place.name} without work: use {place.num_devices // groups}, or a "
             "smaller slice"
         )
-    config = dataclasses.replace(request.config, parallel=dataclasses.replace(request.config.parallel, tp_size=shards))
-    return config, Deployment.of(config, model, place, known=known)
+    parallel = dataclasses.replace(request.config.parallel, tp_size=shards)
+    return dataclasses.replace(request.config, parallel=parallel)
 
 
 def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) -> Answer:
@@ -136,9 +145,11 @@ def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) 
 
 def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     assert request.topology is not None
-    answer = _answer(request, *_deployment(request, model, find_slice(request.topology), KnownShapes(model)))
+    place = find_slice(request.topology)
+    config = _sized(request, place)
+    answer = _answer(request, config, Deployment.of(config, model, place))
     one, compiled = answer.deployment, answer.compiled
-    place, roofline = one.place, Roofline(one)
+    roofline = Roofline(one)
     path = Path(request.config.source.model_path).absolute()
     name = path.parent.name if path.is_file() else path.name
     yield (
@@ -183,17 +194,17 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         f"{'prompts':>12}"
     )
     fitting: list[Slice] = []
-    known = KnownShapes(model)
-    groups = request.config.parallel.dp_size
+    left_out: dict[Slice, ConfigError] = {}
+    known, groups = KnownShapes(model), request.config.parallel.dp_size
     for place in sorted(SLICES.values(), key=lambda place: place.num_hosts > 1):
         if place.num_hosts > 1 and any(one.num_hosts == 1 or one.chip is place.chip for one in fitting):
             continue
-        num_used = _num_shards(request, place) * groups
-        if num_used > place.num_devices or (place.num_hosts > 1 and num_used < place.num_devices):
+        try:
+            config = _sized(request, place)
+        except ConfigError as error:
+            left_out[place] = error
             continue
-        if _num_shards(request, place) % request.config.parallel.ep_size:
-            continue
-        config, one = _deployment(request, model, place, known)
+        one = Deployment.of(config, model, place, known=known)  # what it refuses, it refuses on every slice
         try:
             answer = _answer(request, config, one)
         except ConfigError as error:
@@ -212,7 +223,19 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         )
     yield f"Weights are of one device; requests have {_CONTEXT:,} tokens at most. --topology NAME tells more of one."
     if not fitting:
-        raise ConfigError(f"{request.config.source.model_path} fits on none of them with these flags")
+        raise ConfigError(_why_none(request, left_out))
+
+
+def _why_none(request: PlanRequest, left_out: Mapping[Slice, ConfigError]) -> str:
+    """Why there is no slice for the model, with the refusal of the slice that comes closest to what the flags need."""
+    parallel = request.config.parallel
+    needed = (request.tp_size or parallel.ep_size) * parallel.dp_size
+    sizes = sorted(left_out, key=lambda place: place.num_devices)
+    enough = [place for place in sizes if place.num_devices >= needed]
+    if len(left_out) == len(SLICES):
+        return f"there is no slice that these flags use in full: {left_out[(enough or sizes[-1:])[0]]}"
+    fits = f"{request.config.source.model_path} fits on none of them with these flags"
+    return f"{fits}; others cannot be used in full: {left_out[enough[0]]}" if enough else fits
 
 
 if __name__ == "__main__":

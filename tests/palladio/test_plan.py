@@ -250,9 +250,46 @@ def test_a_model_that_fits_nowhere(tmp_path: Path, run: Run) -> None:
     assert (code, "fits on none of them with these flags" in errors) == (2, True)
 
 
+def test_slices_that_flags_do_not_use_in_full_are_left_out(tmp_path: Path, run: Run) -> None:
+    large = LLAMA | {"intermediate_size": 4_800_000}  # 236 GB
+    (tmp_path / "config.json").write_text(json.dumps(large))
+    code, out, errors = run("--model-path", str(tmp_path), "--tp-size", "16")
+    assert (code, errors) == (0, "")
+    rows = {line.split()[0]: line for line in out.splitlines()[1:-1]}
+    assert rows.keys() == {"v5e-16", "v6e-16", "v4-32", "v5p-32"}  # the last of them suffices
+    assert "no memory is left" in rows["v5e-16"]
+    assert "GiB" in rows["v5p-32"]
+
+    code, out, errors = run("--model-path", str(tmp_path), "--dp-size", "3")
+    rows = {line.split()[0]: line for line in out.splitlines()[1:-1]}
+    assert rows.keys() == {"v5e-4", "v5e-8", "v6e-4", "v6e-8", "v4-8", "v5p-8", "tpu7x-8", "h200-4", "h200-8"}
+    assert code == 2
+    assert errors.endswith(
+        "fits on none of them with these flags; others cannot be used in full: --dp-size 3 leaves hosts of v4-16 "
+        "without work: use one that divides its 8 devices\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--ep-size", "3"], "--ep-size 3 must divide --tp-size 4, whose chips it parts: use --tp-size 3 or a mult"),
+        (["--tp-size", "600"], "--tp-size 600 needs as many devices; tpu7x-512 has 512"),
+        (["--tp-size", "24"], "--tp-size 24 leaves hosts of v5e-32 without work: use 32, or a smaller slice"),
+        (["--tp-size", "9", "--dp-size", "3"], "--dp-size 3 leaves hosts of v5e-32 without work: use one that divides"),
+    ],
+)
+def test_flags_that_no_slice_suits(tmp_path: Path, run: Run, words: list[str], reason: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_30B))
+    code, out, errors = run("--model-path", str(tmp_path), *words)
+    assert (code, len(out.splitlines())) == (2, 2)  # the head and the foot of the table
+    assert errors.startswith(f"error: there is no slice that these flags use in full: {reason}")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--topology", "v6e-16", "--dp-size", "3"], "error: --dp-size 3 leaves hosts of v6e-16 without work: use one"),
         (["--topology"], "error: --topology needs a name, such as v6e-8\n"),
         (["--topology", "v6e-8", "--tp-size", "16"], "error: --tp-size 16 needs as many devices; v6e-8 has 8\n"),
         (["--no-such-flag"], "error: unknown flag --no-such-flag"),
