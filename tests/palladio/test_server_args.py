@@ -91,6 +91,11 @@ def test_switches_of_what_is_always_on_are_told_so(flag):
     assert flag.name not in own_flags()
 
 
+def test_what_is_always_on():
+    always_on = {flag.name for flag in FLAGS if flag.always_on}
+    assert always_on == {"enable_metrics", "enable_cache_report", "sleep_on_idle", "enable_nan_detection"}
+
+
 def test_every_flag_of_ours_is_read_somewhere():
     """A flag that nothing reads would be a silent parameter; one that has a single value has nothing to be read."""
     definitions = {"runtime/config.py", "runtime/parallel_config.py", "http/config.py", "palladio/server_args.py"}
