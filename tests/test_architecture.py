@@ -34,6 +34,7 @@ OPTIONAL_EXTRAS = {"IPython", "opentelemetry", "torch"}  # may be imported insid
 ENVIRONMENT_READERS = {
     "palladio/__main__.py": "the command line",
     "palladio/launch_server.py": "the command line",
+    "palladio/test/test_utils.py": "SGLang's switch, which tutorials ask for",
     "palladio/plan.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
     "runtime/process_transport.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
 }
@@ -114,8 +115,8 @@ class Source:
 def _read_sources() -> list[Source]:
     sources = []
     for room in ROOMS:
-        pattern = "*.py" if room == "palladio" else "**/*.py"  # the rooms below are linked into palladio/
-        for file in sorted((ROOT / room).glob(pattern)):
+        patterns = ("*.py", "test/*.py") if room == "palladio" else ("**/*.py",)  # the rooms are linked into palladio/
+        for file in sorted(file for pattern in patterns for file in (ROOT / room).glob(pattern)):
             path = file.relative_to(ROOT).as_posix()
             parts = [*([] if room == "palladio" else ["palladio"]), *path.removesuffix(".py").split("/")]
             module = ".".join(parts).removesuffix(".__init__")

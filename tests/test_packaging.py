@@ -55,7 +55,8 @@ def _make(folder: Path) -> Path:
 
 
 def _tree() -> set[str]:
-    own = [*(ROOT / "palladio").iterdir(), *(ROOT / "palladio" / "default_checkpoint").iterdir()]
+    face = ROOT / "palladio"
+    own = [file for folder in (face, face / "default_checkpoint", face / "test") for file in folder.iterdir()]
     files = {file.relative_to(ROOT).as_posix() for file in own if file.is_file()}
     for room in ROOMS:
         files |= {

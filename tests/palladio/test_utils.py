@@ -9,6 +9,7 @@ import types
 import pytest
 
 from palladio import utils
+from palladio.test.test_utils import is_in_ci
 
 MODELS_SERVER = textwrap.dedent("""
     import argparse, http.server, sys, time
@@ -35,6 +36,33 @@ def script(tmp_path):
     path = tmp_path / "a server.py"
     path.write_text(MODELS_SERVER)
     return f"python3 {shlex.quote(str(path))}"
+
+
+IMPORTS = [  # of SGLang's tutorials, with the module's name changed
+    "from palladio.test.test_utils import is_in_ci",
+    "from palladio.test.doc_patch import launch_server_cmd",
+    "from palladio.utils import launch_server_cmd",
+    "from palladio.utils import wait_for_server, print_highlight, terminate_process",
+    "from palladio.utils import execute_shell_command, wait_for_server, terminate_process, print_highlight",
+]
+
+
+def test_the_imports_of_the_tutorials():
+    for line in IMPORTS:
+        names = {}
+        exec(line, names)
+        wanted = line.partition(" import ")[2].split(", ")
+        assert {name: names[name] for name in wanted} == {name: getattr(utils, name, is_in_ci) for name in wanted}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, False), ("", False), ("false", False), ("true", True), ("1", True)]
+)
+def test_the_tutorials_switch(value, expected, monkeypatch):
+    monkeypatch.delenv("SGLANG_IS_IN_CI", raising=False)
+    if value is not None:
+        monkeypatch.setenv("SGLANG_IS_IN_CI", value)
+    assert is_in_ci() is expected
 
 
 def test_launch_wait_and_terminate(script, capsys):

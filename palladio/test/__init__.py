@@ -1,0 +1,1 @@
+"""What the first cells of SGLang's tutorials import from `sglang.test`."""
