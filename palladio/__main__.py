@@ -14,7 +14,7 @@ from palladio.replay import replay
 HELP = """usage: palladio <command> [flags]
 
 commands:
-  serve      serve a model on OpenAI-compatible routes; without --model-path, a small embedded one
+  serve      serve a model on OpenAI-compatible routes: palladio serve [MODEL]; without one, a small embedded model
              (`palladio serve --help` lists the flags)
   compile    compile what `serve` with the same flags would, into its cache; with --compiled-dir DIR into a
              directory instead, for any machine of the same kind

@@ -1,4 +1,4 @@
-"""The command line: the fields of nine small configs as one flat set of flags, beside SGLang's that are not ours.
+"""The command line: the fields of nine small configs as one flat set of flags, beside those of other servers.
 
 Flags take dashes or underscores, `--flag value` or `--flag=value`; the last one wins.
 """
@@ -6,11 +6,13 @@ Flags take dashes or underscores, `--flag value` or `--flag=value`; the last one
 import dataclasses
 import difflib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tyro
 
+from palladio.foreign_flags import ForeignFlags, load_foreign_flags
 from palladio.http.config import SECRETS, HttpConfig
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.runtime.config import (
@@ -24,7 +26,7 @@ from palladio.runtime.config import (
 )
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.parallel_config import ParallelConfig
-from palladio.sglang_flags import SglangFlag, load_sglang_flags
+from palladio.sglang_flags import load_sglang_flags
 
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 
@@ -94,51 +96,105 @@ class _Option:
     values: list[str]
 
 
+class _FlagTable:
+    """All flags that are known: ours, SGLang's, and those of other servers."""
+
+    def __init__(self) -> None:
+        self.ours = own_flags()
+        self.theirs = {name: flag for flag in load_sglang_flags() for name in (flag.name, *flag.aliases)}
+        self.others = ForeignFlags(load_foreign_flags())
+
+    def own_name(self, option: _Option) -> str | None:
+        """The flag of ours that is meant; None: none of them."""
+        name = self.theirs[option.name].name if option.name in self.theirs else option.name
+        other = None if name in self.ours else self.others.find(name)
+        if other is not None and other.verdict == "alias":
+            return other.here
+        positive = name.removeprefix("no_")
+        if name in self.ours or (positive in self.ours and isinstance(self.ours[positive], bool)):
+            return name
+        return None
+
+    def foreign_value(self, name: str, option: _Option) -> str | None:
+        """The warning, if the value of this flag of ours only means something in SGLang."""
+        flag = self.theirs.get(name)
+        if flag is None or not option.values or not set(option.values) <= set(flag.foreign_values):
+            return None
+        return f"{option.typed} {option.values[0]} has no effect on XLA: {flag.reason}"
+
+    def judge(self, option: _Option) -> str | None:
+        """What is to be said of a flag that is none of ours; None: nothing.
+
+        Raises:
+            ConfigError: it is unknown or not accepted.
+        """
+        if option.name in self.theirs:
+            return self.theirs[option.name].accept(option.typed, option.values)
+        other = self.others.find(option.name)
+        if other is None:
+            raise ConfigError(self._unknown(option))
+        return other.accept(option.typed, option.values)
+
+    def _unknown(self, option: _Option) -> str:
+        # under 0.8, what it finds is more often another switch than the same one with a mistake
+        known = [*self.ours, *self.theirs, *self.others.names]
+        close = difflib.get_close_matches(option.name, dict.fromkeys(known), n=3, cutoff=0.8)
+        hint = f"; did you mean {' or '.join('--' + name.replace('_', '-') for name in close)}?" if close else ""
+        return f"unknown flag {option.typed}{hint} (`palladio serve --help` lists all)"
+
+
 def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
-    """Parses a launch command's flags.
+    """Parses a launch command's flags; a first word that is none is the model.
 
     Raises:
         ConfigError: an unknown or unsupported flag, or a value that does not fit.
         SystemExit: after printing: 0 for --help, 2 for a value of the wrong type.
     """
-    ours = own_flags()
-    theirs = {name: flag for flag in load_sglang_flags() for name in (flag.name, *flag.aliases)}
+    table = _FlagTable()
     kept: dict[str, list[str]] = {}
+    typed: dict[str, str] = {}
     warnings: list[str] = []
     for option in _options(argv):
-        name = theirs[option.name].name if option.name in theirs else option.name
-        positive = name.removeprefix("no_")
-        if name in ours:
-            foreign = theirs.get(name)
-            if foreign is not None and option.values and set(option.values) <= set(foreign.foreign_values):
-                warnings.append(f"{foreign.option} {option.values[0]} has no effect on XLA: {foreign.reason}")
-            else:
-                kept[name] = _tyro_words(name, option.values)
-        elif positive in ours and isinstance(ours[positive], bool):
-            kept[positive] = _tyro_words(name, option.values)
-        elif name in ("help", "h"):
+        if option.name in ("help", "h"):
             kept["help"] = ["--help"]
-        elif name in theirs:
-            warning = theirs[name].accept(option.values)
-            if warning is not None and warning not in warnings:
-                warnings.append(warning)
-        else:
-            raise ConfigError(_unknown(option, ours, theirs))
+            continue
+        name = table.own_name(option)
+        warning = table.judge(option) if name is None else table.foreign_value(name, option)
+        if warning is not None and warning not in warnings:
+            warnings.append(warning)
+        if name is None or warning is not None:
+            continue
+        own = name if name in table.ours else name.removeprefix("no_")
+        kept[own], typed[own] = _tyro_words(name, option.values), option.typed
     if "model_path" not in kept and "help" not in kept:
         raise ConfigError("--model-path is required: a Hugging Face model directory or hub id")
-    args = tyro.cli(
-        ServerArgs,
-        prog="palladio serve",
-        description="Serves a model on OpenAI-compatible routes. SGLang's flags are listed in docs/flags.md.",
-        args=[word for words in kept.values() for word in words],
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
+    try:
+        args = tyro.cli(
+            ServerArgs,
+            prog="palladio serve",
+            description="Serves a model on OpenAI-compatible routes. Flags of other servers are listed in "
+            "docs/flags.md.",
+            args=[word for words in kept.values() for word in words],
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+    except SystemExit as end:
+        if end.code:  # tyro has named our flags, and the user may have typed others
+            _tell_other_names(typed)
+        raise
     return ParsedCommand(args, tuple(warnings))
+
+
+def _tell_other_names(typed: Mapping[str, str]) -> None:
+    for name, word in typed.items():
+        if word.startswith("-") and word.lstrip("-").replace("-", "_").removeprefix("no_") != name:
+            print(f"{word} is another name of --{name.replace('_', '-')}", file=sys.stderr)
 
 
 def names_model(argv: Sequence[str]) -> bool:
     """Whether a launch command says which model to serve, or only asks for help."""
-    return any(option.name in ("model_path", "model", "help", "h") for option in _options(argv))
+    table = _FlagTable()
+    options = _options(argv)
+    return any(option.name in ("help", "h") or table.own_name(option) == "model_path" for option in options)
 
 
 def own_flags() -> dict[str, Any]:
@@ -148,23 +204,25 @@ def own_flags() -> dict[str, Any]:
 
 def _options(argv: Sequence[str]) -> list[_Option]:
     options: list[_Option] = []
+    model: str | None = None
     for word in argv:
         if word.startswith("-") and not _NEGATIVE_NUMBER.match(word):
             typed, has_value, value = word.partition("=")
             options.append(_Option(typed, typed.lstrip("-").replace("-", "_"), [value] if has_value else []))
         elif options:
             options[-1].values.append(word)
+        elif model is None:
+            model = word
         else:
-            raise ConfigError(f"unexpected argument {word!r}: every argument is a flag, such as --model-path {word}")
-    return options
+            raise ConfigError(f"unexpected argument {word!r}: the model is {model!r}, and all else are flags")
+    if model is None:
+        return options
+    for option in options:
+        if option.name in ("model_path", "model", "model_id"):
+            raise ConfigError(f"the model is named twice: {model!r} and with {option.typed}; leave one of them out")
+    return [_Option(model, "model_path", [model]), *options]
 
 
 def _tyro_words(name: str, values: Sequence[str]) -> list[str]:
     option = "--" + name.replace("_", "-")
     return [f"{option}={values[0]}"] if len(values) == 1 else [option, *values]
-
-
-def _unknown(option: _Option, ours: Mapping[str, Any], theirs: Mapping[str, SglangFlag]) -> str:
-    close = difflib.get_close_matches(option.name, {**ours, **theirs}, n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join('--' + name.replace('_', '-') for name in close)}?" if close else ""
-    return f"unknown flag {option.typed}{hint} (`palladio serve --help` lists all)"

@@ -50,8 +50,8 @@ class SglangFlag:
         """What it stands at, while it is none of ours."""
         return True if self.always_on else self.default
 
-    def accept(self, values: Sequence[str]) -> str | None:
-        """Judges the flag as typed with these values; it must not be one of ours.
+    def accept(self, typed: str, values: Sequence[str]) -> str | None:
+        """Judges the flag as typed, with these values; it must not be one of ours.
 
         Returns:
             One line for the log, or None when there is nothing to say.
@@ -59,40 +59,38 @@ class SglangFlag:
         Raises:
             ConfigError: planned and not at its default, removed, or malformed.
         """
-        value = self._parse(values)
+        value = self._parse(typed, values)
         if self.verdict == "W":
-            return f"{self.option} has no effect on XLA: {self.reason}"
+            return f"{typed} has no effect on XLA: {self.reason}"
         if self.verdict == "E":
-            raise ConfigError(f"{self.option} is not accepted: {self.reason}")
+            raise ConfigError(f"{typed} is not accepted: {self.reason}")
         if self.always_on:
-            return f"{self.option} changes nothing: {self.always_on}"
+            return f"{typed} changes nothing: {self.always_on}"
         if value != self.default:
             hint = f"; {self.reason}" if self.reason else ""
-            raise ConfigError(
-                f"{self.option} is not supported yet (only its default, {self.default!r}, is accepted){hint}"
-            )
+            raise ConfigError(f"{typed} is not supported yet (only its default, {self.default!r}, is accepted){hint}")
         return None
 
-    def _parse(self, values: Sequence[str]) -> Scalar | list[Scalar]:
+    def _parse(self, typed: str, values: Sequence[str]) -> Scalar | list[Scalar]:
         if self.kind == "flag":
             if values:
-                raise ConfigError(f"{self.option} takes no value, got {' '.join(values)!r}")
+                raise ConfigError(f"{typed} takes no value, got {' '.join(values)!r}")
             return True
         if not values:
-            raise ConfigError(f"{self.option} needs a value")
+            raise ConfigError(f"{typed} needs a value")
         if self.kind.endswith("s"):
-            return [self._number(value) for value in values]
+            return [self._number(typed, value) for value in values]
         if len(values) > 1:
-            raise ConfigError(f"{self.option} takes one value, got {' '.join(values)!r}")
-        return self._number(values[0])
+            raise ConfigError(f"{typed} takes one value, got {' '.join(values)!r}")
+        return self._number(typed, values[0])
 
-    def _number(self, text: str) -> Scalar:
+    def _number(self, typed: str, text: str) -> Scalar:
         number = self.kind.removesuffix("s")
         try:
             return int(text) if number == "int" else float(text) if number == "float" else text
         except ValueError:
             noun = "an integer" if number == "int" else "a number"
-            raise ConfigError(f"{self.option} takes {noun}, got {text!r}") from None
+            raise ConfigError(f"{typed} takes {noun}, got {text!r}") from None
 
 
 def load_sglang_flags() -> list[SglangFlag]:

@@ -124,9 +124,12 @@ def test_aliases(name):
     assert parse_server_args(["--model", "x"]).args.source.model_path == "x"
 
 
-def test_aliases_of_planned_flags_are_named_by_their_own_name():
-    with pytest.raises(ConfigError, match="--pp-size is not supported yet"):
-        parse("--pipeline-parallel-size", "2")
+@pytest.mark.parametrize("name", ["--pp-size", "--pipeline-parallel-size", "--pipeline_parallel_size"])
+def test_errors_name_the_flag_as_typed(name):
+    with pytest.raises(ConfigError, match=f"^{name} is not supported yet"):
+        parse(name, "2")
+    with pytest.raises(ConfigError, match=f"^{name} takes an integer, got 'x'"):
+        parse(f"{name}=x")
 
 
 @pytest.mark.parametrize("name", ["--ep", "--ep-size", "--expert-parallel-size"])
@@ -177,7 +180,9 @@ def test_backends_of_other_platforms_mean_auto_and_warn():
     ("words", "message"),
     [
         (["--quantisation", "awq"], "unknown flag --quantisation; did you mean --quantization"),
-        (["--no-such-thing-at-all-zzz"], "unknown flag --no-such-thing-at-all-zzz"),
+        (["--max-modle-len", "8"], "unknown flag --max-modle-len; did you mean --max-model-len?"),
+        (["--no-such-thing-at-all-zzz"], r"unknown flag --no-such-thing-at-all-zzz \(`palladio"),
+        (["--enable-such-a-schedule"], r"unknown flag --enable-such-a-schedule \(`palladio"),  # no misleading hint
         (["--enable-torch-compile", "yes"], "--enable-torch-compile takes no value"),
         (["--cpu-offload-gb"], "--cpu-offload-gb needs a value"),
         (["--cpu-offload-gb", "many"], "--cpu-offload-gb takes an integer"),
@@ -189,11 +194,15 @@ def test_mistakes_are_named(words, message):
         parse(*words)
 
 
-def test_no_model_and_stray_words():
+def test_the_model_may_stand_alone():
+    args = parse_server_args(["org/m", "--port", "1"]).args
+    assert (args.source.model_path, args.http.port) == ("org/m", 1)
     with pytest.raises(ConfigError, match="--model-path is required"):
         parse_server_args([])
-    with pytest.raises(ConfigError, match="unexpected argument 'qwen'"):
-        parse_server_args(["qwen"])
+    with pytest.raises(ConfigError, match="unexpected argument 'b': the model is 'a', and all else are flags"):
+        parse_server_args(["a", "b"])
+    with pytest.raises(ConfigError, match="the model is named twice: 'a' and with --model; leave one of them out"):
+        parse_server_args(["a", "--model", "b"])
 
 
 @pytest.mark.parametrize("words", [["--port", "many"], ["--dtype", "int3"], ["--port", "99999"], ["--port"]])
@@ -228,5 +237,7 @@ def test_the_boot_line_tells_everything_but_secrets():
 def test_names_model():
     assert names_model(["--model", "x"])
     assert names_model(["--port", "1", "--model_path=x"])
+    assert names_model(["org/m", "--port", "1"])
+    assert names_model(["--model-id", "x"])
     assert names_model(["--help"])
     assert not names_model(["--port", "1"])

@@ -1,0 +1,73 @@
+"""Flags of other servers, and newer ones of SGLang's: what each is here, one row a flag, read from foreign_flags.json.
+
+Whoever comes from another server types its flags. One that means exactly the same as one of ours is another name of it;
+of any other, the table says what to use here. SGLang's own table, with defaults and warnings, is sglang_flags.json.
+"""
+
+import dataclasses
+import importlib.resources
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+from palladio.runtime.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForeignFlag:
+    """One flag, or a family of them.
+
+    Attributes:
+        name: as a field name: with underscores, without dashes in front; a * at its end stands for any others.
+        of: the server that has it.
+        verdict: alias: another name of one of ours; accepted: it changes nothing; refused: an error.
+        here: alias: the name of ours; accepted: why it changes nothing; refused: what to use instead, or why not.
+    """
+
+    name: str
+    of: Literal["vLLM", "SGLang", "JetStream"]
+    verdict: Literal["alias", "accepted", "refused"]
+    here: str
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def accept(self, typed: str, values: Sequence[str]) -> str:
+        """Judges a flag, typed so, with these values; it must not be an alias.
+
+        Returns:
+            One line for the log.
+
+        Raises:
+            ConfigError: it is refused; the message says what to use.
+        """
+        if self.verdict == "refused":
+            raise ConfigError(f"{typed} is {self.of}'s: {self.here}")
+        if [value.lower() for value in values] == ["false"]:
+            raise ConfigError(f"{typed} {values[0]} is not possible: {self.here}")
+        return f"{typed} changes nothing: {self.here}"
+
+
+class ForeignFlags:
+    """Finds a flag by its name."""
+
+    def __init__(self, flags: Sequence[ForeignFlag]) -> None:
+        self._exact = {flag.name: flag for flag in flags if not flag.name.endswith("*")}
+        self._families = [flag for flag in flags if flag.name.endswith("*")]
+
+    @property
+    def names(self) -> list[str]:
+        """Of all flags, but for families."""
+        return list(self._exact)
+
+    def find(self, name: str) -> ForeignFlag | None:
+        """The row of this flag, or of its family."""
+        family = (flag for flag in self._families if name.startswith(flag.name.removesuffix("*")))
+        return self._exact.get(name) or next(family, None)
+
+
+def load_foreign_flags() -> list[ForeignFlag]:
+    """Every row of the table, in its order."""
+    text = importlib.resources.files("palladio").joinpath("foreign_flags.json").read_text(encoding="utf-8")
+    return [ForeignFlag(**row) for row in json.loads(text)]

@@ -1,0 +1,78 @@
+"""Flags of other servers: each is another name of one of ours, changes nothing, or is refused with what to use."""
+
+import re
+
+import pytest
+
+from palladio.foreign_flags import load_foreign_flags
+from palladio.runtime.errors import ConfigError
+from palladio.server_args import own_flags, parse_server_args
+from palladio.sglang_flags import load_sglang_flags
+
+FLAGS = load_foreign_flags()
+VALUES = {"json_model_override_args": '{"a": 1}', "log_level_http": "error", "root_path": "/x", "model_path": "m"}
+SWITCHES = {"disable_radix_cache", "disable_overlap_schedule", "log_requests"}
+
+
+def parse(*words: str):
+    return parse_server_args(["m", *words])
+
+
+def by(verdict: str) -> list:
+    return [flag for flag in FLAGS if flag.verdict == verdict]
+
+
+def typed(flag) -> str:
+    return flag.option.replace("*", "x")
+
+
+def test_every_flag_is_in_one_table_and_names_flags_that_are_there() -> None:
+    names = [flag.name for flag in FLAGS]
+    assert len(names) == len(set(names)) > 200
+    assert not {*own_flags(), *(name for flag in load_sglang_flags() for name in (flag.name, *flag.aliases))} & {*names}
+    for flag in FLAGS:
+        named = {flag.here} if flag.verdict == "alias" else re.findall(r"--([a-z-]+)", flag.here)
+        assert {name.replace("-", "_") for name in named} <= own_flags().keys(), flag
+
+
+def test_other_names_set_our_flags() -> None:
+    wanted = {flag: None if flag.here in SWITCHES else VALUES.get(flag.here, "7") for flag in by("alias")}
+    words = [word for flag, value in wanted.items() for word in (flag.option, value) if word is not None]
+    parsed = parse_server_args(words)
+    flags = parsed.args.flags()
+    assert {flag.name: str(flags[flag.here]) for flag in wanted} == {
+        flag.name: "True" if value is None else value for flag, value in wanted.items()
+    }
+    assert parsed.warnings == ()
+
+
+def test_what_changes_nothing_is_said_once() -> None:
+    names = [typed(flag) for flag in by("accepted")]
+    warnings = parse(*names, *names).warnings
+    assert warnings == tuple(f"{typed(flag)} changes nothing: {flag.here}" for flag in by("accepted"))
+    with pytest.raises(ConfigError, match=r"^--enable-chunked-prefill False is not possible: long prompts"):
+        parse("--enable-chunked-prefill", "False")
+
+
+def test_what_is_refused_says_what_to_use() -> None:
+    for flag in by("refused"):
+        name = typed(flag).replace("-", "_").replace("__", "--", 1)
+        with pytest.raises(ConfigError) as error:
+            parse(name, "1")
+        assert str(error.value) == f"{name} is {flag.of}'s: {flag.here}"
+
+
+def test_a_wrong_value_tells_whose_other_name_it_is(capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse("--max-model-len", "many", "--page-size", "16")
+    errors = capsys.readouterr()
+    assert "--max-model-len is another name of --context-length" in errors.err
+    assert "--page-size is" not in errors.err
+
+
+def test_a_command_of_vllm() -> None:
+    words = "--tensor-parallel-size 2 --max-model-len 4096 --max-num-seqs 8 --enforce-eager --enable-prefix-caching"
+    parsed = parse(*words.split(), "--served-model-name", "a", "--root-path", "/x", "-O3")
+    flags = parsed.args.flags()
+    assert (flags["tp_size"], flags["context_length"], flags["max_running_requests"]) == (2, 4096, 8)
+    assert len(parsed.warnings) == 3
