@@ -36,6 +36,7 @@ class HttpConfig:
         sampling_defaults: model takes the defaults of generation_config.json; openai takes OpenAI's (temperature 1,
             top_p 1).
         stream_interval: tokens per event of a stream; more means fewer, larger events.
+        stream_output: each event of a stream of /generate has only what is new; without it, all so far.
         file_storage_path: folder for uploaded files, batches and stored responses, which outlive restarts; one server
             at a time uses it; default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio, else in
             ~/.local/share/palladio; with port 0 a temporary one.
@@ -77,6 +78,7 @@ class HttpConfig:
     default_chat_template_kwargs: str = "{}"
     sampling_defaults: Literal["model", "openai"] = "model"
     stream_interval: int = 1
+    stream_output: bool = False
     file_storage_path: str | None = None
     max_stored_responses: int = 10_000
     max_request_bytes: int = 64 * 1024 * 1024

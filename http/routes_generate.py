@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.call import Call
+from palladio.http.config import HttpConfig
 from palladio.http.context import Context
 from palladio.http.field_rules import screen
 from palladio.http.generation import OutputStream, check_abort, check_num_samples
@@ -65,8 +66,7 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
         is_list = prompts is given or stream.num_choices > 1
         if body.stream:
             await call.wait(stream.start())
-            interval = context.config.stream_interval
-            return EventStream(stream, _CumulativeEvents(results, interval, is_list=is_list))
+            return EventStream(stream, _ResultEvents(results, context.config, is_list=is_list))
         await call.wait(_collect(stream, results))
     answers = [sample.to_dict() for sample in results.samples]
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
@@ -94,12 +94,14 @@ async def _collect(stream: OutputStream, results: _Results) -> None:
             results.add(output)
 
 
-class _CumulativeEvents(DoneWriter):
-    """Each event holds all of its sample's text so far, as SGLang sends it; `index` says which sample of several."""
+class _ResultEvents(DoneWriter):
+    """Each event holds all of its sample's output so far, as SGLang sends it, or with --stream-output what is new of
+    it; `index` says which sample of several."""
 
-    def __init__(self, results: _Results, interval: int, *, is_list: bool) -> None:
+    def __init__(self, results: _Results, config: HttpConfig, *, is_list: bool) -> None:
         self._results = results
-        self._interval = interval
+        self._interval = config.stream_interval
+        self._is_delta = config.stream_output
         self._is_list = is_list
         self._waiting: dict[int, int] = {}
 
@@ -111,7 +113,7 @@ class _CumulativeEvents(DoneWriter):
             self._waiting[index] = waiting
             return b""
         self._waiting[index] = 0
-        answer = result.to_dict() | ({"index": index} if self._is_list else {})
+        answer = (result.take() if self._is_delta else result.to_dict()) | ({"index": index} if self._is_list else {})
         return b"data: " + orjson.dumps(answer) + b"\n\n"
 
 

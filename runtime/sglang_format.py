@@ -206,6 +206,7 @@ class SampleResult:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._num_taken_logprobs = 0
         self.prompt_logprobs: Sequence[TokenLogprob] = ()
         self._last: RequestOutput | None = None
 
@@ -218,7 +219,8 @@ class SampleResult:
         self._last = output
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything so far: {"text", "output_ids", "meta_info"}. At least one output was added."""
+        """Everything so far, or since the last `take`: {"text", "output_ids", "meta_info"}. At least one output was
+        added."""
         last = self._last
         assert last is not None
         self._texts = ["".join(self._texts)]
@@ -227,13 +229,20 @@ class SampleResult:
             meta |= self._logprob_info()
         return {"text": self._texts[0], "output_ids": list(self._token_ids), "meta_info": meta}
 
+    def take(self) -> dict[str, Any]:
+        """As to_dict, with the text, ids and log-probabilities of the output that have come since the last call."""
+        result = self.to_dict()
+        self._num_taken_logprobs += len(self._logprobs)
+        self._texts, self._token_ids, self._logprobs = [], [], []
+        return result
+
     def _logprob_info(self) -> dict[str, Any]:
         start = max(self._options.logprob_start_len or 0, 0)
         prompt = self.prompt_logprobs[start:] if self._options.wants_prompt else []
         info: dict[str, Any] = {
             "input_token_logprobs": self._chosen(prompt),
             "output_token_logprobs": self._chosen(self._logprobs),
-            "output_token_logprobs_length": len(self._logprobs),
+            "output_token_logprobs_length": self._num_taken_logprobs + len(self._logprobs),
         }
         if self._options.top_logprobs_num:
             info["input_top_logprobs"] = self._likeliest(prompt)

@@ -71,6 +71,29 @@ def test_stream_of_a_batch_has_indices(serve, engine: FakeEngine) -> None:
         assert len(mine) == 6  # tokens 1, 4, 7, 10, 13 and the last
 
 
+def test_a_stream_of_what_is_new(serve, http: httpx.Client) -> None:
+    body = {"text": "x", "sampling_params": {"n": 2}, "return_logprob": True, "top_logprobs_num": 1}
+    body |= {"logprob_start_len": 0, "return_text_in_logprobs": True}
+    whole = http.post("/generate", json=body).json()
+    with httpx.Client(base_url=serve(stream_output=True, stream_interval=3)) as client:
+        parts = events(client.post("/generate", json=body | {"stream": True}).text)
+    for index in (0, 1):
+        mine, all_of_it = [part for part in parts if part["index"] == index], whole[index]
+        metas = [part["meta_info"] for part in mine]
+        lengths = [1, 3, 3, 3, 3, 2]  # of 15 tokens
+        assert [len(part["output_ids"]) for part in mine] == lengths
+        assert "".join(part["text"] for part in mine) == all_of_it["text"]
+        assert [token for part in mine for token in part["output_ids"]] == all_of_it["output_ids"]
+        for name in ("output_token_logprobs", "output_top_logprobs"):
+            assert [len(meta[name]) for meta in metas] == lengths
+            assert [entry for meta in metas for entry in meta[name]] == all_of_it["meta_info"][name]
+        counts = list(itertools.accumulate(lengths))
+        assert [meta["completion_tokens"] for meta in metas] == counts
+        assert [meta["output_token_logprobs_length"] for meta in metas] == counts
+        prompt = all_of_it["meta_info"]["input_token_logprobs"]
+        assert [meta["input_token_logprobs"] for meta in metas] == [prompt] * len(metas)
+
+
 def test_logprobs(http: httpx.Client, engine: FakeEngine) -> None:
     body = {
         "text": "Hello",

@@ -124,6 +124,11 @@ def test_aliases(name):
     assert parse_server_args(["--model", "x"]).args.source.model_path == "x"
 
 
+@pytest.mark.parametrize("name", ["--stream-output", "--incremental-streaming-output"])
+def test_streams_of_what_is_new(name):
+    assert parse(name).args.http.stream_output is True
+
+
 @pytest.mark.parametrize("name", ["--pp-size", "--pipeline-parallel-size", "--pipeline_parallel_size"])
 def test_errors_name_the_flag_as_typed(name):
     with pytest.raises(ConfigError, match=f"^{name} is not supported yet"):
