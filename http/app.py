@@ -31,6 +31,8 @@ from palladio.http.routes_chat import chat_router
 from palladio.http.routes_completions import completions_router
 from palladio.http.routes_embeddings import embeddings_router
 from palladio.http.routes_generate import generate_router
+from palladio.http.routes_invocations import invocations_router
+from palladio.http.routes_load import load_router
 from palladio.http.routes_models import models_router
 from palladio.http.routes_observe import observe_router
 from palladio.http.routes_reasoning import reasoning_router
@@ -95,7 +97,7 @@ def create_app(
     install_error_handlers(app)
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
     others = (embeddings_router, reasoning_router, tools_router, stored_router, capabilities_router, observe_router)
-    for router in (*routers, *others, messages_router):
+    for router in (*routers, *others, messages_router, load_router, invocations_router):
         app.include_router(router(context))
     _add_responses(app, context)
     _add_batches(app, context)

@@ -27,15 +27,28 @@ class JsonBody(Generic[M]):
         self._is_optional = is_optional
 
     async def __call__(self, request: Request) -> M:
-        media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        if media_type != "application/json" and not media_type.endswith("+json"):
-            message = f"the content type must be application/json, not {media_type[:100]!r}"
-            raise HttpError(ErrorBody(415, message, code="unsupported_media_type"))
-        try:
-            raw = await request.body()
-        except ClientDisconnect:
-            raise RequestAbortedError("the client went away before its request was read") from None
-        return self._model.parse({} if self._is_optional and not raw else _decode(raw))
+        return self._model.parse(await read_body(request, is_optional=self._is_optional))
+
+
+async def read_body(request: Request, *, is_optional: bool = False) -> object:
+    """The request body's JSON.
+
+    Args:
+        is_optional: no body is an empty object.
+
+    Raises:
+        HttpError, InvalidRequestError: it is none.
+        RequestAbortedError: the client went away.
+    """
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        message = f"the content type must be application/json, not {media_type[:100]!r}"
+        raise HttpError(ErrorBody(415, message, code="unsupported_media_type"))
+    try:
+        raw = await request.body()
+    except ClientDisconnect:
+        raise RequestAbortedError("the client went away before its request was read") from None
+    return {} if is_optional and not raw else _decode(raw)
 
 
 def describe_body(model: type[WireModel]) -> dict[str, Any]:

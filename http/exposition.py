@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from palladio.http.engine_stats import by_group
 from palladio.http.front_metrics import FrontMetrics
 from palladio.runtime.messages import EngineReady, EngineStats, GroupStats, HistogramData
 
@@ -187,22 +188,7 @@ def _parts(stats: EngineStats) -> list[tuple[Labels, GroupStats]]:
     """The groups with their labels; or, if there is only one, the whole engine without a label."""
     if stats.groups:
         return [(_rank(number), group) for number, group in enumerate(stats.groups)]
-    cache = stats.cache
-    whole = GroupStats(
-        num_running=stats.num_running,
-        num_waiting=stats.num_waiting,
-        num_used_tokens=stats.num_used_tokens,
-        num_total_tokens=stats.num_total_tokens,
-        last_gen_throughput=stats.last_gen_throughput,
-        new_token_ratio=stats.new_token_ratio,
-        num_retracted_waiting=stats.num_retracted_waiting,
-        num_retractions=stats.num_retractions,
-        num_cached_tokens=cache.num_cached_tokens,
-        num_prompt_tokens=cache.num_prompt_tokens,
-        num_hit_tokens=cache.num_hit_tokens,
-        num_evicted_tokens=cache.num_evicted_tokens,
-    )
-    return [({}, whole)]
+    return [({}, group) for group in by_group(stats)]
 
 
 def _load(write: _Writer, stats: EngineStats) -> Iterator[Family]:

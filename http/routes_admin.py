@@ -46,9 +46,10 @@ def _json(status: int, content: dict[str, Any]) -> Response:
 def _add_probes(router: APIRouter, context: Context) -> None:
     engine = context.engine
 
+    @router.get("/ping", response_model=None)
     @router.get("/health", response_model=None)
     async def health() -> Response:
-        """200 while requests are served, else 503."""
+        """200 while requests are served, else 503. /ping is SageMaker's name of it."""
         content = {"state": engine.state} | ({"failure": engine.failure} if engine.state in FAILED else {})
         return _json(200 if engine.state == "ready" else 503, content)
 

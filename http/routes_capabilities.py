@@ -20,7 +20,10 @@ from palladio.runtime.sampling_params import (
 
 # Routes of models that generate text, and of those that make embeddings: the other kind answers them with a 400.
 _GENERATING = frozenset(
-    f"POST {path}" for path in ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/responses", "/v1/messages")
+    f"POST {path}"
+    for path in (
+        *("/v1/chat/completions", "/v1/completions", "/generate", "/v1/responses", "/v1/messages", "/invocations"),
+    )
 )
 _EMBEDDING = frozenset(("POST /v1/embeddings", "POST /encode"))
 

@@ -18,7 +18,7 @@ from palladio.runtime.errors import OverloadedError
 from palladio.runtime.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.grammar_compiler import GrammarCompiler
 from palladio.runtime.grammar_desk import GrammarDesk
-from palladio.runtime.group_stats import group_stats
+from palladio.runtime.group_stats import group_stats, num_waiting_tokens
 from palladio.runtime.groups import Groups
 from palladio.runtime.host_group import Leader
 from palladio.runtime.intake import constraint_failure
@@ -237,6 +237,7 @@ class EngineCore:
             new_token_ratio=max(scheduler.admission.ratio.value for scheduler in schedulers),
             num_retracted_waiting=sum(map(num_retracted_waiting, schedulers)),
             num_retractions=sum(scheduler.clock.num_retracted for scheduler in schedulers),
+            num_waiting_tokens=sum(map(num_waiting_tokens, schedulers)) + self._grammars.num_tokens,
             steps=self._tracer.stats(),
             groups=group_stats(groups, self._log.group_throughputs),
             compile=self._compile_stats(),

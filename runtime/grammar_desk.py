@@ -53,6 +53,11 @@ class GrammarDesk:
         return len(self._waiting)
 
     @property
+    def num_tokens(self) -> int:
+        """Of their prompts."""
+        return sum(len(waiting.request.token_ids) for waiting in self._waiting.values())
+
+    @property
     def backend(self) -> GrammarBackend | None:
         """None: no grammar can have been compiled yet."""
         return self._compiler.loaded_backend

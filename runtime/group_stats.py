@@ -15,6 +15,11 @@ def group_stats(groups: Groups, throughputs: Sequence[float]) -> list[GroupStats
     return [_stats(scheduler, rate) for scheduler, rate in zip(groups.schedulers, throughputs, strict=True)]
 
 
+def num_waiting_tokens(scheduler: Scheduler) -> int:
+    """Of the prompts of waiting requests, and of what retracted ones had generated."""
+    return sum(len(request.token_ids) for request in scheduler.waiting)
+
+
 def _stats(scheduler: Scheduler, throughput: float) -> GroupStats:
     cache, kept = scheduler.cache, scheduler.cache.stats()
     return GroupStats(
@@ -30,4 +35,5 @@ def _stats(scheduler: Scheduler, throughput: float) -> GroupStats:
         num_prompt_tokens=kept.num_prompt_tokens,
         num_hit_tokens=kept.num_hit_tokens,
         num_evicted_tokens=kept.num_evicted_tokens,
+        num_waiting_tokens=num_waiting_tokens(scheduler),
     )

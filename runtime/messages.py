@@ -225,8 +225,8 @@ class GroupStats:
 
     Attributes:
         num_running, num_waiting: requests of this group.
-        num_used_tokens, num_total_tokens, last_gen_throughput, new_token_ratio, num_retracted_waiting, num_retractions:
-            as in EngineStats.
+        num_used_tokens, num_total_tokens, last_gen_throughput, new_token_ratio, num_retracted_waiting, num_retractions,
+            num_waiting_tokens: as in EngineStats.
         num_cached_tokens, num_prompt_tokens, num_hit_tokens, num_evicted_tokens: of its prefix cache, as in CacheStats.
     """
 
@@ -242,6 +242,7 @@ class GroupStats:
     num_prompt_tokens: int
     num_hit_tokens: int
     num_evicted_tokens: int
+    num_waiting_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -263,6 +264,7 @@ class EngineStats:
         num_retracted_waiting: requests that lost their pages and have not got them back; num_retractions: since the
             start.
         steps: since the start, by bucket.
+        num_waiting_tokens: of the prompts of waiting requests, and of what retracted ones had generated.
         groups: of devices, one entry each, if there are several. All else is of all groups together: sums, but for
             new_token_ratio, which is the largest, and memory.
     """
@@ -281,6 +283,7 @@ class EngineStats:
     new_token_ratio: float = 0.0
     num_retracted_waiting: int = 0
     num_retractions: int = 0
+    num_waiting_tokens: int = 0
     steps: list[BucketSteps] = dataclasses.field(default_factory=list)
     groups: list[GroupStats] = dataclasses.field(default_factory=list)
 

@@ -29,6 +29,7 @@ GOOD_BODIES: Mapping[str, Mapping[str, Any]] = {
     "/generate": {"text": "Hello", "sampling_params": {"max_new_tokens": 4}},
     "/v1/responses": {"input": "Hello", "max_output_tokens": 4},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 4},
+    "/invocations": {"messages": MESSAGES, "max_tokens": 4},
     "/v1/tokenize": {"messages": MESSAGES},
     "/v1/detokenize": {"tokens": [5, 6]},
     "/separate_reasoning": {"text": "<think>a</think>b", "reasoning_parser": "qwen3"},

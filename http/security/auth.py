@@ -6,7 +6,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from palladio.http.errors import ErrorBody, route_path
 from palladio.http.security.api_keys import ApiKeys
 
-OPEN_PATHS = frozenset(("/health", "/health_generate", "/ready", "/version", "/metrics"))  # probes carry no keys
+OPEN_PATHS = frozenset(
+    ("/health", "/ping", "/health_generate", "/ready", "/version", "/metrics")
+)  # probes carry no keys
 CONTROL_PATHS = frozenset(("/flush_cache", "/abort_request", "/start_profile", "/stop_profile"))
 
 

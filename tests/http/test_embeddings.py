@@ -180,6 +180,7 @@ GENERATING = {
     "/generate": {"text": "hi"},
     "/v1/responses": {"input": "hi"},
     "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
+    "/invocations": {"messages": [{"role": "user", "content": "hi"}]},
 }
 EMBEDDING = {"/v1/embeddings": {"input": "hi"}, "/encode": {"text": "hi"}}
 

@@ -214,6 +214,14 @@ def test_server_info(server: TestClient) -> None:
     }
 
 
+def test_loads(server: TestClient) -> None:
+    (load,) = server.get("/v1/loads").json()["loads"]
+    assert [name for cell, _ in rows("loads") for name in names(cell)] == list(load)
+    (old,) = server.get("/get_load").json()
+    text = PAGE.split("`GET /get_load` tells")[1].split("`GET /load`")[0]
+    assert set(old) == {*names(text)} - {"num_total_tokens"}
+
+
 def test_capabilities_and_models(server: TestClient) -> None:
     for path, mark in (("/v1/capabilities", "capabilities"), ("/v1/models/qwen/qwen2.5-0.5b-instruct", "model")):
         answer = server.get(path).raise_for_status().json()

@@ -69,6 +69,7 @@ def check_parts(stats: EngineStats, dp_size: int) -> None:
     for name, total in {
         "num_running": stats.num_running,
         "num_waiting": stats.num_waiting,
+        "num_waiting_tokens": stats.num_waiting_tokens,
         "num_used_tokens": stats.num_used_tokens,
         "num_total_tokens": stats.num_total_tokens,
         "num_retractions": stats.num_retractions,

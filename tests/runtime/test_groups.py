@@ -195,6 +195,7 @@ def test_each_group_tells_what_it_is_at() -> None:
     assert [other.num_running, other.num_waiting, other.last_gen_throughput] == [1, 0, 1.5]
     assert 8 <= one.num_used_tokens < other.num_used_tokens < one.num_total_tokens == other.num_total_tokens
     assert [one.num_prompt_tokens, other.num_prompt_tokens] == [8, 12]
+    assert [one.num_waiting_tokens, other.num_waiting_tokens] == [8, 0]
     driver.run()
     assert [group.num_used_tokens for group in group_stats(driver.groups, [0.0, 0.0])] == [0, 0]
 
