@@ -256,7 +256,7 @@ def test_slices_that_flags_do_not_use_in_full_are_left_out(tmp_path: Path, run: 
     code, out, errors = run("--model-path", str(tmp_path), "--tp-size", "16")
     assert (code, errors) == (0, "")
     rows = {line.split()[0]: line for line in out.splitlines()[1:-1]}
-    assert rows.keys() == {"v5e-16", "v6e-16", "v4-32", "v5p-32"}  # the last of them suffices
+    assert rows.keys() == {"v5e-16", "v6e-16", "v4-32", "v5p-32", "tpu7x-16"}
     assert "no memory is left" in rows["v5e-16"]
     assert "GiB" in rows["v5p-32"]
 
