@@ -56,6 +56,8 @@ def create_app(
 ) -> FastAPI:
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
+    Whoever serves it logs what `app.state.template_warnings` returns, once the engine is ready.
+
     Args:
         observer: default: what `observability` says.
         storage: default: a temporary one.
@@ -101,6 +103,7 @@ def create_app(
         app.include_router(router(context))
     _add_responses(app, context)
     _add_batches(app, context)
+    app.state.template_warnings = context.template_warnings
     return app
 
 

@@ -52,6 +52,8 @@ class ChatJob:
         reasoning = ReasoningPlan.of(body, context.reasoning, variables)
         asks = "tools" if grammar is None and tools.grammar is not None else grammar_field
         names = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": asks}
+        if body.functions:
+            names |= {"tools": "functions", "tool_choice": "function_call"}
         with client_names(names | {"prompt": "messages"}, names):
             params = _params(body, context, limit_name, grammar)
             prompt = await context.chat_template.encode(

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import difflib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,11 @@ import orjson
 
 from palladio.http.chat_messages import content_text, continues_final_message, template_messages
 from palladio.http.config import HttpConfig
+from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.template_calls import takes_arguments_as_text
 from palladio.http.template_format import TemplateFacts
 from palladio.http.text_encoder import TextEncoder, run_encoding
+from palladio.http.tool_calls.formats import ToolFormat
 from palladio.runtime.async_engine import LONG_TEXT
 from palladio.runtime.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.tokenizer import Tokenizer
@@ -30,6 +33,7 @@ MESSAGE_SIZE = 32  # characters that a message counts for, beside its own
 NUM_THREADS = 2  # for the others; those of everything else stay free
 
 _OURS = ("self", "messages", "template", "seconds", "tools", "add_generation_prompt", "continue_final_message")
+_HELPERS = ("raise_exception", "strftime_now")  # which templates call
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class ChatTemplate:
             tools: what the template is told of tools; None: nothing.
 
         Raises:
-            InvalidRequestError: the messages are malformed, there is no template, or it refuses them.
+            InvalidRequestError: the messages are malformed, there is no template, it refuses them, or it does not read
+                what it is given (tools, the calls of earlier messages, kwargs).
             RenderLimitError: it takes too long for them.
         """
 
@@ -132,7 +137,7 @@ class ChatTemplate:
         if clash:
             param = f"chat_template_kwargs.{clash[0]}"
             raise InvalidRequestError(f"{param} is set by the server; it is not for chat_template_kwargs", param=param)
-        calls = any(message.get("tool_calls") or message.get("function_call") for message in messages)
+        calls = any(_has_calls(message) for message in messages)
         prepared = template_messages(
             messages,
             facts.content_format,
@@ -140,6 +145,8 @@ class ChatTemplate:
             arguments_as_text=self._takes_text(tokenizer, template) if calls else False,
             tells_null=facts.tells_null,
         )
+        if "messages" in facts.variables:  # else it is malformed: rendering says what is wrong with it
+            _check_is_read(facts, messages, tools, kwargs or {})
         return tokenizer.render_chat(
             prepared,
             template=facts.text,
@@ -162,8 +169,30 @@ class ChatTemplate:
         return (template.get("tool_use") if tools else None) or template.get("default")
 
     def variables(self, tokenizer: Tokenizer, *, tools: bool = False) -> frozenset[str]:
-        """The names that the template reads. See `source`."""
+        """The names that the template reads, its own ones included. See `source`."""
         return self._read(self.source(tokenizer, tools=tools) or "").variables
+
+    def reads_tools(self, tokenizer: Tokenizer) -> bool:
+        """Whether the template writes the tools of a request into its prompt."""
+        return "tools" in self.variables(tokenizer, tools=True)
+
+    def warnings(self, tokenizer: Tokenizer, tool_format: ToolFormat) -> list[str]:
+        """What of the server's settings has no effect with this template, a line each, for the log.
+
+        Args:
+            tool_format: in which tool calls are read.
+        """
+        found = []
+        if tool_format.reads_free_text and not self.reads_tools(tokenizer):
+            found.append(
+                f"tool calls are read as {tool_format.name} writes them, but the chat template writes no tools into "
+                "prompts: requests with tools are refused; give a --chat-template that writes them"
+            )
+        facts = self._read(self.source(tokenizer) or "")
+        for name in sorted(self._default_kwargs.keys() - facts.variables - TOGGLES):
+            hint = _names_to_give(facts, name)
+            found.append(f"--default-chat-template-kwargs: the chat template does not read {name!r}; {hint}")
+        return found
 
     def _template(self, tokenizer: Tokenizer, *, tools: bool) -> str:
         template = self.source(tokenizer, tools=tools)
@@ -188,6 +217,56 @@ class ChatTemplate:
             found = self._facts[template] = TemplateFacts.of(template)
             logger.info("Detected chat template content format: %s", found.content_format)
         return found
+
+
+def _has_calls(message: Mapping[str, Any]) -> bool:
+    return bool(message.get("tool_calls") or message.get("function_call"))
+
+
+def _check_is_read(
+    facts: TemplateFacts,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    kwargs: Mapping[str, Any],
+) -> None:
+    """
+    Raises:
+        InvalidRequestError: the prompt would lack what the request has.
+    """
+    other = "start the server with a --chat-template that writes them"
+    if tools is not None and "tools" not in facts.variables:
+        raise InvalidRequestError(
+            f"tools have no effect: the chat template does not write them into the prompt; {other}, or set tool_choice "
+            'to "none"',
+            param="tools",
+            code="unsupported_parameter",
+        )
+    for position, message in enumerate(messages):
+        if _has_calls(message) and not facts.reads_calls:
+            path = f"messages.{position}.{'tool_calls' if message.get('tool_calls') else 'function_call'}"
+            raise InvalidRequestError(
+                f"{path} would be lost: the chat template does not write the tool calls of earlier messages; {other}",
+                param=path,
+                code="unsupported_parameter",
+            )
+    for name in kwargs:
+        if name not in facts.variables and name not in TOGGLES:
+            path = f"chat_template_kwargs.{name[:200]}"
+            raise InvalidRequestError(
+                f"{path} has no effect: the chat template does not read it; {_names_to_give(facts, name)}",
+                param=path,
+                code="unknown_parameter",
+            )
+
+
+def _names_to_give(facts: TemplateFacts, name: str) -> str:
+    """What could be meant by a name that the template does not read."""
+    readable = facts.variables.difference(facts.own, _OURS, _HELPERS)
+    close = difflib.get_close_matches(name[:80], sorted(readable | TOGGLES), n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    given = sorted(known for known in readable if not known.endswith("_token"))
+    return f"it reads {', '.join(given)}" if given else "it reads no variables"
 
 
 def _size(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> int:

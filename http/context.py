@@ -144,6 +144,13 @@ class Context:
             tokenizer=self.tokenizer,
         )
 
+    def template_warnings(self) -> list[str]:
+        """Lines for the log, about a ready engine: see `ChatTemplate.warnings`."""
+        tokenizer = self.engine.tokenizer
+        if tokenizer is None or self.engine.info.embedding is not None or not self.chat_template.source(tokenizer):
+            return []
+        return self.chat_template.warnings(tokenizer, self.tool_format)
+
     @functools.cached_property
     def system_fingerprint(self) -> str:
         """Changes with anything that may change the tokens of a seeded request.

@@ -109,18 +109,23 @@ GRAMMAR_FIELDS = frozenset(  # implemented, but refused by a server with --gramm
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
 BUDGET_FIELDS = frozenset({"thinking_token_budget", "max_thinking_tokens"})  # likewise, without a reasoning parser
+TOOL_FIELDS = frozenset({"tools", "functions"})  # likewise, in conversations whose chat template does not write tools
 
 
-def verdicts(known: Iterable[str], *, has_grammars: bool, has_reasoning: bool) -> dict[str, str]:
+def verdicts(known: Iterable[str], *, has_grammars: bool, has_reasoning: bool, has_tools: bool) -> dict[str, str]:
     """What becomes of each field of a request with a body: applied, metadata or refused; any other one is unknown.
 
     Args:
         known: names of the implemented fields.
         has_grammars: the server compiles grammars.
         has_reasoning: it knows how the model reasons.
+        has_tools: the chat template writes tools.
     """
+    names = frozenset(known)
     missing = (frozenset() if has_grammars else GRAMMAR_FIELDS) | (frozenset() if has_reasoning else BUDGET_FIELDS)
-    applied = {name: "refused" if name in missing else "applied" for name in known}
+    if not has_tools and "tool_choice" in names:  # a parser on its own writes none
+        missing |= TOOL_FIELDS
+    applied = {name: "refused" if name in missing else "applied" for name in names}
     return dict.fromkeys(NOT_YET, "refused") | dict.fromkeys(METADATA, "metadata") | applied
 
 

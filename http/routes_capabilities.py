@@ -93,6 +93,7 @@ def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]
     """Args: schema: the app's OpenAPI schema, whose bodies are the wire models."""
     closed = _EMBEDDING if context.engine.info.embedding is None else _GENERATING
     has_grammars, has_reasoning = _has_grammars(context), _reasoning(context) is not None
+    has_tools = _has_template(context) and context.chat_template.reads_tools(context.tokenizer)
     found = []
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
@@ -100,7 +101,9 @@ def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]
             content = operation.get("requestBody", {}).get("content", {})
             if "application/json" in content:
                 known = content["application/json"]["schema"]["properties"]
-                entry["fields"] = verdicts(known, has_grammars=has_grammars, has_reasoning=has_reasoning)
+                entry["fields"] = verdicts(
+                    known, has_grammars=has_grammars, has_reasoning=has_reasoning, has_tools=has_tools
+                )
             if entry["route"] not in closed:
                 found.append(entry)
     return found

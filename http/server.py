@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import uvicorn
@@ -95,7 +95,7 @@ async def serve_async(
         try:
             for worker in workers:
                 await worker.start()
-            await _run_engine(engine, config, stop, workers)
+            await _run_engine(engine, config, stop, workers, app.state.template_warnings)
         finally:
             server.should_exit = True
             server.force_exit = stop.count > 1
@@ -146,7 +146,13 @@ def _listen(config: HttpConfig) -> socket.socket:
     return listener
 
 
-async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop", workers: Sequence[Worker]) -> None:
+async def _run_engine(
+    engine: ServableEngine,
+    config: HttpConfig,
+    stop: "_Stop",
+    workers: Sequence[Worker],
+    warnings: Callable[[], list[str]],
+) -> None:
     """Starts the engine, waits for the signal to stop, drains; what workers have to do is left to the next server."""
     await engine.start()
     ready = asyncio.create_task(engine.wait_ready())
@@ -156,6 +162,8 @@ async def _run_engine(engine: ServableEngine, config: HttpConfig, stop: "_Stop",
         await asyncio.wait((ready, first), return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
             ready.result()
+            for warning in warnings():
+                logger.warning("%s", warning)
             gc.collect()
             gc.freeze()  # what is loaded now stays: walking it again and again costs streams a fifth of their speed
             logger.info("The server is fired up and ready to roll!")

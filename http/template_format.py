@@ -19,7 +19,9 @@ class TemplateFacts:
     Attributes:
         text: what is rendered in its place.
         content_format: how it takes message content.
-        variables: the names that it reads, its own ones included.
+        variables: the names that it reads; none, if it is malformed.
+        own: the names that it gives itself: what it sets, loops over, and parameters of its macros.
+        reads_calls: it writes the tool calls of earlier messages.
         tells_null: see template_calls.
         knows_developer: it has a role of that name.
     """
@@ -27,6 +29,8 @@ class TemplateFacts:
     text: str
     content_format: ContentFormat
     variables: frozenset[str]
+    own: frozenset[str]
+    reads_calls: bool
     tells_null: bool
     knows_developer: bool
 
@@ -36,6 +40,8 @@ class TemplateFacts:
             without_nulls(source),
             detect_content_format(source),
             template_variables(source),
+            _own_names(source),
+            "tool_calls" in source,
             tells_null(source),
             "developer" in source,
         )
@@ -62,9 +68,20 @@ def detect_content_format(template: str) -> ContentFormat:
 
 
 def template_variables(template: str) -> frozenset[str]:
-    """The names that the template reads, its own ones included."""
+    """The names that the template reads, its own ones included.
+
+    jinja2's own list of what is read from outside evaluates constants, without bounds.
+    """
+    return frozenset(name.name for name in _names(template) if name.ctx == "load")
+
+
+def _own_names(template: str) -> frozenset[str]:
+    return frozenset(name.name for name in _names(template) if name.ctx != "load")
+
+
+def _names(template: str) -> list[nodes.Name]:
     tree = _parse(template)
-    return frozenset() if tree is None else frozenset(name.name for name in tree.find_all(nodes.Name))
+    return [] if tree is None else list(tree.find_all(nodes.Name))
 
 
 def _parse(template: str) -> nodes.Template | None:

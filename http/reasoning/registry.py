@@ -32,6 +32,8 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
     TagFamily("seed_oss", "<seed:think>", "</seed:think>"),
 )
 
+TOGGLES = frozenset(family.toggle for family in FAMILIES if family.toggle is not None)
+
 # Names that users of SGLang and vLLM know, for the same thing.
 ALIASES: Mapping[str, str] = types.MappingProxyType(
     {

@@ -100,6 +100,50 @@ def test_kwargs(tokenizer: Tokenizer) -> None:
             render(tokenizer, [USER], kwargs={name: 1})
 
 
+@pytest.mark.parametrize(
+    ("template", "name", "hint"),
+    [
+        (None, "enable_thinkng", "did you mean enable_thinking?"),
+        ("{{ messages }}{{ documents_title }}", "document_titel", "did you mean documents_title?"),
+        ("{{ messages }}{{ tone }}{{ bos_token }}{{ strftime_now('%Y') }}", "custom", "it reads tone"),
+        ("{% set local = messages %}{{ local }}", "other", "it reads no variables"),
+    ],
+)
+def test_kwargs_that_the_template_does_not_read(
+    tokenizer: Tokenizer, tmp_path: Path, template: str | None, name: str, hint: str
+) -> None:
+    if template is not None:
+        (tmp_path / "a.jinja").write_text(template)
+    chat = ChatTemplate(HttpConfig(chat_template=str(tmp_path / "a.jinja") if template else None))
+    with pytest.raises(InvalidRequestError) as caught:
+        chat.render(tokenizer, [USER], kwargs={name: 1})
+    assert (caught.value.param, caught.value.code) == (f"chat_template_kwargs.{name}", "unknown_parameter")
+    assert str(caught.value).endswith(hint)
+    chat.render(tokenizer, [USER], kwargs={"enable_thinking": False, "thinking": True})  # clients send these to any
+
+
+def test_what_the_template_sets_when_it_is_not_given_is_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "a.jinja").write_text(
+        "{% if tone is not defined %}{% set tone = 'a' %}{% endif %}{{ tone }}{{ messages }}"
+    )
+    chat = ChatTemplate(HttpConfig(chat_template=str(tmp_path / "a.jinja")))
+    assert chat.render(tokenizer, [USER], kwargs={"tone": "b"}).startswith("b")
+
+
+def test_of_a_malformed_template_the_fault_is_told(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "a.jinja").write_text("{% if %}")
+    with pytest.raises(InvalidRequestError, match="the chat template does not accept") as caught:
+        render(tokenizer, [USER], str(tmp_path / "a.jinja"), kwargs={"tone": 1}, tools=[{}])
+    assert caught.value.param == "messages"
+
+
+def test_a_macro_may_have_a_parameter_called_tools(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """As gpt-oss's has."""
+    macro = "{% macro show(tools) %}{{ tools }}{% endmacro %}"
+    (tmp_path / "a.jinja").write_text(macro + "{% if tools %}{{ show(tools) }}{% endif %}{{ messages }}")
+    assert "TOOL" in render(tokenizer, [USER], str(tmp_path / "a.jinja"), tools=[{"name": "TOOL"}])
+
+
 def test_no_template(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(build_tiny_sentencepiece(tmp_path))
     with pytest.raises(InvalidRequestError, match="--chat-template"):

@@ -338,7 +338,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "now", "arguments":
 )
 def test_history_as_templates_read_it(tokenizer: Tokenizer, tmp_path: Path, template: str, expected: str) -> None:
     path = tmp_path / "template.jinja"
-    path.write_text("{% for m in messages if m.role == 'assistant' %}" + template + "{% endfor %}")
+    path.write_text("{% for m in messages if m.role == 'assistant' %}" + template + "{% endfor %}{# tool_calls #}")
     message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     assert ChatTemplate(HttpConfig(chat_template=str(path))).render(tokenizer, [message]) == expected
 

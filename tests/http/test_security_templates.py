@@ -26,7 +26,7 @@ def test_others_are_served_meanwhile(serve, tmp_path: Path, name: str, monkeypat
     template = tmp_path / "hostile.jinja"
     template.write_text(HOSTILE[name])
     messages = [{"role": "user", "content": "x"}] * (2000 if name == "messages" else 1)
-    body = {"messages": messages, "chat_template_kwargs": {"n": 99999}}
+    body = {"messages": messages, "chat_template_kwargs": {"n": 99999} if name == "the client's values" else {}}
     with httpx.Client(base_url=serve(chat_template=str(template)), timeout=60) as client:
         assert client.get("/v1/models").status_code == 200
         with concurrent.futures.ThreadPoolExecutor(8) as pool:

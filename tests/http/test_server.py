@@ -27,7 +27,8 @@ engine = FakeEngine.create(Path(sys.argv[1]), reply="x" * 40)
 engine.delay = float(sys.argv[2])
 engine.load_seconds = float(sys.argv[3])
 engine.start_error = ConfigError("no such model") if sys.argv[4] == "fail" else None
-sys.exit(serve(engine, HttpConfig(port=0, drain_timeout=20)))
+template = "chatml" if sys.argv[4] == "chatml" else None
+sys.exit(serve(engine, HttpConfig(port=0, drain_timeout=20, chat_template=template)))
 """
 
 
@@ -72,6 +73,14 @@ def launch(tmp_path: Path) -> Iterator[object]:
     for process in started:
         process.popen.kill()
         process.popen.wait()
+
+
+def test_a_template_without_tools_is_told_of_at_the_start(launch) -> None:
+    process = launch(mode="chatml")
+    process.wait_ready()
+    process.wait_for("(tool calls are read as qwen25 .* --chat-template)")
+    process.popen.send_signal(signal.SIGINT)
+    assert process.popen.wait(20) == 0
 
 
 def test_answers_while_loading_then_serves_and_logs_as_sglang(launch) -> None:
