@@ -34,8 +34,11 @@ class ChatJob:
     client_names: dict[str, str]
 
     @classmethod
-    async def prepare(cls, context: Context, body: ChatRequest) -> Self:
+    async def prepare(cls, context: Context, body: ChatRequest, *, reasoning_is_optional: bool = False) -> Self:
         """
+        Args:
+            reasoning_is_optional: see `ReasoningPlan.of`.
+
         Raises:
             InvalidRequestError: a field is wrong, or has no effect with this model.
         """
@@ -49,7 +52,7 @@ class ChatJob:
         tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
         tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
         variables = context.chat_template.variables(tokenizer, tools=tools.template_tools is not None)
-        reasoning = ReasoningPlan.of(body, context.reasoning, variables)
+        reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
         asks = "tools" if grammar is None and tools.grammar is not None else grammar_field
         names = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": asks}
         if body.functions:

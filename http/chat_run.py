@@ -46,8 +46,13 @@ class ChatRun:
     received: float
 
     @classmethod
-    async def prepare(cls, context: Context, call: Call, body: ChatRequest) -> Self:
+    async def prepare(
+        cls, context: Context, call: Call, body: ChatRequest, *, reasoning_is_optional: bool = False
+    ) -> Self:
         """Everything up to the engine.
+
+        Args:
+            reasoning_is_optional: see `ReasoningPlan.of`.
 
         Raises:
             EngineNotReadyError, EngineDeadError: no engine runs.
@@ -59,7 +64,7 @@ class ChatRun:
         origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
         context.model_name(body.model)
         name, options = request_name(body, call.request_id), call.options(body)
-        chat = await ChatJob.prepare(context, body)
+        chat = await ChatJob.prepare(context, body, reasoning_is_optional=reasoning_is_optional)
         job = Job(name, chat.prompt.token_ids, chat.params, options=options)
         with _client_names(chat):
             stream = OutputStream(context, [job], name=name, received=received, origin=origin)

@@ -25,6 +25,10 @@ _PATHS: Mapping[str, str] = {  # of the chat request → of this one
     r"continue_final_message\b": "messages",
 }
 _TOOL_FIELDS = ("name", "description", "input_schema", "type", "strict")
+_EDITS = (
+    "clear_thinking_",
+    "clear_tool_uses_",
+)  # of context_management, with a date: they save room, and may stay undone
 _HINTS = ("cache_control", "eager_input_streaming")  # of tools: they change no token
 _NEUTRAL: Mapping[str, object] = {"defer_loading": False, "allowed_callers": ["direct"], "input_examples": []}
 
@@ -50,8 +54,9 @@ class AnthropicChat:
         fields |= {"continue_final_message": True} if conversation.continues else {}
         fields |= _tool_choice(body) | _thinking(body)
         self._format_path, fields["response_format"] = _response_format(body)
-        if body.output_config is not None:
+        if body.output_config is not None and not (body.thinking is not None and body.thinking.type == "disabled"):
             fields["reasoning_effort"] = body.output_config.effort
+        _check_context_management(body.context_management or {})
         if isinstance(body, MessagesRequest):
             fields["stop"] = body.stop_sequences
         self.chat = ChatRequest(**fields)
@@ -116,6 +121,26 @@ def _thinking(body: CountTokensRequest) -> dict[str, Any]:
     if thinking.type == "adaptive":
         return fields  # as the model likes
     return fields | {"thinking": ThinkingOptions(type=thinking.type, budget_tokens=thinking.budget_tokens)}
+
+
+def _check_context_management(given: dict[str, Any]) -> None:
+    """Whatever shortens the conversation is left undone; what would put something else in its place is refused."""
+    for name in given:
+        if name != "edits":
+            path = f"context_management.{name[:200]}"
+            raise InvalidRequestError(f"unknown field: {path}", param=path, code="unknown_parameter")
+    edits = [] if given.get("edits") is None else given["edits"]
+    if not isinstance(edits, list):
+        raise InvalidRequestError("context_management.edits must be a list", param="context_management.edits")
+    for position, edit in enumerate(edits):
+        path = f"context_management.edits.{position}.type"
+        kind = edit.get("type") if isinstance(edit, dict) else None
+        if not isinstance(kind, str) or not kind.startswith(_EDITS):
+            raise InvalidRequestError(
+                f"not supported yet: {path} {kind!r}; it can be {' or '.join(f'{name}…' for name in _EDITS)}",
+                param=path,
+                code="unsupported_parameter",
+            )
 
 
 def _response_format(body: CountTokensRequest) -> tuple[str, dict[str, Any] | None]:

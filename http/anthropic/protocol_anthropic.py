@@ -22,7 +22,7 @@ class MessageOutputConfig(WireModel):
 
 
 class CountTokensRequest(WireModel):
-    """What a prompt is made of. Messages are read by AnthropicChat."""
+    """What a prompt is made of. Messages are read by AnthropicChat, which checks the other objects, too."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
     model: str | None = None
@@ -32,6 +32,7 @@ class CountTokensRequest(WireModel):
     thinking: MessageThinking | None = None
     output_config: MessageOutputConfig | None = None
     output_format: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

@@ -33,7 +33,7 @@ def messages_router(context: Context) -> APIRouter:
         context.model_name(body.model)
         chat = AnthropicChat(body)
         with chat.client_paths:
-            job = await ChatJob.prepare(context, chat.chat)
+            job = await ChatJob.prepare(context, chat.chat, reasoning_is_optional=True)
         return {"input_tokens": len(job.prompt.token_ids)}
 
     return router
@@ -48,7 +48,7 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
     name = f"msg_{call.request_id}"
     chat = AnthropicChat(body, name)
     with chat.client_paths:
-        run = await ChatRun.prepare(context, call, chat.chat)
+        run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True)
         events = AnthropicEvents(run, name, context.model_name(body.model))
         if body.stream:
             return EventStream(await run.start(), events)

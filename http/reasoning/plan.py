@@ -37,11 +37,19 @@ class ReasoningPlan:
     streams: bool = True
 
     @classmethod
-    def of(cls, body: ChatRequest, family: ReasoningFamily | None, variables: Collection[str]) -> Self:
+    def of(
+        cls,
+        body: ChatRequest,
+        family: ReasoningFamily | None,
+        variables: Collection[str],
+        *,
+        is_optional: bool = False,
+    ) -> Self:
         """
         Args:
             family: the model's.
             variables: that its chat template reads.
+            is_optional: the fields allow the model to reason, and change nothing where it cannot.
 
         Raises:
             InvalidRequestError: fields contradict each other, or one has no effect with this model; `param` names it.
@@ -53,9 +61,9 @@ class ReasoningPlan:
                 "include_reasoning and reasoning.exclude contradict each other", param="reasoning"
             )
         budget_field, budget = wishes.budget
-        if budget is not None and family is None:
+        if budget is not None and family is None and not is_optional:
             raise _without_effect(budget_field, "this model is not known to reason (see --reasoning-parser)")
-        kwargs = wishes.template_kwargs(family, variables)
+        kwargs = wishes.template_kwargs(family, variables, is_optional=is_optional)
         for name, value in kwargs.items():
             given = (body.chat_template_kwargs or {}).get(name, value)
             if given != value:
@@ -121,7 +129,9 @@ class _Wishes:
         switches = {effort[0]: by_effort, "thinking": enabled, "reasoning.enabled": options.enabled}
         return cls(effort, _agree(switches), _agree(budgets))
 
-    def template_kwargs(self, family: ReasoningFamily | None, variables: Collection[str]) -> dict[str, Any]:
+    def template_kwargs(
+        self, family: ReasoningFamily | None, variables: Collection[str], *, is_optional: bool
+    ) -> dict[str, Any]:
         """
         Raises:
             InvalidRequestError: the model has no such setting.
@@ -139,7 +149,7 @@ class _Wishes:
             if known and not on:
                 raise _without_effect(effort_field, f"this model always reasons; the least is {known[0]!r}")
             kwargs[_EFFORT_VARIABLE] = _closest(effort, known) if known else effort
-        if kwargs or (family is None and not on):
+        if kwargs or (family is None and not on) or (is_optional and on):
             return kwargs
         if family is None:
             raise _without_effect(field, "this model is not known to reason (see --reasoning-parser)")

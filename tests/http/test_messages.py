@@ -246,6 +246,13 @@ def block(**fields: Any) -> list[Any]:
         ({"thinking": {"type": "disabled", "budget_tokens": 9}}, "thinking.budget_tokens is only for"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema is missing"),
         ({"output_format": {"type": "yaml"}}, "output_format.type must be json_schema"),
+        (
+            {"context_management": {"edits": [{"type": "compact_20260112"}]}},
+            "not supported yet: context_management.edits.0.type 'compact_20260112'",
+        ),
+        ({"context_management": {"edits": {}}}, "context_management.edits must be a list"),
+        ({"context_management": {"edits": ["x"]}}, "context_management.edits.0.type None"),
+        ({"context_management": {"edit": []}}, "unknown field: context_management.edit"),
         ({"container": "c"}, "not supported yet: container"),
         ({"betas": ["x"]}, "unknown field: betas"),
     ],
@@ -259,14 +266,58 @@ def test_wrong_requests(http: httpx.Client, fields: dict[str, Any], words: str) 
     assert words in answer.json()["error"]["message"]
 
 
-def test_a_model_that_does_not_reason(serve: Serve) -> None:
-    url = serve(reasoning_parser="none")
-    for field in ("thinking.budget_tokens", "output_config.effort"):
-        given: Any = {"thinking": {"type": "enabled", "budget_tokens": 9}} if "think" in field else None
-        body = {"messages": USER, "max_tokens": 9} | (given or {"output_config": {"effort": "low"}})
-        answer = httpx.post(f"{url}/v1/messages", json=body)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["message"].startswith(f"{field} has no effect")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"thinking": {"type": "enabled", "budget_tokens": 9}},
+        {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}},
+        {"thinking": {"type": "disabled"}, "output_config": {"effort": "max"}},
+        {"output_config": {"effort": "high"}},
+    ],
+)
+@pytest.mark.parametrize("parser", ["none", "deepseek-r1"])
+def test_a_model_that_cannot_do_it_is_asked_all_the_same(
+    serve: Serve, engine: FakeEngine, parser: str, fields: dict[str, Any]
+) -> None:
+    """Thinking and effort allow the model to reason; only of one that always does, thinking cannot be turned off."""
+    url = serve(reasoning_parser=parser, chat_template="chatml")
+    body = {"messages": USER, "max_tokens": 9}
+    always = parser == "deepseek-r1" and fields.get("thinking", {}).get("type") == "disabled"
+    answer = httpx.post(f"{url}/v1/messages", json=body | fields)
+    assert answer.status_code == (400 if always else 200), answer.text
+    if always:
+        assert answer.json()["error"]["message"].startswith("thinking has no effect")
+        return
+    asked = engine.calls[-1]
+    httpx.post(f"{url}/v1/messages", json=body).raise_for_status()
+    assert engine.calls[-1].prompt_ids == asked.prompt_ids
+    budget = fields.get("thinking", {}).get("budget_tokens") if parser == "deepseek-r1" else None
+    assert (None if asked.params.thinking is None else asked.params.thinking.budget) == budget
+    counted = httpx.post(f"{url}/v1/messages/count_tokens", json={"messages": USER} | fields)
+    assert counted.json()["input_tokens"] == len(asked.prompt_ids)
+
+
+def test_effort_is_named_as_this_route_names_it(connect: Callable[..., anthropic.Anthropic]) -> None:
+    kwargs = {"enable_thinking": False}
+    with pytest.raises(anthropic.BadRequestError, match=r"output_config\.effort sets enable_thinking to True"):
+        connect().messages.create(
+            model=MODEL,
+            max_tokens=9,
+            messages=USER,
+            extra_body={"output_config": {"effort": "low"}, "chat_template_kwargs": kwargs},
+        )
+
+
+def test_context_management_leaves_the_conversation_whole(
+    connect: Callable[..., anthropic.Anthropic], engine: FakeEngine
+) -> None:
+    client = connect()
+    edits = [{"type": "clear_thinking_20251015", "keep": "all"}, {"type": "clear_tool_uses_20250919"}]
+    given = {"context_management": {"edits": edits}}
+    client.messages.create(model=MODEL, max_tokens=9, messages=USER)
+    client.messages.create(model=MODEL, max_tokens=9, messages=USER, extra_body=given)
+    assert engine.calls[0].prompt_ids == engine.calls[1].prompt_ids
+    client.messages.count_tokens(model=MODEL, messages=USER, extra_body=given)
 
 
 def test_all_errors_have_anthropics_form(serve: Serve, engine: FakeEngine) -> None:
