@@ -19,6 +19,7 @@ METADATA: Mapping[str, str] = {
     "user": "names the client's end user; nothing here depends on it",
     "safety_identifier": "OpenAI's newer name for user",
     "metadata": "labels for OpenAI's dashboard",
+    "client_metadata": "names the client's installation and session, as Codex does",
     "store": "OpenAI's dashboard storage; completions are not stored here",
     "service_tier": "OpenAI's price tiers; there is one tier here",
     "prompt_cache_key": "a routing hint; the prefix cache works without it",

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,8 @@ from palladio.http.protocol_reasoning import ReasoningOptions
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_items import Item, chat_messages
 from palladio.runtime.errors import InvalidRequestError
+
+logger = logging.getLogger(__name__)
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (  # all but the first are of items that cannot come here, or that are there anyhow
@@ -29,7 +33,6 @@ SAME_NAME = (  # as for chat
     *("presence_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "cache_salt", "priority", "timeout"),
 )
 _PATHS: Mapping[str, str] = {  # of the chat request → of this one
-    r"tools\.(\d+)\.function\b": r"tools.\1",
     r"tool_choice\.allowed_tools\.tools\.(\d+)\.function\b": r"tool_choice.tools.\1",
     r"tool_choice\.allowed_tools\b": "tool_choice",
     r"tool_choice\.function\b": "tool_choice",
@@ -37,6 +40,11 @@ _PATHS: Mapping[str, str] = {  # of the chat request → of this one
     r"response_format\b": "text.format",
     r"max_completion_tokens\b": "max_output_tokens",
 }
+LEFT_OUT = (  # types of tools that are no functions: OpenAI's servers run them, or the client in ways of its own
+    *("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "computer", "computer_use"),
+    *("local_shell", "shell", "apply_patch", "custom", "namespace", "tool_search"),
+)
+_VERSION = re.compile(r"(_preview)?(_\d{4}_\d{2}_\d{2})?\Z")  # behind a tool's type
 _TOOL_FIELDS = ("type", "name", "description", "parameters", "strict")
 _NEUTRAL: Mapping[str, object] = {"defer_loading": False, "async": False, "allowed_callers": ["direct"]}
 
@@ -77,7 +85,8 @@ class ResponseChat:
         if not conversation.new:
             raise InvalidRequestError("input is missing: give a string, or a list of items", param="input")
         fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
-        fields |= {"messages": messages, "rid": name, "tools": _tools(body), "tool_choice": _tool_choice(body)}
+        tools, self._tool_paths = _tools(body)
+        fields |= {"messages": messages, "rid": name, "tools": tools, "tool_choice": _tool_choice(body)}
         fields["response_format"] = _response_format(body)
         if body.reasoning is not None and body.reasoning.effort is not None:
             fields["reasoning"] = ReasoningOptions(effort=body.reasoning.effort)
@@ -88,7 +97,7 @@ class ResponseChat:
     @property
     def client_paths(self) -> contextlib.AbstractContextManager[None]:
         """A context in which errors name this request's fields."""
-        return client_paths(_PATHS, self._paths, "input")
+        return client_paths({**self._tool_paths, **_PATHS}, self._paths, "input")
 
 
 def _of_output(body: ResponseRequest) -> dict[str, Any]:
@@ -107,24 +116,34 @@ def _of_output(body: ResponseRequest) -> dict[str, Any]:
     }
 
 
-def _tools(body: InputTokensRequest) -> list[dict[str, Any]] | None:
+def _tools(body: InputTokensRequest) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
+    """The functions, and what their paths in the chat request are in this one."""
     if body.tools is None:
-        return None
+        return None, {}
     tools: list[dict[str, Any]] = []
+    paths: dict[str, str] = {}
+    left_out: list[str] = []
     for position, tool in enumerate(body.tools):
         path = f"tools.{position}"
         given = {name: value for name, value in tool.items() if value is not None}
-        if given.get("type") != "function":
+        kind = given.get("type")
+        if isinstance(kind, str) and _VERSION.sub("", kind) in LEFT_OUT:
+            left_out.append(kind)
+            continue
+        if kind != "function":
             raise InvalidRequestError(
-                f"not supported yet: tools of type {given.get('type')!r}; this server has none built in, and takes "
-                "tools of type function",
+                f"not supported yet: tools of type {kind!r}; this server takes tools of type function, and leaves out "
+                f"{', '.join(LEFT_OUT)}",
                 param=f"{path}.type",
                 code="unsupported_parameter",
             )
         check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL)
         kept = {name: given[name] for name in _TOOL_FIELDS[1:] if name in given}
+        paths[rf"tools\.{len(tools)}\.function\b"] = path
         tools.append({"type": "function", "function": kept})
-    return tools
+    if left_out:
+        logger.info("A request's tools that are no functions are left out: %s", ", ".join(left_out))
+    return tools, paths
 
 
 def _tool_choice(body: InputTokensRequest) -> str | dict[str, Any] | None:

@@ -46,7 +46,7 @@ def new_response(
             "verbosity": "medium",
         },
         "tool_choice": body.tool_choice or "auto",
-        "tools": [_tool(tool) for tool in body.tools or ()],
+        "tools": [_tool(tool) for tool in body.tools or () if tool["type"] == "function"],  # others are left out
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": "disabled",

@@ -97,6 +97,36 @@ def test_reasoning_text_and_calls(connect: Callable[..., openai.OpenAI], engine:
     assert [tool.to_dict()["name"] for tool in response.tools] == ["get_weather", "now"]
 
 
+def test_tools_that_are_no_functions_are_left_out(
+    connect: Callable[..., openai.OpenAI],
+    engine: FakeEngine,
+    prompt_of: Callable[[], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As Codex sends them: functions work beside them, and are named by their place among all."""
+    others: Any = [
+        *({"type": "web_search", "external_web_access": True}, {"type": "web_search_preview_2025_03_11"}),
+        *({"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}}, {"type": "local_shell"}),
+        *({"type": "namespace", "name": "mcp__x", "tools": [NOW]}, {"type": "computer_use_preview"}),
+    ]
+    client = connect()
+    caplog.set_level("INFO")
+    alone = client.responses.create(model=MODEL, input="hi", tools=[WEATHER, NOW])
+    expected = prompt_of()
+    engine.reply = CALL
+    extra = {"client_metadata": {"session": "x"}}
+    mixed = client.responses.create(
+        model=MODEL, input="hi", tools=[*others, WEATHER, *others, NOW], extra_body=extra, tool_choice="auto"
+    )
+    assert prompt_of() == expected
+    assert [tool.to_dict() for tool in mixed.tools] == [tool.to_dict() for tool in alone.tools]
+    assert [item.type for item in mixed.output] == ["function_call"]
+    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert line.endswith(", ".join(tool["type"] for tool in others * 2))
+    only = client.responses.create(model=MODEL, input="hi", tools=others)
+    assert (only.tools, prompt_of().startswith("[user]")) == ([], True)
+
+
 @pytest.mark.parametrize("reply", ["Hello, wörld 🎉!", REPLY, CALL, ""])
 def test_a_stream_adds_up_to_the_answer(connect: Callable[..., openai.OpenAI], engine: FakeEngine, reply: str) -> None:
     engine.reply = reply
@@ -218,7 +248,16 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "input.1",
         "input.1 is not valid JSON",
     ),
-    ({"tools": [{"type": "web_search"}]}, "tools.0.type", "web_search"),
+    ({"tools": [{"type": "web_serach"}]}, "tools.0.type", "'web_serach'"),
+    ({"tools": [{"type": None}]}, "tools.0.type", "None"),
+    ({"tools": [{"type": "custom"}, {"type": "function", "name": "a b"}]}, "tools.1.name", "tools.1.name must be"),
+    ({"tools": [{"type": "mcp"}], "tool_choice": "required"}, "tool_choice", "needs tools"),
+    ({"tools": [NOW, {"type": "mcp"}], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "'mcp'"),
+    (
+        {"tools": [NOW, {"type": "mcp"}], "tool_choice": {"type": "allowed_tools", "tools": [{"type": "mcp"}]}},
+        "tool_choice.tools.0",
+        "of type function",
+    ),
     ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name", "tools.0.name must be"),
     ({"tools": [NOW | {"defer_loading": True}]}, "tools.0.defer_loading", "not supported yet"),
     (

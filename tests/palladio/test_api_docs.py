@@ -38,6 +38,7 @@ from palladio.http.protocol_tools import ParseFunctionCallRequest
 from palladio.http.reasoning.family import TagFamily
 from palladio.http.reasoning.registry import ALIASES, FAMILIES
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
+from palladio.http.responses.response_chat import LEFT_OUT
 from palladio.http.routes_admin import AbortRequest
 from palladio.http.routes_generate import SAMPLING_NAMES
 from palladio.http.security.connection import MAX_HEAD
@@ -115,6 +116,10 @@ def test_reasoning_parsers() -> None:
     toggles = [[family.toggle] if family.toggle else [] for family in FAMILIES]
     assert documented == list(zip([family.name for family in FAMILIES], tags, toggles, strict=True))
     assert names(PAGE.split("<!-- reasoning aliases -->")[1].split("\n\n")[0]) == list(ALIASES)
+
+
+def test_tools_that_are_left_out() -> None:
+    assert names(PAGE.split("<!-- left out -->")[1].split(", with or without")[0]) == list(LEFT_OUT)
 
 
 def test_sampling_params_of_generate() -> None:
