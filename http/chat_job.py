@@ -67,6 +67,7 @@ class ChatJob:
                 add_special_tokens=body.add_special_tokens,
                 kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
                 tools=tools.template_tools,
+                truncation=context.truncation(body.truncate_prompt_tokens, params.max_tokens),
             )
         if tools.grammar is not None or grammar is not None:
             grammar = await run_encoding(lambda: tools.grammar_with(grammar, grammar_field), size)

@@ -13,7 +13,7 @@ from palladio.http.choices import Choice, Usage, collect
 from palladio.http.context import Context
 from palladio.http.generation import OutputStream, check_abort
 from palladio.http.protocol_chat import ChatRequest
-from palladio.http.sampling import client_names, request_name
+from palladio.http.sampling import client_names, default_length, request_name
 from palladio.http.text_encoder import run_encoding
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sglang_format import Job
@@ -65,7 +65,8 @@ class ChatRun:
         context.model_name(body.model)
         name, options = request_name(body, call.request_id), call.options(body)
         chat = await ChatJob.prepare(context, body, reasoning_is_optional=reasoning_is_optional)
-        job = Job(name, chat.prompt.token_ids, chat.params, options=options)
+        length = default_length(chat.params, context.sampling_defaults)
+        job = Job(name, chat.prompt.token_ids, chat.params, default_length=length, options=options)
         with _client_names(chat):
             stream = OutputStream(context, [job], name=name, received=received, origin=origin)
         return cls(context, call, chat, stream, name, received)

@@ -20,6 +20,7 @@ from palladio.http.template_calls import takes_arguments_as_text
 from palladio.http.template_format import TemplateFacts
 from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.truncation import Truncation
 from palladio.runtime.async_engine import LONG_TEXT
 from palladio.runtime.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.tokenizer import Tokenizer
@@ -79,6 +80,7 @@ class ChatTemplate:
         add_special_tokens: bool | None,
         kwargs: Mapping[str, Any] | None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        truncation: Truncation | None = None,
     ) -> ChatPrompt:
         """The prompt of a conversation.
 
@@ -86,6 +88,7 @@ class ChatTemplate:
             add_special_tokens: default false: templates write the special tokens themselves.
             kwargs: chat_template_kwargs.
             tools: what the template is told of tools; None: nothing.
+            truncation: of the prompt's token ids, where they are too many; its text is as rendered.
 
         Raises:
             InvalidRequestError: the messages are malformed, there is no template, it refuses them, or it does not read
@@ -100,7 +103,7 @@ class ChatTemplate:
         text = await self._run(render, _size(messages, tools))
 
         def finish() -> ChatPrompt:
-            token_ids = encoder.encode(text, add_special_tokens=bool(add_special_tokens))
+            token_ids = encoder.encode(text, bool(add_special_tokens), truncation)
             continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
             return ChatPrompt(text, token_ids, content_text(messages[-1]) if continues else None)
 

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from palladio.http.reasoning.registry import check_name
 from palladio.http.tool_calls.registry import check_format
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.errors import ConfigError, InvalidRequestError
+from palladio.runtime.sampling_params import SamplingParams
 
 SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -35,6 +36,10 @@ class HttpConfig:
         default_chat_template_kwargs: JSON object of chat_template_kwargs for requests that do not set them.
         sampling_defaults: model takes the defaults of generation_config.json; openai takes OpenAI's (temperature 1,
             top_p 1).
+        preferred_sampling_params: JSON object of sampling parameters, by the names of /generate, for requests that do
+            not give them; over those of sampling_defaults.
+        allow_auto_truncate: cut the end off prompts that are too long, and lower max_tokens to what the prompt leaves;
+            default: both are a 400.
         stream_interval: tokens per event of a stream; more means fewer, larger events.
         stream_output: each event of a stream of /generate has only what is new; without it, all so far.
         file_storage_path: folder for uploaded files, batches and stored responses, which outlive restarts; one server
@@ -77,6 +82,8 @@ class HttpConfig:
     tool_call_parser: str = "auto"
     default_chat_template_kwargs: str = "{}"
     sampling_defaults: Literal["model", "openai"] = "model"
+    preferred_sampling_params: str | None = None
+    allow_auto_truncate: bool = False
     stream_interval: int = 1
     stream_output: bool = False
     file_storage_path: str | None = None
@@ -124,7 +131,7 @@ class HttpConfig:
                 raise ConfigError(f"{flag} must be one of {', '.join(_LOG_LEVELS)}, got {level!r}")
         check_name(self.reasoning_parser)
         check_format(self.tool_call_parser)
-        _ = self.template_kwargs
+        _ = self.template_kwargs, self.preferred_defaults
 
     def _check_security(self) -> None:
         if self.api_key is not None and not self.api_keys:
@@ -164,13 +171,26 @@ class HttpConfig:
     @property
     def template_kwargs(self) -> dict[str, Any]:
         """`default_chat_template_kwargs`, parsed."""
+        return _read_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
+
+    @property
+    def preferred_defaults(self) -> dict[str, Any]:
+        """`preferred_sampling_params`, parsed: by the names of SamplingParams."""
         try:
-            value = json.loads(self.default_chat_template_kwargs)
-        except ValueError as exc:
-            raise ConfigError(f"--default-chat-template-kwargs is not valid JSON: {exc}") from None
-        if not isinstance(value, dict):
-            raise ConfigError("--default-chat-template-kwargs must be a JSON object")
-        return value
+            given = _read_object("--preferred-sampling-params", self.preferred_sampling_params or "{}")
+            return SamplingParams.read_defaults(given)
+        except InvalidRequestError as error:
+            raise ConfigError(f"--preferred-sampling-params: {error}") from None
+
+
+def _read_object(flag: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise ConfigError(f"{flag} is not valid JSON: {exc}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{flag} must be a JSON object")
+    return value
 
 
 def _split_keys(given: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.truncation import Truncation
 from palladio.runtime.async_engine import Room
 from palladio.runtime.engine_client import EngineClient, not_ready
 from palladio.runtime.errors import InvalidRequestError, ModelNotFoundError
@@ -108,7 +109,18 @@ class Context:
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:
-        return self.engine.sampling_defaults if self.config.sampling_defaults == "model" else {}
+        """By the names of SamplingParams; of max_tokens see `sampling.default_length`."""
+        of_model = self.engine.sampling_defaults if self.config.sampling_defaults == "model" else {}
+        return {**of_model, **self._preferred}
+
+    @functools.cached_property
+    def _preferred(self) -> Mapping[str, Any]:
+        return self.config.preferred_defaults
+
+    def truncation(self, asked: int | None, reserved: int | None) -> Truncation | None:
+        """What becomes of a prompt that is too long: see `Truncation.of`."""
+        room = Room.of(self.engine.info)
+        return Truncation.of(room, asked, reserved, is_automatic=self.config.allow_auto_truncate)
 
     @property
     def max_model_len(self) -> int:

@@ -62,7 +62,7 @@ NOT_YET: Mapping[str, NotYet] = {
     "repetition_detection": NotYet(),
     "custom_logit_processor": NotYet(),
     "custom_params": NotYet(),
-    "truncate_prompt_tokens": NotYet(instead="shorten the prompt"),
+    "truncate_prompt_tokens": NotYet(instead="start the server with --allow-auto-truncate, or shorten the prompt"),
     "stream_interval": NotYet((1,), "start the server with --stream-interval"),
     # chat
     "chat_template": NotYet(instead="start the server with --chat-template"),

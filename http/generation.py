@@ -11,7 +11,7 @@ from starlette.types import Receive
 from palladio.http.context import Context
 from palladio.http.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
 from palladio.http.request_record import Origin, RequestRecord
-from palladio.runtime.engine_client import EngineClient
+from palladio.runtime.async_engine import Room
 from palladio.runtime.errors import InvalidRequestError, request_error
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sglang_format import Job
@@ -76,9 +76,7 @@ class OutputStream:
         self._name = name
         self._stack = contextlib.AsyncExitStack()
         self.first: RequestOutput | None = None
-        self.rest = (
-            _start(context.engine, jobs[0], received) if len(jobs) == 1 else _merge(context.engine, jobs, received)
-        )
+        self.rest = _start(context, jobs[0], received) if len(jobs) == 1 else _merge(context, jobs, received)
 
     def renewed(self) -> "OutputStream":
         """The same, not yet started."""
@@ -187,17 +185,20 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _start(engine: EngineClient, job: Job, received: float) -> Outputs:
+def _start(context: Context, job: Job, received: float) -> Outputs:
+    engine = context.engine
     params = job.fitted_params(engine.info, len(job.prompt))
+    if context.config.allow_auto_truncate:
+        params = Room.of(engine.info).lower(params, len(job.prompt))
     return engine.generate(job.prompt, params, request_id=job.request_id, received=received, options=job.options)
 
 
-async def _merge(engine: EngineClient, jobs: Sequence[Job], received: float) -> Outputs:
+async def _merge(context: Context, jobs: Sequence[Job], received: float) -> Outputs:
     """The outputs of several jobs as they come; the first error ends them all."""
     queue: asyncio.Queue[RequestOutput | asyncio.Task[None]] = asyncio.Queue()
 
     async def pump(job: Job) -> None:
-        async with contextlib.aclosing(_start(engine, job, received)) as outputs:
+        async with contextlib.aclosing(_start(context, job, received)) as outputs:
             async for output in outputs:
                 output.index += job.first_index
                 queue.put_nowait(output)

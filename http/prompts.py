@@ -6,6 +6,7 @@ from palladio.http.generation import check_num_prompts, job_ids
 from palladio.http.protocol_completions import Prompt, is_token_ids
 from palladio.http.protocol_generate import TokenIds
 from palladio.http.text_encoder import TextEncoder, run_encoding
+from palladio.http.truncation import Truncation
 from palladio.runtime.errors import InvalidRequestError
 
 
@@ -50,14 +51,19 @@ def prompt_names(rid: str | list[str] | None, generated: str, count: int) -> tup
 
 
 async def encode_prompts(
-    encoder: TextEncoder, prompts: Sequence[str] | Sequence[list[int]], *, add_special_tokens: bool = True
+    encoder: TextEncoder,
+    prompts: Sequence[str] | Sequence[list[int]],
+    *,
+    add_special_tokens: bool = True,
+    truncation: Truncation | None = None,
 ) -> list[list[int]]:
-    """Tokenizes the texts; token ids pass."""
+    """Tokenizes the texts; token ids pass. Args: truncation: of either, where they are too long."""
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if not texts:
-        return [prompt for prompt in prompts if isinstance(prompt, list)]
+        given = [prompt for prompt in prompts if isinstance(prompt, list)]
+        return given if truncation is None else [truncation.cut(ids) for ids in given]
     return await run_encoding(
-        lambda: [encoder.encode(text, add_special_tokens) for text in texts], sum(map(len, texts))
+        lambda: [encoder.encode(text, add_special_tokens, truncation) for text in texts], sum(map(len, texts))
     )
 
 

@@ -67,6 +67,7 @@ class SamplingFields(WireModel):
     no_stop_trim: bool | None = None
     include_stop_str_in_output: bool | None = None
     add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
     return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

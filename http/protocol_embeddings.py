@@ -15,6 +15,7 @@ class EmbeddingRequest(WireModel):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
     rid: RequestId | None = None
     request_id: RequestId | None = None
     cache_salt: str | None = None

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -16,9 +17,10 @@ from palladio.http.generation import OutputStream, check_num_samples, job_ids
 from palladio.http.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.prompts import encode_prompts, split_prompts
 from palladio.http.protocol_completions import CompletionRequest
-from palladio.http.sampling import check_scoring_only, client_names, request_name, sampling_params
+from palladio.http.sampling import check_scoring_only, client_names, default_length, request_name, sampling_params
 from palladio.http.sse import CompletionChunks, EventStream, StreamSettings
 from palladio.http.structured_output import structured_output
+from palladio.http.truncation import Truncation
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.sampling_params import SamplingParams
@@ -54,12 +56,15 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     name = request_name(body, call.request_id)
     prompts = split_prompts(body.prompt, "prompt")
     check_num_samples(len(prompts), len(prompts) * params.n)
-    prompt_ids = await encode_prompts(context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False)
-    echoes = _echoes(context, prompts, params) if body.echo else None
-    default_length = DEFAULT_MAX_TOKENS if body.max_tokens is None else None
+    length = default_length(params, context.sampling_defaults, DEFAULT_MAX_TOKENS)
+    truncation = context.truncation(body.truncate_prompt_tokens, params.max_tokens if length is None else length)
+    prompt_ids = await encode_prompts(
+        context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
+    )
+    echoes = _echoes(context, _shown(prompts, prompt_ids, truncation), params) if body.echo else None
     names = {"grammar": grammar_field}
     jobs = [
-        Job(request_id, ids, params, position * params.n, default_length, options)
+        Job(request_id, ids, params, position * params.n, length, options)
         for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
     ]
     stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
@@ -106,7 +111,17 @@ def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) 
     return params
 
 
-def _echoes(context: Context, prompts: list[str] | list[list[int]], params: SamplingParams) -> list[str]:
+def _shown(
+    prompts: Sequence[str | list[int]], prompt_ids: list[list[int]], truncation: Truncation | None
+) -> Sequence[str | list[int]]:
+    """The prompts as they are echoed: of what was cut, or may have been, the tokens that are there."""
+    if truncation is None:
+        return prompts
+    pairs = zip(prompts, prompt_ids, strict=True)
+    return [prompt if len(ids) < truncation.limit else ids for prompt, ids in pairs]
+
+
+def _echoes(context: Context, prompts: Sequence[str | list[int]], params: SamplingParams) -> list[str]:
     if context.engine.tokenizer is None:
         raise InvalidRequestError("echo needs a tokenizer; the server runs without one", param="echo")
     tokenizer = context.engine.tokenizer

@@ -55,7 +55,10 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
     with client_names({"prompt": "input"}, {}):
         prompts = split_prompts(body.input, "input")
         _check_num_inputs(len(prompts), "input")
-        ids = await encode_prompts(context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False)
+        truncation = context.truncation(body.truncate_prompt_tokens, 0)
+        ids = await encode_prompts(
+            context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
+        )
         jobs = [
             Job(request_id, prompt_ids, EMBEDDING_PARAMS, position, options=options)
             for position, (request_id, prompt_ids) in enumerate(zip(job_ids(name, len(ids)), ids, strict=True))
@@ -88,7 +91,7 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
     _check_num_inputs(len(prompts), param)
     name, ids = prompt_names(body.rid, call.request_id, len(prompts))
     with client_names({"prompt": param}, {}):
-        prompt_ids = await encode_prompts(context.encoder, prompts)
+        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 0))
         options = {
             "cache_salt": body.cache_salt,
             "extra_key": body.extra_key,

@@ -60,7 +60,8 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     if grammars:
         fields["grammar"], paths["grammar"] = grammars[0], f"sampling_params.{grammars[0]}"
     with client_names(paths | {"prompt": param}, fields):
-        jobs = _expand(context, body, sampling, await encode_prompts(context.encoder, prompts), ids)
+        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
+        jobs = _expand(context, body, sampling, prompt_ids, ids)
         stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
         results = _Results(jobs, context.engine.tokenizer)
         is_list = prompts is given or stream.num_choices > 1

@@ -28,7 +28,7 @@ def sampling_params(
 
     Args:
         body: the request.
-        defaults: values of the fields that it does not give.
+        defaults: values of the fields that it does not give; max_tokens is for `default_length`.
         max_tokens, logprobs: these two have route-specific meanings, so the route works them out.
         grammar: of its `structured_output`.
 
@@ -39,7 +39,13 @@ def sampling_params(
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "no_stop_trim": _no_stop_trim(body)}
     values["grammar"] = grammar
     values["stop"] = body.stop or None  # "" and [] are how some clients spell "no stop strings"
-    return SamplingParams.from_dict(values, defaults=defaults)
+    return SamplingParams.from_dict(values, defaults={key: defaults[key] for key in defaults if key != "max_tokens"})
+
+
+def default_length(params: SamplingParams, defaults: Mapping[str, Any], of_route: int | None = None) -> int | None:
+    """A Job's: max_tokens where the request gives none, which makes way for a long prompt; None: the request does, or
+    all that the context still holds."""
+    return defaults.get("max_tokens", of_route) if params.max_tokens is None else None
 
 
 def request_options(body: SamplingFields | EmbeddingRequest) -> RequestOptions:

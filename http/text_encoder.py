@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from palladio.http.truncation import Truncation
 from palladio.runtime.async_engine import LONG_TEXT, Room
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import ContextLengthError, InvalidRequestError
@@ -28,6 +29,7 @@ class TextEncoder:
         self._engine = engine
         self._bounded = bounded
         self._longest_token = 0  # characters; found when first needed
+        self._frame: tuple[int, int] | None = None  # likewise
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -42,11 +44,17 @@ class TextEncoder:
             )
         return tokenizer
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True, truncation: Truncation | None = None) -> list[int]:
         """
+        Args:
+            truncation: what to do with a text that is too long; None: nothing.
+
         Raises:
             ContextLengthError: bounded, and the text would not fit even with the longest token everywhere.
         """
+        if truncation is not None:
+            token_ids = self.tokenizer.encode(text, add_special_tokens)
+            return truncation.cut(token_ids, *(self._find_frame() if add_special_tokens else ()))
         if self._bounded and len(text) > LONG_TEXT:
             room = Room.of(self._engine.info)
             if len(text) > room.limit * self._find_longest_token():
@@ -56,6 +64,15 @@ class TextEncoder:
                     param="prompt",
                 )
         return self.tokenizer.encode(text, add_special_tokens)
+
+    def _find_frame(self) -> tuple[int, int]:
+        """How many special tokens the tokenizer puts before and behind a text."""
+        if self._frame is None:
+            plain, framed = (self.tokenizer.encode("a", add_special_tokens=added) for added in (False, True))
+            others = len(framed) - len(plain)
+            before = next((i for i in range(others + 1) if framed[i : i + len(plain)] == plain), 0)
+            self._frame = before, others - before
+        return self._frame
 
     def _find_longest_token(self) -> int:
         if not self._longest_token:

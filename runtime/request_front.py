@@ -47,6 +47,17 @@ class Room:
         wanted = max(default, params.min_tokens)
         return dataclasses.replace(params, max_tokens=min(wanted, room) if room > 0 else wanted)
 
+    def lower(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        """Lowers max_tokens to what the prompt leaves, if it leaves anything.
+
+        Raises:
+            InvalidRequestError: min_tokens is over that.
+        """
+        room = self.limit - num_prompt_tokens
+        if params.max_tokens is None or not 0 < room < params.max_tokens:
+            return params
+        return dataclasses.replace(params, max_tokens=room)
+
 
 class RequestFront:
     """Host-only request logic, the same for every transport.

@@ -19,6 +19,9 @@ MAX_STOP_TOKEN_IDS = 64  # entries of the row of ids that min_tokens suppresses
 MAX_STOP_STRINGS = 64
 MAX_N = 128
 
+_NOT_DEFAULTS = frozenset(  # what only a request can say
+    {"n", "logprobs", "prompt_logprobs", "visible_special_ids", "grammar", "thinking", *GRAMMAR_NAMES}
+)
 _ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 
 
@@ -191,6 +194,21 @@ class SamplingParams:
                 raise
             name = aliases[error.param]
             raise InvalidRequestError(str(error).replace(error.param, name), param=name) from None
+
+    @classmethod
+    def read_defaults(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for the `defaults` of `from_dict`, under the names of fields; SGLang's names are accepted.
+
+        Raises:
+            InvalidRequestError: an unknown name, one that is no default, or a bad value.
+        """
+        for name in values:
+            if name in _NOT_DEFAULTS:
+                raise InvalidRequestError(f"{name} is for each request to say; it has no default", param=name)
+        params = dataclasses.asdict(cls.from_dict(values))
+        return {
+            _ALIASES.get(name, name): params[_ALIASES.get(name, name)] for name in values if values[name] is not None
+        }
 
 
 def _with_grammar(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -117,7 +117,7 @@ def expand_jobs(
         rid: the request's id, or one a prompt; None: random.
         logprobs: fields of LogprobOptions by name, each for all prompts or a list.
         options: arguments of RequestOptions.of, likewise.
-        defaults: the checkpoint's sampling defaults.
+        defaults: of sampling parameters that are not given; max_tokens makes way for a long prompt.
 
     Raises:
         InvalidRequestError: a value is wrong, or a list has not one entry a prompt.
@@ -367,5 +367,6 @@ def _sampling_params(sampling: Sampling, defaults: Mapping[str, Any]) -> tuple[S
         return sampling, None
     if not isinstance(sampling, Mapping):
         raise InvalidRequestError("sampling_params must be an object", param="sampling_params")
-    params = SamplingParams.from_dict(sampling, defaults=defaults)
-    return params, DEFAULT_MAX_TOKENS if params.max_tokens is None else None
+    others = {name: value for name, value in defaults.items() if name != "max_tokens"}
+    params = SamplingParams.from_dict(sampling, defaults=others)
+    return params, defaults.get("max_tokens", DEFAULT_MAX_TOKENS) if params.max_tokens is None else None

@@ -216,7 +216,7 @@ class FakeEngine:
         if not all(0 <= i < self.info.vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
             raise InvalidRequestError("token id out of the vocabulary", param="prompt")
         room = self.info.context_length - len(prompt_ids)
-        if room <= 0:
+        if room < 0 or (room == 0 and params.max_tokens != 0):
             raise ContextLengthError(f"The input ({len(prompt_ids)} tokens) is too long (2048)", param="prompt")
         if (params.max_tokens or 0) > room:
             raise ContextLengthError(f"max_tokens ({params.max_tokens}) over {room}", param="max_tokens")

@@ -95,6 +95,24 @@ def test_defaults_come_from_the_checkpoint_unless_openai_is_asked_for(engine: Fa
         assert params.max_tokens is None  # the rest of the context
 
 
+def test_preferred_sampling_params_are_over_the_checkpoints_and_below_the_requests(engine: FakeEngine, serve) -> None:
+    engine.sampling_defaults = {"temperature": 0.7, "top_k": 20}
+    preferred = '{"temperature": 0.5, "max_new_tokens": 40, "stop": ["zz"], "min_p": null}'
+    url = serve(preferred_sampling_params=preferred)
+    chat, text, ids = {"messages": USER}, {"prompt": "hi"}, {"text": "hi"}
+    for path, body in (("/v1/chat/completions", chat), ("/v1/completions", text), ("/generate", ids)):
+        httpx.post(url + path, json=body).raise_for_status()
+        params = engine.calls[-1].params
+        assert (params.temperature, params.top_k, params.max_tokens, params.stop) == (0.5, 20, 40, ("zz",))
+    httpx.post(url + "/v1/chat/completions", json=chat | {"temperature": 0.1, "max_tokens": 50}).raise_for_status()
+    params = engine.calls[-1].params
+    assert (params.temperature, params.max_tokens) == (0.1, 50)
+    prompt = [5] * 2040  # which leaves eight tokens
+    httpx.post(url + "/v1/completions", json={"prompt": prompt}).raise_for_status()
+    assert engine.calls[-1].params.max_tokens == 8
+    assert httpx.get(url + "/get_model_info").json()["preferred_sampling_params"]["max_tokens"] == 40
+
+
 def test_nulls_and_neutral_values_pass(client: openai.OpenAI) -> None:
     neutral = {
         "temperature": None,

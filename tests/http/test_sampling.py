@@ -34,7 +34,7 @@ from palladio.runtime.sampling_params import SamplingParams
 # Fields of all sampling requests that are read where they are needed: not copied to SamplingParams by name.
 READ = {
     *("model", "max_tokens", "stop", "no_stop_trim", "include_stop_str_in_output", "add_special_tokens"),
-    *("return_token_ids", "stream", "stream_options", "rid", "request_id"),
+    *("truncate_prompt_tokens", "return_token_ids", "stream", "stream_options", "rid", "request_id"),
     *("cache_salt", "extra_key", "priority", "timeout", "routed_dp_rank"),
     *("return_timings", "no_logs", "log_metrics"),
     *("response_format", "json_schema", "regex", "ebnf", "structural_tag", "structured_outputs"),

@@ -108,7 +108,7 @@ def test_every_flag_of_ours_is_read_somewhere():
             tree = ast.parse(file.read_text(encoding="utf-8"))
             read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     through = {"api_key": "api_keys", "admin_api_key": "admin_api_keys"}
-    through |= {"default_chat_template_kwargs": "template_kwargs"}
+    through |= {"default_chat_template_kwargs": "template_kwargs", "preferred_sampling_params": "preferred_defaults"}
     unread = [name for name in own_flags() if name not in read and through.get(name, "") not in read]
     assert [name for name in unread if len(choices(name)) != 1] == []
 
