@@ -67,8 +67,8 @@ class CacheConfig:
             beside the weights and the programs.
         mem_fraction_static: share of the device's memory for weights and KV cache together; default: what the programs
             leave of 92 % of it, on CPU of half of the host's memory.
-        kv_cache_dtype: of the cache; auto: the model's. Of 8 bits twice as many tokens fit, rounded without a scale, and
-            --page-size must be a multiple of 32 for the kernels of a TPU.
+        kv_cache_dtype: of the cache; auto: the model's. In 8 bits twice as many tokens fit, rounded without scales;
+            kernels of a TPU then need a --page-size that is a multiple of 32.
         disable_radix_cache: compute every prompt in full, even where an earlier one began alike.
         radix_eviction_policy: which cached prefixes go first when room is needed: those used longest ago (lru) or
             least often (lfu).
