@@ -146,6 +146,13 @@ class HttpConfig:
             raise ConfigError(
                 "--allow-credentials needs --allowed-origins with the origins by name: browsers refuse it for *"
             )
+        for flag, words in (
+            ("--allowed-origins", self.allowed_origins),
+            ("--allowed-methods", self.allowed_methods),
+            ("--allowed-headers", self.allowed_headers),
+        ):
+            if any(word.startswith("[") for word in words):  # vLLM's way to write them
+                raise ConfigError(f"{flag} takes words, not a JSON list: {flag} one another")
         if self.ssl_certfile is None:
             for flag, is_given in (
                 ("--ssl-keyfile", self.ssl_keyfile is not None),

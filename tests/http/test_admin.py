@@ -179,6 +179,7 @@ def test_root_path(serve) -> None:
         ({"port": 70000}, "--port"),
         ({"stream_interval": 0}, "--stream-interval"),
         ({"max_request_bytes": 0}, "--max-request-bytes"),
+        ({"allowed_origins": ('["https://a"]',)}, "--allowed-origins takes words, not a JSON list"),
         ({"drain_timeout": -1}, "--drain-timeout"),
         ({"api_key": " , "}, "--api-key"),
         ({"served_model_name": ()}, "--served-model-name"),

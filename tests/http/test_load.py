@@ -85,6 +85,13 @@ def test_ping_is_health(http: httpx.Client, engine: FakeEngine) -> None:
         assert (ping.status_code, ping.json()) == (health.status_code, health.json())
 
 
+def test_only_ping_needs_no_key(serve) -> None:
+    with httpx.Client(base_url=serve(api_key="k"), timeout=20) as client:
+        paths = ("/ping", "/load", "/get_load", "/v1/loads", "/invocations")
+        assert [client.get(path).status_code for path in paths] == [200, 401, 401, 401, 401]
+        assert client.get("/v1/loads", headers={"x-api-key": "k"}).status_code == 200
+
+
 def test_invocations_are_chats_and_completions(http: httpx.Client) -> None:
     chat = http.post("/invocations", json=CHAT).json()
     assert (chat["object"], chat["choices"][0]["message"]["content"]) == ("chat.completion", "Hello, wörld 🎉!")
