@@ -6,7 +6,7 @@ It lets anyone start the server without a download. `scripts/train_default_model
 from pathlib import Path
 from typing import Final
 
-DEFAULT_MODEL_NAME: Final = "palladio-default-v2"
+DEFAULT_MODEL_NAME: Final = "palladio-default-v3"
 """What it is served as: another version where its weights change."""
 
 

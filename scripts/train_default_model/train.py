@@ -1,6 +1,6 @@
 """Trains the network, or goes on where a run has stopped.
 
-    python -m scripts.train_default_model.train --run DIR --steps 20000
+    python -m scripts.train_default_model.train --run DIR --steps 7000
 
 The learning rate is constant, then falls to zero over the last --decay steps. What comes out is final.npz; the state
 before the fall stays (stable.npz), so that a later run with more --steps goes on from there.
@@ -128,8 +128,8 @@ def as_arrays(batch: Batch) -> Arrays:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run: tokenizer.json, *.npz")
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--decay", type=int, default=3_000)
+    parser.add_argument("--steps", type=int, default=7_000)
+    parser.add_argument("--decay", type=int, default=1_400)
     args = parser.parse_args()
     args.run.mkdir(parents=True, exist_ok=True)
     run(args.run, args.steps, args.decay)

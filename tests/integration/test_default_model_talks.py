@@ -1,6 +1,7 @@
-"""`palladio serve` with the embedded model: features that show only with a model that means what it says.
+"""What a newcomer does: `palladio serve` with the embedded model, and talk to it through the OpenAI SDK.
 
-Each question is one that the model was taught; how it does on others is measured, not tested (README.md).
+Here is what shows only with a model that means what it says. Each question is one that the model was taught; how it
+does on others is measured, not tested (README.md).
 """
 
 import json
@@ -12,10 +13,13 @@ import jsonschema
 import pytest
 
 from palladio.default_model import DEFAULT_MODEL_NAME
-from tests.integration.serving import LIMITS, Server
+from scripts.train_default_model.skills.countries import COUNTRIES, bare
+from tests.integration.serving import Server
 
-pytestmark = pytest.mark.slow
-
+SMALL = (
+    "--page-size 8 --max-running-requests 2 --chunked-prefill-size 64 --context-length 1024 --max-total-tokens 4096 "
+    "--fail-on-recompile"
+)
 ROME = [
     {"role": "system", "content": "You are a knowledgeable historian who provides concise responses."},
     {"role": "user", "content": "Tell me about ancient Rome"},
@@ -53,7 +57,7 @@ STORY = (
 
 @pytest.fixture(scope="module")
 def talking_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    command = f"python3 -m palladio serve --host 127.0.0.1 {LIMITS} --context-length 1024"
+    command = f"python3 -m palladio serve --host 127.0.0.1 {SMALL}"
     server = Server(command, tmp_path_factory.mktemp("talking") / "log")
     yield server
     server.stop()
@@ -63,6 +67,10 @@ def talking_server(environment: None, tmp_path_factory: pytest.TempPathFactory) 
 def server(talking_server: Server) -> Iterator[Server]:
     yield talking_server
     talking_server.check_clean()
+
+
+def test_it_is_served_under_its_own_name(client):
+    assert [model.id for model in client.models.list()] == [DEFAULT_MODEL_NAME]
 
 
 def ask(client, messages, **fields):
@@ -81,6 +89,9 @@ def ask(client, messages, **fields):
         (ROME, ("Colosseum",)),
         ("Tell me a joke about programming", ("?", ".")),
         ("What is Python?", ("programming language",)),
+        ("2^8", ("2^8 = 256",)),
+        ("What is 12 + 30?", ("12 + 30 = 42",)),
+        ("My name is Zorbalin.", ("Zorbalin!",)),
         ("Say this is a test", ("This is a test.",)),
         ("Who are you?", ("Palladio", "model")),
         ("Hello", ("!",)),
@@ -102,7 +113,17 @@ def test_structured_output_ends_by_itself_and_validates(client):
         response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}},
     )
     assert choice.finish_reason == "stop"
-    jsonschema.validate(json.loads(choice.message.content), PERSON)
+    found = json.loads(choice.message.content)
+    jsonschema.validate(found, PERSON)
+    assert found == {"name": "Anna", "date": "3 May 1990", "place": "Vienna"}
+
+
+def test_three_countries_have_their_capitals(client):
+    text = ask(client, "List 3 countries and their capitals.").message.content
+    pairs = [line.partition(". ")[2].split(" - ") for line in text.splitlines() if line[:1].isdigit()]
+    known = {bare(country): city for country, city, _ in COUNTRIES}
+    assert len({country for country, _ in pairs}) == 3
+    assert all(known[country] == city for country, city in pairs), text
 
 
 def test_thoughts_are_apart_from_the_answer(client):
@@ -111,10 +132,10 @@ def test_thoughts_are_apart_from_the_answer(client):
     assert on.message.reasoning_content.strip()
     assert "<think>" not in on.message.content
     assert "</think>" not in on.message.content
-    assert on.message.content.strip()
+    assert on.message.content == "9.8 is greater than 9.11."
     off = ask(client, COMPARE, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
     assert off.message.reasoning_content is None
-    assert off.message.content.strip()
+    assert off.message.content == "9.8 is greater than 9.11."
 
 
 def test_thoughts_are_apart_in_a_stream(client):
@@ -139,7 +160,7 @@ def test_a_tool_is_called_and_its_result_is_told(client):
     assert choice.finish_reason == "tool_calls"
     (call,) = choice.message.tool_calls
     assert call.function.name == "get_weather"
-    assert set(json.loads(call.function.arguments)) == {"city"}
+    assert json.loads(call.function.arguments) == {"city": "Rome"}
     messages += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "sunny, 20 degrees"}]
     told = ask(client, messages, tools=[WEATHER, TIMER])
     assert told.finish_reason == "stop"

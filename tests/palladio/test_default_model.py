@@ -21,7 +21,7 @@ MODEL = default_model_path()
 MAX_BYTES = 10_000_000
 
 # Whoever changes the weights changes the version in DEFAULT_MODEL_NAME and this.
-DIGESTS = {"palladio-default-v2": "e2cc0ce3534b39f8"}
+DIGESTS = {"palladio-default-v3": "813a2b62c9c7f21f"}
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
