@@ -84,6 +84,7 @@ WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload("single", requests=1, max_tokens=128, prompt_tokens=32, concurrency=1),
+        Workload("sixteen", requests=16, max_tokens=128, prompt_tokens=32, concurrency=16),
         Workload("small", requests=20, max_tokens=64, prompt_tokens=32, concurrency=20),
         Workload("many", requests=200, max_tokens=64, prompt_tokens=32, concurrency=64),
         Workload("prefix", requests=64, max_tokens=32, prompt_tokens=544, concurrency=64, shared_tokens=512),
