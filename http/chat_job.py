@@ -51,7 +51,8 @@ class ChatJob:
         grammar, grammar_field = structured_output(body)
         tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
         tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
-        variables = context.chat_template.variables(tokenizer, tools=tools.template_tools is not None)
+        template_tools = context.chat_template.tools_to_write(tokenizer, tools)
+        variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
         reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
         asks = "tools" if grammar is None and tools.grammar is not None else grammar_field
         names = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": asks}
@@ -66,7 +67,7 @@ class ChatJob:
                 continue_final_message=body.continue_final_message,
                 add_special_tokens=body.add_special_tokens,
                 kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
-                tools=tools.template_tools,
+                tools=template_tools,
                 truncation=context.truncation(body.truncate_prompt_tokens, params.max_tokens),
             )
         if tools.grammar is not None or grammar is not None:

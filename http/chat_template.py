@@ -20,6 +20,7 @@ from palladio.http.template_calls import takes_arguments_as_text
 from palladio.http.template_format import TemplateFacts
 from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.tools import ToolPlan
 from palladio.http.truncation import Truncation
 from palladio.runtime.async_engine import LONG_TEXT
 from palladio.runtime.errors import ConfigError, InvalidRequestError, RenderLimitError
@@ -132,6 +133,10 @@ class ChatTemplate:
         Args:
             seconds: that rendering may take.
         """
+        calls = any(_has_calls(message) for message in messages)
+        if tools is None and calls and not self._read(self._template(tokenizer, tools=False)).reads_calls:
+            # Of two templates, the one that writes tools writes earlier calls too.
+            tools = () if isinstance(self._override or tokenizer.chat_template, dict) else None
         template = self._template(tokenizer, tools=tools is not None)
         facts = self._read(template)
         continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
@@ -140,7 +145,6 @@ class ChatTemplate:
         if clash:
             param = f"chat_template_kwargs.{clash[0]}"
             raise InvalidRequestError(f"{param} is set by the server; it is not for chat_template_kwargs", param=param)
-        calls = any(_has_calls(message) for message in messages)
         prepared = template_messages(
             messages,
             facts.content_format,
@@ -179,6 +183,12 @@ class ChatTemplate:
         """Whether the template writes the tools of a request into its prompt."""
         return "tools" in self.variables(tokenizer, tools=True)
 
+    def tools_to_write(self, tokenizer: Tokenizer, plan: ToolPlan) -> tuple[dict[str, Any], ...] | None:
+        """What the template is told of tools. Of those that a call is forced of, a template that writes none is told
+        nothing: their grammar is in their place."""
+        is_told = not plan.is_forced or self.reads_tools(tokenizer)
+        return plan.template_tools if is_told else None
+
     def warnings(self, tokenizer: Tokenizer, tool_format: ToolFormat) -> list[str]:
         """What of the server's settings has no effect with this template, a line each, for the log.
 
@@ -189,7 +199,8 @@ class ChatTemplate:
         if tool_format.reads_free_text and not self.reads_tools(tokenizer):
             found.append(
                 f"tool calls are read as {tool_format.name} writes them, but the chat template writes no tools into "
-                "prompts: requests with tools are refused; give a --chat-template that writes them"
+                "prompts: requests with tools are refused unless tool_choice forces a call; give a --chat-template "
+                "that writes them"
             )
         facts = self._read(self.source(tokenizer) or "")
         for name in sorted(self._default_kwargs.keys() - facts.variables - TOGGLES):
@@ -237,10 +248,10 @@ def _check_is_read(
         InvalidRequestError: the prompt would lack what the request has.
     """
     other = "start the server with a --chat-template that writes them"
-    if tools is not None and "tools" not in facts.variables:
+    if tools and "tools" not in facts.variables:
         raise InvalidRequestError(
             f"tools have no effect: the chat template does not write them into the prompt; {other}, or set tool_choice "
-            'to "none"',
+            'to "none", or to "required" or a function, whose schema then holds the answer',
             param="tools",
             code="unsupported_parameter",
         )
@@ -252,8 +263,8 @@ def _check_is_read(
                 param=path,
                 code="unsupported_parameter",
             )
-    for name in kwargs:
-        if name not in facts.variables and name not in TOGGLES:
+    for name, value in kwargs.items():
+        if value is not None and name not in facts.variables and name not in TOGGLES:
             path = f"chat_template_kwargs.{name[:200]}"
             raise InvalidRequestError(
                 f"{path} has no effect: the chat template does not read it; {_names_to_give(facts, name)}",

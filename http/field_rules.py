@@ -93,7 +93,7 @@ NOT_YET: Mapping[str, NotYet] = {
     "bootstrap_host": NotYet(),
     "bootstrap_port": NotYet(),
     "bootstrap_room": NotYet(),
-    "dp_rank": NotYet(instead="use routed_dp_rank"),
+    "dp_rank": NotYet((0,), "use routed_dp_rank"),
     "vllm_xargs": NotYet(),
     # native /generate
     "image_data": NotYet(),

@@ -77,7 +77,7 @@ async def _tokenize(context: Context, encoder: TextEncoder, body: TokenizeReques
         tokenizer = context.tokenizer
         tool_format = context.tool_format
         plan = await run_encoding(lambda: ToolPlan.of(chat, tool_format, tokenizer), tools_size(chat))
-        template_tools = plan.template_tools
+        template_tools = context.chat_template.tools_to_write(tokenizer, plan)
         variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
         reasoning = ReasoningPlan.of(chat, context.reasoning, variables)
         prompt = await context.chat_template.encode(

@@ -87,6 +87,11 @@ class ToolPlan:
         return cls(None, None, (), None, {}, _forced=False, _parallel=True, _notation=None)
 
     @property
+    def is_forced(self) -> bool:
+        """Whether the answer can be nothing but calls, by tool_choice."""
+        return self._forced
+
+    @property
     def reads_calls(self) -> bool:
         """Whether samples are to be read with `new_parser`."""
         return self._format is not None

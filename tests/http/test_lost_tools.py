@@ -1,5 +1,7 @@
 """A chat template that writes no tools: nothing of a request vanishes from its prompt in silence."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,7 +26,6 @@ BUILT_IN = ("chatml", "gemma", "llama-2", "llama-3-instruct", "mistral")
     ("path", "body", "field"),
     [
         (CHAT, MESSAGES | {"tools": [CHAT_TOOL]}, "tools"),
-        (CHAT, MESSAGES | {"tools": [CHAT_TOOL], "tool_choice": "required"}, "tools"),
         (CHAT, MESSAGES | {"functions": [FUNCTION]}, "functions"),
         ("/v1/responses", {"input": "hi", "tools": [{"type": "function", **FUNCTION}]}, "tools"),
         ("/v1/responses/input_tokens", {"input": "hi", "tools": [{"type": "function", **FUNCTION}]}, "tools"),
@@ -55,6 +56,29 @@ def test_what_asks_for_no_tools_passes(serve: Serve, engine: FakeEngine) -> None
     url = serve(chat_template="chatml")
     for fields in ({}, {"tools": []}, {"tools": [CHAT_TOOL], "tool_choice": "none"}):
         assert httpx.post(url + CHAT, json=MESSAGES | fields).status_code == 200
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "now"}}])
+def test_a_forced_call_has_its_grammar(serve: Serve, engine: FakeEngine, choice: object) -> None:
+    url = serve(chat_template="chatml")
+    answer = httpx.post(url + CHAT, json=MESSAGES | {"tools": [CHAT_TOOL], "tool_choice": choice, "max_tokens": 4})
+    assert answer.status_code == 200, answer.text
+    assert "now" in engine.calls[0].params.grammar.text
+    tokens = httpx.post(url + "/tokenize", json=MESSAGES | {"tools": [CHAT_TOOL], "tool_choice": choice}).json()
+    assert tokens["tokens"] == engine.calls[0].prompt_ids
+
+
+def test_of_two_templates_the_one_for_tools_writes_earlier_calls(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "both.json"
+    source = "{% for m in messages %}{{ m.tool_calls }}{% endfor %}{{ tools | length }}"
+    both = [{"name": "default", "template": "{{ messages[0].content }}"}, {"name": "tool_use", "template": source}]
+    path.write_text(json.dumps({"chat_template": both}))
+    url = serve(chat_template=str(path))
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    turns = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, USER]
+    for fields in ({}, {"tools": [CHAT_TOOL], "tool_choice": "none"}):
+        answer = httpx.post(url + CHAT, json={"messages": turns} | fields)
+        assert answer.status_code == 200, answer.text
 
 
 def test_earlier_calls_are_refused(serve: Serve) -> None:
