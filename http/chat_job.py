@@ -34,10 +34,13 @@ class ChatJob:
     client_names: dict[str, str]
 
     @classmethod
-    async def prepare(cls, context: Context, body: ChatRequest, *, reasoning_is_optional: bool = False) -> Self:
+    async def prepare(
+        cls, context: Context, body: ChatRequest, *, reasoning_is_optional: bool = False, is_counted: bool = False
+    ) -> Self:
         """
         Args:
             reasoning_is_optional: see `ReasoningPlan.of`.
+            is_counted: the prompt is not to be answered: it stays whole, however long it is.
 
         Raises:
             InvalidRequestError: a field is wrong, or has no effect with this model.
@@ -61,14 +64,14 @@ class ChatJob:
         with client_names(names | {"prompt": "messages"}, names):
             params = _params(body, context, limit_name, grammar)
             prompt = await context.chat_template.encode(
-                context.encoder,
+                context.counting_encoder if is_counted else context.encoder,
                 body.messages,
                 add_generation_prompt=body.add_generation_prompt,
                 continue_final_message=body.continue_final_message,
                 add_special_tokens=body.add_special_tokens,
                 kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
                 tools=template_tools,
-                truncation=context.truncation(body.truncate_prompt_tokens, params.max_tokens),
+                truncation=None if is_counted else context.truncation(body.truncate_prompt_tokens, params.max_tokens),
             )
         if tools.grammar is not None or grammar is not None:
             grammar = await run_encoding(lambda: tools.grammar_with(grammar, grammar_field), size)

@@ -89,6 +89,11 @@ class Context:
         """
         return self.encoder.tokenizer
 
+    @functools.cached_property
+    def counting_encoder(self) -> TextEncoder:
+        """For texts that are only counted, and may be too long to answer."""
+        return TextEncoder(self.engine, bounded=False)
+
     @property
     def model_names(self) -> tuple[str, ...]:
         """Names to show; "*" only widens what is accepted."""

@@ -13,7 +13,7 @@ from palladio.http.protocol_chat import ChatRequest
 from palladio.http.protocol_completions import is_token_ids
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.http.reasoning.plan import ReasoningPlan
-from palladio.http.text_encoder import TextEncoder, run_encoding
+from palladio.http.text_encoder import run_encoding
 from palladio.http.tools import ToolPlan, tools_size
 from palladio.runtime.errors import InvalidRequestError
 
@@ -25,7 +25,6 @@ _OF_MESSAGES = (
 
 def tokenize_router(context: Context) -> APIRouter:
     router = APIRouter()
-    encoder = TextEncoder(context.engine, bounded=False)  # a text may be counted that is too long to answer
 
     @router.post("/v1/tokenize", openapi_extra=describe_body(TokenizeRequest))
     @router.post("/tokenize", openapi_extra=describe_body(TokenizeRequest))
@@ -33,7 +32,7 @@ def tokenize_router(context: Context) -> APIRouter:
         """A list of prompts gives lists of tokens and counts."""
         context.require_ready()
         context.model_name(body.model)
-        batch = await _tokenize(context, encoder, body)
+        batch = await _tokenize(context, body)
         single = not isinstance(body.prompt, list)
         answer: dict[str, Any] = {
             "tokens": batch[0] if single else batch,
@@ -63,7 +62,7 @@ def tokenize_router(context: Context) -> APIRouter:
     return router
 
 
-async def _tokenize(context: Context, encoder: TextEncoder, body: TokenizeRequest) -> list[list[int]]:
+async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give one of prompt and messages", param="prompt")
     if body.messages is not None:
@@ -81,7 +80,7 @@ async def _tokenize(context: Context, encoder: TextEncoder, body: TokenizeReques
         variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
         reasoning = ReasoningPlan.of(chat, context.reasoning, variables)
         prompt = await context.chat_template.encode(
-            encoder,
+            context.counting_encoder,
             body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -98,4 +97,6 @@ async def _tokenize(context: Context, encoder: TextEncoder, body: TokenizeReques
     check_num_prompts(len(prompts), "prompt")
     if not prompts:
         raise InvalidRequestError("prompt must not be empty", param="prompt")
-    return await encode_prompts(encoder, prompts, add_special_tokens=body.add_special_tokens is not False)
+    return await encode_prompts(
+        context.counting_encoder, prompts, add_special_tokens=body.add_special_tokens is not False
+    )

@@ -33,7 +33,7 @@ def messages_router(context: Context) -> APIRouter:
         context.model_name(body.model)
         chat = AnthropicChat(body)
         with chat.client_paths:
-            job = await ChatJob.prepare(context, chat.chat, reasoning_is_optional=True)
+            job = await ChatJob.prepare(context, chat.chat, reasoning_is_optional=True, is_counted=True)
         return {"input_tokens": len(job.prompt.token_ids)}
 
     return router

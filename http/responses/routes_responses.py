@@ -51,7 +51,7 @@ def responses_router(
         context.model_name(body.model)
         chat = ResponseChat(body, await conversation_of(store, body, "resp_"))
         with chat.client_paths:
-            job = await ChatJob.prepare(context, chat.chat)
+            job = await ChatJob.prepare(context, chat.chat, is_counted=True)
         return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
 
     @router.get("/v1/responses/{response_id}", response_model=None)

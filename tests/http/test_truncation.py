@@ -136,3 +136,14 @@ def test_automatically_max_tokens_is_lowered(serve: Serve, engine: FakeEngine) -
     assert room.lower(kept, 7) is kept
     assert room.lower(kept, 10) is kept  # the engine says that there is no room
     assert room.lower(kept, 8).max_tokens == 2
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_what_is_counted_stays_whole(serve: Serve, automatic: bool) -> None:
+    url, text = serve(allow_auto_truncate=automatic), CHAT[0]["content"] * 20
+    chat = [{"role": "user", "content": text}]
+    whole = post(url, "/tokenize", messages=chat, add_generation_prompt=True)["count"]
+    assert len(text) > LONG_TEXT
+    assert whole > CONTEXT
+    assert post(url, "/v1/messages/count_tokens", messages=chat) == {"input_tokens": whole}
+    assert post(url, "/v1/responses/input_tokens", input=text)["input_tokens"] == whole
