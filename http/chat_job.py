@@ -9,7 +9,7 @@ from palladio.http.context import Context
 from palladio.http.protocol_chat import ChatRequest
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.reasoning.plan import ReasoningPlan
-from palladio.http.sampling import check_scoring_only, client_names, sampling_params
+from palladio.http.sampling import check_scoring_only, client_names, default_length, sampling_params
 from palladio.http.structured_output import structured_output
 from palladio.http.text_encoder import run_encoding
 from palladio.http.tools import ToolPlan, tools_size
@@ -63,6 +63,8 @@ class ChatJob:
             names |= {"tools": "functions", "tool_choice": "function_call"}
         with client_names(names | {"prompt": "messages"}, names):
             params = _params(body, context, limit_name, grammar)
+            length = default_length(params, context.sampling_defaults)
+            reserved = params.max_tokens if length is None else length
             prompt = await context.chat_template.encode(
                 context.counting_encoder if is_counted else context.encoder,
                 body.messages,
@@ -71,7 +73,7 @@ class ChatJob:
                 add_special_tokens=body.add_special_tokens,
                 kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
                 tools=template_tools,
-                truncation=None if is_counted else context.truncation(body.truncate_prompt_tokens, params.max_tokens),
+                truncation=None if is_counted else context.truncation(body.truncate_prompt_tokens, reserved),
             )
         if tools.grammar is not None or grammar is not None:
             grammar = await run_encoding(lambda: tools.grammar_with(grammar, grammar_field), size)

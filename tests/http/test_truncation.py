@@ -87,6 +87,10 @@ def test_chat_keeps_the_end_of_the_conversation(serve: Serve, engine: FakeEngine
         assert engine.tokenizer is not None
         assert len(ids) == kept
         assert engine.tokenizer.decode(ids, skip_special_tokens=False).endswith("<|im_start|>assistant\n")
+    preferring = serve(preferred_sampling_params='{"max_tokens": 512}')
+    for others, kept in (({}, CONTEXT - 512), ({"max_tokens": 9}, CONTEXT - 9)):
+        post(preferring, "/v1/chat/completions", messages=CHAT, truncate_prompt_tokens=-1, **others)
+        assert (len(engine.calls[-1].prompt_ids), engine.calls[-1].params.max_tokens) == (kept, CONTEXT - kept)
     error = post(url, "/v1/chat/completions", messages=CHAT, truncate_prompt_tokens="9")
     assert error["param"] == "truncate_prompt_tokens"
 
