@@ -166,7 +166,8 @@ class SamplingParams:
 
         Args:
             values: field name → value; json_schema, regex, ebnf and structural_tag stand for `grammar`.
-            defaults: the values of fields that are not given (the checkpoint's generation_config.json).
+            defaults: the values of fields that are not given (the checkpoint's generation_config.json); min_tokens
+                makes way for a lower max_tokens.
 
         Raises:
             InvalidRequestError: an unknown name, the same field under two names, or a bad value.
@@ -187,6 +188,9 @@ class SamplingParams:
             given[field] = value
             if field != name:
                 aliases[field] = name
+        most, least = given.get("max_tokens"), merged.get("min_tokens")
+        if most is not None and least is not None and _is_int(most) and 0 <= most < least:
+            merged["min_tokens"] = most
         try:
             return cls(**(merged | given))
         except InvalidRequestError as error:

@@ -113,6 +113,24 @@ def test_preferred_sampling_params_are_over_the_checkpoints_and_below_the_reques
     assert httpx.get(url + "/get_model_info").json()["preferred_sampling_params"]["max_tokens"] == 40
 
 
+def test_a_preferred_min_tokens_makes_way_for_a_short_request(engine: FakeEngine, serve) -> None:
+    url = serve(preferred_sampling_params='{"min_new_tokens": 8}')
+    chat, text, ids = {"messages": USER}, {"prompt": "hi"}, {"text": "hi"}
+    for given, least in ((1, 1), (8, 8), (9, 8)):
+        length, samples = {"max_tokens": given}, {"sampling_params": {"max_new_tokens": given}}
+        for path, body in (
+            ("/v1/chat/completions", chat | length),
+            ("/v1/completions", text | length),
+            ("/generate", ids | samples),
+        ):
+            httpx.post(url + path, json=body).raise_for_status()
+            assert engine.calls[-1].params.min_tokens == least
+    httpx.post(url + "/v1/completions", json=text | {"max_tokens": 0, "echo": True}).raise_for_status()
+    assert engine.calls[-1].params.min_tokens == 0
+    error = httpx.post(url + "/v1/completions", json=text | {"max_tokens": 1, "min_tokens": 2}).json()["error"]
+    assert error["param"] == "min_tokens"
+
+
 def test_nulls_and_neutral_values_pass(client: openai.OpenAI) -> None:
     neutral = {
         "temperature": None,
