@@ -8,6 +8,7 @@ import difflib
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -144,7 +145,7 @@ class _FlagTable:
 
 
 def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
-    """Parses a launch command's flags; a first word that is none is the model.
+    """Parses a launch command's flags; a word that is none, first or behind `--flag=value`, is the model.
 
     Raises:
         ConfigError: an unknown or unsupported flag, or a value that does not fit.
@@ -191,10 +192,22 @@ def _tell_other_names(typed: Mapping[str, str]) -> None:
 
 
 def names_model(argv: Sequence[str]) -> bool:
-    """Whether a launch command says which model to serve, or only asks for help."""
+    """Whether a launch command says which model to serve, or only asks for help.
+
+    Raises:
+        ConfigError: it does not, but a flag with several values ends with what seems to be the model.
+    """
     table = _FlagTable()
     options = _options(argv)
-    return any(option.name in ("help", "h") or table.own_name(option) == "model_path" for option in options)
+    if any(option.name in ("help", "h") or table.own_name(option) == "model_path" for option in options):
+        return True
+    for option in options:
+        if len(option.values) > 1 and Path(option.values[-1]).is_dir():
+            raise ConfigError(
+                f"{option.values[-1]!r} is read as a value of {option.typed}: if it is the model, put it first, or "
+                "--model-path before it"
+            )
+    return False
 
 
 def own_flags() -> dict[str, Any]:
@@ -204,13 +217,15 @@ def own_flags() -> dict[str, Any]:
 
 def _options(argv: Sequence[str]) -> list[_Option]:
     options: list[_Option] = []
+    more: list[str] | None = None  # values of the last option; None: its value stands behind "="
     model: str | None = None
     for word in argv:
         if word.startswith("-") and not _NEGATIVE_NUMBER.match(word):
             typed, has_value, value = word.partition("=")
             options.append(_Option(typed, typed.lstrip("-").replace("-", "_"), [value] if has_value else []))
-        elif options:
-            options[-1].values.append(word)
+            more = None if has_value else options[-1].values
+        elif more is not None:
+            more.append(word)
         elif model is None:
             model = word
         else:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import palladio
 from palladio import Engine, launch_server
 from palladio.runtime.user_dirs import user_cache_dir, user_data_dir
+from palladio.server_args import parse_server_args
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,6 +104,13 @@ def test_what_a_container_keeps_is_on_volumes():
     claim = re.search(rf"- name: {mounted[1][0]}\n +persistentVolumeClaim: {{claimName: (\S+)}}", manifest)
     assert claim is not None, "what clients stored outlives the pod"
     assert f"kind: PersistentVolumeClaim\nmetadata:\n  name: {claim[1]}\n" in manifest
+
+
+def test_a_container_takes_the_model_as_its_first_argument():
+    file = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"^ENTRYPOINT (.*)", file, re.MULTILINE)
+    args = parse_server_args([*json.loads(entry)[2:], "/models/mine"]).args
+    assert (args.source.model_path, args.http.host) == ("/models/mine", "0.0.0.0")
 
 
 def test_python_of_the_readme_uses_public_names():

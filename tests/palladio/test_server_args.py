@@ -202,6 +202,8 @@ def test_mistakes_are_named(words, message):
 def test_the_model_may_stand_alone():
     args = parse_server_args(["org/m", "--port", "1"]).args
     assert (args.source.model_path, args.http.port) == ("org/m", 1)
+    args = parse_server_args(["--host=0.0.0.0", "org/m", "--served-model-name", "a", "b"]).args
+    assert (args.source.model_path, args.http.host, args.http.served_model_name) == ("org/m", "0.0.0.0", ("a", "b"))
     with pytest.raises(ConfigError, match="--model-path is required"):
         parse_server_args([])
     with pytest.raises(ConfigError, match="unexpected argument 'b': the model is 'a', and all else are flags"):
@@ -246,3 +248,13 @@ def test_names_model():
     assert names_model(["--model-id", "x"])
     assert names_model(["--help"])
     assert not names_model(["--port", "1"])
+
+
+def test_a_model_that_a_flag_has_taken_for_a_value_is_told_of(tmp_path):
+    model = str(tmp_path)
+    with pytest.raises(ConfigError, match="is read as a value of --served-model-name: if it is the model"):
+        names_model(["--served-model-name", "foo", model])
+    assert names_model(["--served-model-name=foo", model])
+    assert names_model([model, "--served-model-name", "foo", model])
+    assert not names_model(["--served-model-name", "foo", "bar"])
+    assert not names_model(["--file-storage-path", model])
