@@ -20,6 +20,7 @@ from palladio.runtime.request import Request
 from palladio.runtime.router import Router
 from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledStep, StepTokens
 from palladio.runtime.scheduler import Scheduler
+from palladio.runtime.waiting_queue import WINDOW
 
 
 class Groups:
@@ -185,11 +186,9 @@ class Groups:
             if len(idle.waiting):
                 continue
             full = max(self.schedulers, key=lambda scheduler: len(scheduler.waiting))
-            request = None if full.clock.reason == "step" else full.waiting.peek()
+            request = None if full.clock.reason == "step" else _first_free(full)
             if request is None or request.num_pending or not request.shares_prefix or not idle.has_room(request):
                 continue  # what shares no prefix computes what its own group has cached again, see CacheSelfCheck
-            if request.options.dp_rank is not None:
-                continue
             full.hand_over(request)
             idle.add(request, is_accepted=True)
 
@@ -201,6 +200,14 @@ class Groups:
 
     def _count_cached(self, request: Request) -> list[int]:
         return [scheduler.cache.num_cached_tokens(request) for scheduler in self.schedulers]
+
+
+def _first_free(full: Scheduler) -> Request | None:
+    """Who is next; if their caller chose the group, the first of those who came behind and are free to leave it."""
+    first = full.waiting.peek()
+    if first is None or first.options.dp_rank is None:
+        return first
+    return next((r for r in itertools.islice(full.waiting, WINDOW) if r.options.dp_rank is None), None)
 
 
 def _prompt_of(request: Request) -> Hashable:

@@ -116,6 +116,19 @@ def test_whoever_waits_for_a_full_group_moves_to_an_idle_one() -> None:
     assert driver.finished == {"long": 30, "short": 2, "next": 2}
 
 
+def test_whoever_may_not_move_holds_up_nobody_behind() -> None:
+    driver = Driver(max_running=1)
+    driver.add("long", max_tokens=30)
+    assert driver.add("chosen", max_tokens=2, salt=1, dp_rank=0) == 0
+    assert driver.add("short", max_tokens=2, salt=2) == 1
+    assert driver.add("next", max_tokens=2, salt=3) == 0, "behind the chosen one"
+    while "next" not in driver.finished:
+        driver.step()
+    assert not {"long", "chosen"} & driver.finished.keys()
+    driver.run()
+    assert driver.finished == {"long": 30, "chosen": 2, "short": 2, "next": 2}
+
+
 def test_a_request_that_has_moved_still_ends_in_time_and_only_once() -> None:
     driver = Driver(max_running=1)
     driver.add("long", max_tokens=30)
