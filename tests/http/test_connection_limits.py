@@ -63,7 +63,7 @@ def test_a_head_that_does_not_arrive(serve, sent: bytes) -> None:
             assert error_of(raw) == (408, "request_read_timeout")
         else:
             assert raw == b""  # there was no request to answer
-        assert httpx.get(f"http://{address[0]}:{address[1]}/version").status_code == 200
+        assert httpx.get(f"http://{address[0]}:{address[1]}/version", timeout=30).status_code == 200
 
 
 def test_a_head_that_trickles_in_is_given_up_all_the_same(serve) -> None:

@@ -43,7 +43,7 @@ def test_others_are_served_meanwhile(serve, tmp_path: Path, name: str, monkeypat
             assert answer.json()["error"]["param"] == "messages"
             assert "takes longer than 1 seconds" in answer.json()["error"]["message"]
         assert num_served >= 3
-        assert slowest < 2
+        assert slowest < 4, "as long as all of them one after the other"
 
 
 def test_what_one_call_does_keeps_nobody_waiting(serve, tmp_path: Path) -> None:

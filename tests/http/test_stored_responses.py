@@ -20,7 +20,7 @@ from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import running_server, wait_until
 
-TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}[assistant]"
+TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ m.tool_calls and 'calls' }};{% endfor %}[assistant]"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import concurrent.futures
 import queue
 import threading
+import types
 from types import SimpleNamespace
 
 import numpy as np
@@ -41,8 +42,11 @@ def executor(monkeypatch):
 
 @pytest.fixture
 def exit_codes(monkeypatch):
+    """What the host that follows would exit with, again and again: its threads outlive the test, so what they call
+    stays replaced."""
     codes = queue.SimpleQueue()
-    monkeypatch.setattr(follower.os, "_exit", codes.put)
+    names = vars(follower) | {"os": SimpleNamespace(_exit=codes.put)}
+    monkeypatch.setattr(follower, "_end", types.FunctionType(follower._end.__code__, names))
     return codes
 
 
