@@ -8,7 +8,6 @@ nothing.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+from report import report
 from server_process import free_port, provenance
 
 from palladio.utils import terminate_process
@@ -78,15 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=900.0, help="seconds that one turn may take")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
-    report: dict[str, Any] = dict(provenance())
+    turns = {}
     with tempfile.TemporaryDirectory() as folder:
         home, first, second = (Path(folder) / name for name in ("home", "first", "second"))
         home.mkdir()
         for name, clone in (("cold", first), ("warm", second), ("again", second)):
-            report[name] = first_answer(args.source, clone, home, args.limit)
-            print(name, json.dumps(report[name]), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            turns[name] = first_answer(args.source, clone, home, args.limit)
+    report("first_answer.py", argv, provenance() | turns, args.json)
     return 0
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from report import report
 from server_process import provenance
 
 from palladio.utils import launch_server_cmd, terminate_process
@@ -115,12 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     model = f"--model-path {args.model_path}" if args.model_path else ""
     flags = f"{model} {' '.join(args.flags)}"
-    report: dict[str, Any] = {"command": f"python -m palladio serve {flags}", **provenance()}
+    starts: dict[str, Any] = {"launch": f"python -m palladio serve {flags}"}
 
     def measure(name: str, more: str, *, watches_streams: bool = False) -> None:
         command = f"python -m palladio serve {flags} --host 127.0.0.1 {more}"
-        report[name] = start_once(command, args.limit, watches_streams=watches_streams)
-        print(name, json.dumps(report[name]), flush=True)
+        starts[name] = start_once(command, args.limit, watches_streams=watches_streams)
+        print(name, json.dumps(starts[name]), flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         measure("cold", f"--compilation-cache-dir {folder}/cold")
@@ -130,8 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         measure("exported", f"--compiled-dir {folder}/programs --compilation-cache-dir {folder}/empty")
         background = f"--compile background --compilation-cache-dir {folder}/background"
         measure("background", background, watches_streams=True)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    report("startup.py", argv, provenance() | starts, args.json)
     return 0
 
 
