@@ -19,7 +19,7 @@ from typing import Any
 
 import openai
 from report import report
-from server_process import free_port, provenance
+from server_process import exit_on_sigterm, free_port, provenance
 
 from palladio.utils import terminate_process
 
@@ -78,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=900.0, help="seconds that one turn may take")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
+    exit_on_sigterm()
     turns = {}
     with tempfile.TemporaryDirectory() as folder:
         home, first, second = (Path(folder) / name for name in ("home", "first", "second"))

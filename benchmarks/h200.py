@@ -34,7 +34,8 @@ class Part:
     """A script.
 
     Attributes:
-        arguments: {out} is a file for its figures, or with `folder` a folder for them.
+        arguments: {out} is a file for its figures, or with `folder` a folder for them; {cache} a folder of compiled
+            programs that all parts share.
         seconds: that it may take.
         memory: share of the device's memory that jax may take; 0: jax's own default.
     """
@@ -45,12 +46,19 @@ class Part:
     folder: bool = False
 
 
-PARTS = {  # correctness first
-    "numerics": Part(("gpu_smoke.py", "--only", "numerics", "greedy", "--out", "{out}"), 80, folder=True),
-    "kernels": Part(("kernels.py", "--out", "{out}"), 110),
-    "engine qwen": Part(("h200_engine.py", "--model", "qwen2.5-0.5b", "--out", "{out}"), 90, memory=0.95),
-    "engine llama": Part(("h200_engine.py", "--model", "llama-3.1-8b", "--out", "{out}"), 120, memory=0.95),
-    "peers": Part(("h200_peers.py", "--out", "{out}"), 65),
+def _engine(model: str, stage: str, seconds: float) -> Part:
+    options = ("--model", model, "--stage", stage, "--compilation-cache-dir", "{cache}", "--out", "{out}")
+    return Part(("h200_engine.py", *options), seconds, memory=0.95)
+
+
+PARTS = {  # correctness first; a sweep is its model's second start
+    "numerics": Part(("gpu_smoke.py", "--only", "numerics", "greedy", "--out", "{out}"), 75, folder=True),
+    "kernels": Part(("kernels.py", "--out", "{out}"), 100),
+    "engine qwen": _engine("qwen2.5-0.5b", "workloads", 75),
+    "engine llama": _engine("llama-3.1-8b", "workloads", 100),
+    "sweep qwen": _engine("qwen2.5-0.5b", "sweep", 35),
+    "sweep llama": _engine("llama-3.1-8b", "sweep", 45),
+    "peers": Part(("h200_peers.py", "--out", "{out}"), 60),
 }
 
 
@@ -85,11 +93,11 @@ DECODE_SHARE, PREFILL_TFLOPS = 0.8, 0.55 * 790  # goals of the attention kernels
 KERNEL_GOALS = ("decode 64×4,096", "decode 64×4,096, pages of 64", "decode 64×4,096, pages of 128", "prefill 8×4,096")
 
 
-def run_part(name: str, part: Part, tiny: bool, seconds: float) -> Figures:
+def run_part(part: Part, tiny: bool, seconds: float, cache: Path) -> Figures:
     """What it wrote, even if it was ended or failed; then "error" says so."""
     with tempfile.TemporaryDirectory(prefix="palladio-h200-") as folder:
         out = Path(folder) if part.folder else Path(folder) / "figures.json"
-        script, *arguments = (argument.format(out=out) for argument in part.arguments)
+        script, *arguments = (argument.format(out=out, cache=cache) for argument in part.arguments)
         command = [sys.executable, str(HERE / script), *arguments, *["--tiny"] * tiny]
         environment = dict(os.environ)
         if part.memory and not tiny:
@@ -140,10 +148,36 @@ def table(report: Figures) -> list[tuple[str, str, str, str]]:
                 "reached" if reached else f"below {DECODE_SHARE:.0%}" if decodes else f"below {PREFILL_TFLOPS:.0f}"
             )
         rows.append((f"kernel: {row['workload']}", figure + beside, "", verdict))
+    rows += _engine_rows(report["parts"])
     rows += _peer_rows(report["parts"].get("peers", {}))
     for name, figures in report["parts"].items():
         if "error" in figures:
             rows.append((f"part {name}", figures["error"], "", "FAILED"))
+    return rows
+
+
+def _engine_rows(parts: Figures) -> list[tuple[str, str, str, str]]:
+    """Starts, gaps between steps, batch sizes."""
+    rows = []
+    for name, part in parts.items():
+        model, start = name.split()[-1], "warm start" if name.startswith("sweep") else "cold start"
+        for engine in part.get("engines", []):
+            compiled = f"{engine['num_programs']} programs in {engine['compile_seconds']:.1f} s"
+            told = f"{engine['seconds to ready']:.1f} s, {compiled}, {engine['cache_hits']} found"
+            rows.append((f"{model}, {start}, {engine['max_running_requests']} running", told, "", ""))
+        for row, figures in part.get("rows", {}).items():
+            p50, p99 = (figures[f"idle µs p{share}"] for share in (50, 99))
+            rows.append((f"{row}: idle gap between steps", f"p50 at most {p50} µs, p99 at most {p99} µs", "", ""))
+        for size in part.get("batch sizes", []):
+            told = f"{size['tokens/s']:,.0f} tokens/s, {size['step ms']:.2f} ms a step, {size['share of limit']:.0%}"
+            rows.append((f"{model}, {size['requests']} at once, decode", told, f"{size['limit tokens/s']:,.0f}", ""))
+        for traced, figures in part.get("traces", {}).items():
+            if "error" in figures:
+                rows.append((f"{model}, trace of {traced}", figures["error"], "", ""))
+                continue
+            told = f"{figures['kernels a step']:.0f} kernels a step, device busy {figures['busy share']:.0%}"
+            gaps = f", gap µs p50 {figures['gap µs p50']:.1f} p99 {figures['gap µs p99']:.1f}"
+            rows.append((f"{model}, trace of {traced}", told + gaps, "", ""))
     return rows
 
 
@@ -175,13 +209,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / f"h200{'_tiny' * args.tiny}_{time.strftime('%Y%m%d_%H%M%S')}.json"
     factor = TINY_FACTOR if args.tiny else 1.0
-    for name in args.only:
-        print(f"--- {name}", flush=True)
-        left = factor * TOTAL_SECONDS - (time.perf_counter() - begin)
-        report["parts"][name] = run_part(
-            name, PARTS[name], args.tiny, max(1.0, min(factor * PARTS[name].seconds, left))
-        )
-        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="palladio-h200-cache-") as cache:
+        for name in args.only:
+            print(f"--- {name}", flush=True)
+            left = factor * TOTAL_SECONDS - (time.perf_counter() - begin)
+            seconds = max(1.0, min(factor * PARTS[name].seconds, left))
+            report["parts"][name] = run_part(PARTS[name], args.tiny, seconds, Path(cache))
+            path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print("\n" + ", ".join(f"{key} {value}" for key, value in report["versions"].items()))
     rows = table(report)
     for what, figure, limit, verdict in rows:

@@ -2,7 +2,7 @@
 # Everything that is measured on an H200, in one call of less than 8 minutes; arguments go to h200.py.
 # Needs a Python ($PYTHON, else python3) with jax and its CUDA plugin, flax and transformers; torch for the peers. What
 # else h200_wheels.sh has put into wheels/ is unpacked into a folder of its own.
-#   benchmarks/h200.sh                     results under $OUT, else benchmarks/results
+#   benchmarks/h200.sh                     results under $OUT, else benchmarks/results; h200_plot.py draws them
 #   benchmarks/h200.sh --only kernels      one part
 #   benchmarks/h200.sh smoke               instead, gpu_smoke.py: numerics, throughput, the host's share of a step
 #   benchmarks/h200.sh flags               instead, what scheduling flags gain there (about 8 minutes more)

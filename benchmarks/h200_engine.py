@@ -1,9 +1,12 @@
-"""The engine on a GPU, offline, with random weights of true shapes: the workloads that h200.sh has goals for.
+"""The engine on a GPU, offline, with random weights of true shapes: the workloads that h200.sh has goals for, or its
+rate over batch sizes and what the device does meanwhile.
 
     python benchmarks/h200_engine.py --model qwen2.5-0.5b --out FILE
+    python benchmarks/h200_engine.py --model qwen2.5-0.5b --stage sweep
     JAX_PLATFORMS=cpu python benchmarks/h200_engine.py --model qwen2.5-0.5b --tiny
 
-Figures are written after every workload, so that an engine which is ended early leaves what it had.
+With the same --compilation-cache-dir the second of these is a warm start of the first one's engine. Figures are written
+after each workload, so that an engine which is ended early leaves what it had.
 """
 
 import argparse
@@ -12,14 +15,22 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from checkpoints import HALF_BILLION, LLAMA_8B
+from device_trace import read_kernels, summarize
 
 from palladio import Engine
+from palladio.model.config import ModelConfig
+from palladio.runtime.config import EngineConfig
+from palladio.runtime.deployment import Deployment, Roofline
+from palladio.runtime.hardware import SLICES
+from palladio.runtime.messages import HistogramData
+from palladio.runtime.stats_report import upper_bound
 
 CONFIGS = {"qwen2.5-0.5b": HALF_BILLION, "llama-3.1-8b": LLAMA_8B}
 SMALL = {
@@ -32,6 +43,12 @@ SMALL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+BANDWIDTH, FLOPS = 4.3e12, 790e12  # bytes/s of a large copy and bfloat16 operations/s of a large product, as measured
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+PROMPT, FEW, MANY = 32, 8, 136  # tokens of a request in the sweep; a rate is what (MANY - FEW) tokens add
+TRACED = {1: 64, 64: 32}  # steps, by requests
+
+Figures = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +67,11 @@ class Workload:
     running: int = 512
     kv_tokens: int | None = None
 
+    @property
+    def flags(self) -> Figures:
+        """Of its engine."""
+        return {"max_running_requests": self.running, "max_total_tokens": self.kv_tokens}
+
     def tiny(self) -> "Workload":
         """Small enough for a CPU."""
         kv_tokens = None if self.kv_tokens is None else 512
@@ -58,7 +80,7 @@ class Workload:
         )
 
 
-WORKLOADS = {  # in the order of an engine's flags: those that share them share an engine
+WORKLOADS = {  # the first one's engine is that of the sweep
     "qwen2.5-0.5b": (
         Workload("qwen decode 1", 1, 32, 512),
         Workload("qwen chat 5000", 5000, 40, 128, running=200, kv_tokens=20_480),
@@ -71,78 +93,180 @@ WORKLOADS = {  # in the order of an engine's flags: those that share them share 
 }
 
 
-def run(engine: Engine, workload: Workload, seed: int) -> dict[str, Any]:
-    """Tokens per second; of one request alone those after its first, so that its prompt does not count."""
-    rng = np.random.default_rng(seed)  # of other prompts each time, else the prefix cache has them
-    params = {"temperature": 0.0, "max_new_tokens": workload.max_tokens, "ignore_eos": True}
-    prompts = rng.integers(3, 4000, (workload.count, workload.prompt_tokens)).tolist()
-    begin = time.perf_counter()
-    if workload.count == 1:
-        times = [
-            time.perf_counter() for _ in engine.generate(input_ids=prompts[0], sampling_params=params, stream=True)
-        ]
-        gaps = np.diff(times) * 1e3
-        return {
-            "tokens/s": (workload.max_tokens - 1) / (times[-1] - times[0]),
-            "first token ms": 1e3 * (times[0] - begin),
-            "gap ms p50": float(np.percentile(gaps, 50)),
-            "gap ms p99": float(np.percentile(gaps, 99)),
-        }
-    results = engine.generate(input_ids=prompts, sampling_params=params)
-    seconds = time.perf_counter() - begin
-    generated = sum(len(result["output_ids"]) for result in results)
-    if generated != workload.count * workload.max_tokens:
-        raise RuntimeError(f"{workload.row}: {generated} tokens came of {workload.count * workload.max_tokens}")
-    prompt_tokens = workload.count * workload.prompt_tokens
-    return {"seconds": seconds, "tokens/s": generated / seconds, "prompt tokens/s": prompt_tokens / seconds}
+class Bench:
+    """One model's engines, one after the other, and their figures.
 
+    Args:
+        folder: of its configuration and of traces. cache: of compiled programs.
+        out: file that figures are written to.
+    """
 
-def measure(model: str, tiny: bool, folder: Path, out: Path | None) -> dict[str, Any]:
-    """Each workload's figures, by row; an engine for each set of flags."""
-    (folder / "config.json").write_text(json.dumps(CONFIGS[model] | (SMALL if tiny else {})))
-    figures: dict[str, Any] = {"rows": {}, "engines": []}
-    engine, flags = None, None
-    for full in WORKLOADS[model]:
-        workload = full.tiny() if tiny else full
-        wanted = {"max_running_requests": workload.running, "max_total_tokens": workload.kv_tokens}
-        if engine is None or wanted != flags:
-            if engine is not None:
-                engine.shutdown()
-            begin, flags = time.perf_counter(), wanted
-            engine = Engine(
-                model_path=str(folder),
-                load_format="dummy",
-                skip_tokenizer_init=True,
-                context_length=128 if tiny else 9216,
-                chunked_prefill_size=64 if tiny else 8192,
-                compilation_cache_dir=str(folder / "xla"),
-                compile="lazy" if tiny else "full",
-                random_seed=0,
-                **{name: value for name, value in wanted.items() if value is not None},
-            )
-            ready = time.perf_counter() - begin
-            figures["engines"].append(
-                {"seconds to ready": ready, "device": engine.get_server_info()["device"], **wanted}
-            )
-        few = dataclasses.replace(workload, count=min(workload.count, 512), max_tokens=min(workload.max_tokens, 4))
-        run(engine, few, seed=1)
-        figures["rows"][workload.row] = run(engine, workload, seed=2)
-        print(workload.row, figures["rows"][workload.row], flush=True)
-        if out:
-            out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if engine is not None:
-        engine.shutdown()
-    return figures
+    def __init__(self, model: str, tiny: bool, folder: Path, cache: Path, out: Path | None) -> None:
+        self._tiny, self._folder, self._cache, self._out = tiny, folder, cache, out
+        self._config = CONFIGS[model] | (SMALL if tiny else {})
+        self._workloads = [workload.tiny() if tiny else workload for workload in WORKLOADS[model]]
+        self._seed = 0
+        self._flags: Figures = {}
+        self._engine: Engine | None = None
+        self._figures: Figures = {"rows": {}, "engines": [], "batch sizes": [], "traces": {}}
+        (folder / "config.json").write_text(json.dumps(self._config))
+
+    def measure_workloads(self) -> None:
+        """Those that h200.sh has goals for."""
+        for workload in self._workloads:
+            if self._engine is None or workload.flags != self._flags:
+                self._start(workload.flags)
+            few = dataclasses.replace(workload, count=min(workload.count, 512), max_tokens=min(workload.max_tokens, 4))
+            self._run(few)
+            self._figures["rows"][workload.row] = self._with_idle(lambda workload=workload: self._run(workload))
+            self._tell(workload.row, self._figures["rows"][workload.row])
+        self._stop()
+
+    def measure_batch_sizes(self) -> None:
+        """With the engine that the first workload has, decode rates, then traces."""
+        flags = self._workloads[0].flags
+        self._start(flags)
+        self._sweep(self._workloads[0].running)
+        for count, steps in TRACED.items():
+            self._trace(min(count, self._workloads[0].running), 8 if self._tiny else steps)
+        self._stop()
+
+    def _start(self, flags: Figures) -> None:
+        """An engine, in place of the one before."""
+        self._stop()
+        begin = time.perf_counter()
+        self._flags = flags
+        self._engine = Engine(
+            model_path=str(self._folder),
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            context_length=128 if self._tiny else 9216,
+            chunked_prefill_size=64 if self._tiny else 8192,
+            compilation_cache_dir=str(self._cache),
+            compile="lazy" if self._tiny else "full",
+            random_seed=0,
+            **{name: value for name, value in flags.items() if value is not None},
+        )
+        started = {"seconds to ready": time.perf_counter() - begin}
+        info = self._engine.get_server_info()
+        told = ("device", "attention_backend", "num_programs", "compile_seconds", "cache_hits", "max_total_tokens")
+        started |= {name: info[name] for name in told if name in info}
+        self._figures["engines"].append(started | {name: value for name, value in flags.items() if value is not None})
+        self._tell("engine", self._figures["engines"][-1])
+
+    def _stop(self) -> None:
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None
+
+    def _sweep(self, max_running: int) -> None:
+        """Decode rate by requests at once, beside what the card's bandwidth and matrix units allow."""
+        roofline = self._roofline()
+        few, many = (4, 24) if self._tiny else (FEW, MANY)
+        for count in (size for size in BATCH_SIZES if size <= max_running):
+            self._timed(count, few)
+            shorter, longer = self._timed(count, few), self._timed(count, many)
+            rate = count * (many - few) / (longer - shorter)
+            limit = roofline.decode_rate(count, PROMPT + (few + many) // 2)
+            row = {"requests": count, "tokens/s": rate, "step ms": 1e3 * count / rate}
+            self._figures["batch sizes"].append(row | {"limit tokens/s": limit, "share of limit": rate / limit})
+            self._tell("batch size", self._figures["batch sizes"][-1])
+
+    def _trace(self, count: int, steps: int) -> None:
+        """Some decode steps in jax's profiler; what the engine's cost in it is not meant to be compared."""
+        self._timed(count, 2)
+        folder = self._folder / f"trace-{count}"
+        with jax.profiler.trace(str(folder)):
+            self._timed(count, steps)
+        try:
+            found = summarize(read_kernels(folder), steps)
+        except ValueError as error:  # of a profiler that saw nothing
+            found = {"error": str(error)}
+        self._figures["traces"][f"{count} requests"] = found
+        self._tell(f"trace of {count}", {name: value for name, value in found.items() if name != "kernels"})
+
+    def _roofline(self) -> Roofline:
+        """Of one card as it was measured, not as its data sheet has it."""
+        place = SLICES["h200-1"]
+        place = dataclasses.replace(place, chip=dataclasses.replace(place.chip, bandwidth=BANDWIDTH, flops=FLOPS))
+        flags = EngineConfig.from_flags({"model_path": str(self._folder), "max_running_requests": max(BATCH_SIZES)})
+        return Roofline(Deployment.of(flags, ModelConfig.from_hf(self._config), place))
+
+    def _run(self, workload: Workload) -> Figures:
+        """Tokens per second; of one request alone those after its first, so that its prompt does not count."""
+        assert self._engine is not None
+        params = {"temperature": 0.0, "max_new_tokens": workload.max_tokens, "ignore_eos": True}
+        prompts = self._prompts(workload.count, workload.prompt_tokens)
+        begin = time.perf_counter()
+        if workload.count == 1:
+            stream = self._engine.generate(input_ids=prompts[0], sampling_params=params, stream=True)
+            times = [time.perf_counter() for _ in stream]
+            gaps = np.diff(times) * 1e3
+            return {
+                "tokens/s": (workload.max_tokens - 1) / (times[-1] - times[0]),
+                "first token ms": 1e3 * (times[0] - begin),
+                "gap ms p50": float(np.percentile(gaps, 50)),
+                "gap ms p99": float(np.percentile(gaps, 99)),
+            }
+        results = self._engine.generate(input_ids=prompts, sampling_params=params)
+        seconds = time.perf_counter() - begin
+        generated = sum(len(result["output_ids"]) for result in results)
+        if generated != workload.count * workload.max_tokens:
+            raise RuntimeError(f"{workload.row}: {generated} tokens came of {workload.count * workload.max_tokens}")
+        prompt_tokens = workload.count * workload.prompt_tokens
+        return {"seconds": seconds, "tokens/s": generated / seconds, "prompt tokens/s": prompt_tokens / seconds}
+
+    def _timed(self, count: int, max_tokens: int) -> float:
+        """Seconds that so many requests at once take."""
+        assert self._engine is not None
+        params = {"temperature": 0.0, "max_new_tokens": max_tokens, "ignore_eos": True}
+        prompts = self._prompts(count, PROMPT)
+        begin = time.perf_counter()
+        self._engine.generate(input_ids=prompts, sampling_params=params)
+        return time.perf_counter() - begin
+
+    def _prompts(self, count: int, num_tokens: int) -> list[list[int]]:
+        self._seed += 1  # other prompts each time, else the prefix cache has them
+        prompts: list[list[int]] = np.random.default_rng(self._seed).integers(3, 4000, (count, num_tokens)).tolist()
+        return prompts
+
+    def _with_idle(self, run: Callable[[], Figures]) -> Figures:
+        """Its figures, and how long the device waited for the host between steps, at most."""
+        before = self._idle()
+        figures, after = run(), self._idle()
+        counts = [b - a for a, b in zip(before.counts or [0] * len(after.counts), after.counts, strict=True)]
+        gaps = dataclasses.replace(after, counts=counts)
+        for share in (50, 99):
+            bound = upper_bound(gaps, share / 100)
+            figures[f"idle µs p{share}"] = None if bound is None else 1e6 * bound
+        return figures
+
+    def _idle(self) -> HistogramData:
+        assert self._engine is not None
+        found = self._engine.get_server_info()["internal_states"][0]["device_idle"]
+        return HistogramData(found["bounds"], found["counts"], found["total"])
+
+    def _tell(self, what: str, figures: Figures) -> None:
+        print(what, figures, flush=True)
+        if self._out:
+            self._out.write_text(json.dumps(self._figures, indent=2) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=CONFIGS, required=True)
+    parser.add_argument("--stage", choices=("workloads", "sweep"), default="workloads")
+    parser.add_argument("--compilation-cache-dir", type=Path, help="default: an empty one")
     parser.add_argument("--tiny", action="store_true", help="small sizes, to try the script itself")
     parser.add_argument("--out", type=Path, help="file for the figures, as JSON")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="palladio-h200-") as folder:
-        measure(args.model, args.tiny, Path(folder), args.out)
+        cache = args.compilation_cache_dir or Path(folder) / "xla"
+        bench = Bench(args.model, args.tiny, Path(folder), cache, args.out)
+        if args.stage == "sweep":
+            bench.measure_batch_sizes()
+        else:
+            bench.measure_workloads()
     return 0
 
 
