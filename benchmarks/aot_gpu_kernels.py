@@ -58,7 +58,7 @@ class Attention:
     scales: bool = False
     backend: str = "gpu_triton"
 
-    def call(self, target: Target, shape: Callable[..., jax.ShapeDtypeStruct]) -> tuple[Any, tuple[Any, ...]]:
+    def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
         """A jitted function, and its arguments' shapes."""
         T, B, N = 2048, 16, self.num_heads
         cache = kv_page_shape(self.num_pages, self.num_kv_heads, self.page_size, self.head_size)
@@ -107,7 +107,7 @@ class Experts:
     dtype: DTypeLike = jnp.bfloat16
     backend: str = "gpu_triton"
 
-    def call(self, target: Target, shape: Callable[..., jax.ShapeDtypeStruct]) -> tuple[Any, tuple[Any, ...]]:
+    def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
         """A jitted function, and its arguments' shapes."""
 
         @jax.jit

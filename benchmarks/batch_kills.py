@@ -81,7 +81,7 @@ def kill(server: RunningServer) -> None:
 
 
 def create(client: httpx.Client, num_lines: int, max_tokens: int) -> str:
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": body_of(number, max_tokens)}
         for number in range(num_lines)
     ]

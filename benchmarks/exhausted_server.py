@@ -49,7 +49,7 @@ def main() -> int:
     def transport(**options: object) -> ProcessTransport:
         return ProcessTransport("exhausted_server:create_core", **options)  # type: ignore[arg-type]
 
-    launch_server.ProcessTransport = transport  # type: ignore[assignment, misc]
+    vars(launch_server)["ProcessTransport"] = transport
     return command_line.main(sys.argv[1:])
 
 

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +265,7 @@ async def sigterm(plan: Plan, folder: Path) -> Result:
     return Result(fates, None, violations, {"seconds_to_exit": seconds})
 
 
-FAULTS: dict[str, Callable[[Plan, Path], Awaitable[Result]]] = {
+FAULTS: dict[str, Callable[[Plan, Path], Coroutine[Any, Any, Result]]] = {
     "engine-killed": engine_killed,
     "server-killed": server_killed,
     "full-disk": full_disk,

@@ -152,7 +152,7 @@ async def turn(port: int, args: argparse.Namespace, arrivals: list[list[tuple[in
     fields = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": args.tokens, "stream": True}
     body = json.dumps({**fields, "return_token_ids": arrivals is not None, **args.body}).encode()
     start = time.perf_counter()
-    noted = arrivals or [None] * args.streams
+    noted: Sequence[list[tuple[int, int]] | None] = arrivals or [None] * args.streams
     counts = await asyncio.gather(*(read_stream(port, body, noted[i]) for i in range(args.streams)))
     seconds = time.perf_counter() - start
     return {"events": sum(counts), "seconds": seconds, "events_per_second": sum(counts) / seconds}

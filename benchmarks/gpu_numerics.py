@@ -1,13 +1,15 @@
 """The numerics stage of gpu_smoke.py: attention beside its reference, and draws of the sampler beside the CPU's."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from palladio.pallas_kernels.target import Target
 
 Figures = dict[str, Any]
 
-ATTENTION_CASES = (  # kind, (cached before, new) of each request, N, K, H, sliding window
+AttentionCase = tuple[Literal["decode", "prefill"], tuple[tuple[int, int], ...], int, int, int, int | None]
+ATTENTION_CASES: Sequence[AttentionCase] = (  # kind, (cached before, new) of each request, N, K, H, sliding window
     ("prefill", ((0, 150), (40, 60), (0, 33), (200, 3)), 14, 2, 64, None),
     ("prefill", ((0, 300), (77, 129)), 32, 8, 128, None),
     ("prefill", ((0, 100), (150, 40), (0, 3)), 8, 4, 128, 20),

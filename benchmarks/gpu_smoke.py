@@ -9,6 +9,7 @@ as JSON. The exit status tells whether all stages ended and all checks hold.
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -47,7 +48,7 @@ def greedy(tiny: bool, folder: Path) -> Figures:
         chunked_prefill_size=64,
         compilation_cache_dir="",
     ) as engine:
-        results = engine.generate(
+        results: Any = engine.generate(
             input_ids=prompts,
             sampling_params={"temperature": 0.0, "max_new_tokens": GREEDY_TOKENS, "ignore_eos": True},
         )
@@ -96,7 +97,7 @@ def throughput(tiny: bool, folder: Path) -> Figures:
         prompts = rng.integers(3, 4000, (count, prompt_tokens)).tolist()
         params = {"temperature": 0.0, "max_new_tokens": max_tokens, "ignore_eos": True, **sampling}
         begin = time.perf_counter()
-        results = engine.generate(input_ids=prompts, sampling_params=params)
+        results: Any = engine.generate(input_ids=prompts, sampling_params=params)
         seconds = time.perf_counter() - begin
         generated = sum(len(result["output_ids"]) for result in results)
         assert generated == count * max_tokens, f"{generated} tokens came of {count * max_tokens}"
@@ -116,7 +117,7 @@ def throughput(tiny: bool, folder: Path) -> Figures:
     load(many[0], 32, 8)  # the first steps also fill allocators and caches
     workloads: dict[str, Callable[[], Figures]] = {"1 request": lambda: single(tokens)}
     for count in many:
-        workloads[f"{count} requests"] = lambda count=count: load(count, 32, tokens)
+        workloads[f"{count} requests"] = functools.partial(load, count, 32, tokens)
     workloads |= {
         f"{many[0]} requests, sampled": lambda: load(many[0], 32, tokens, temperature=0.8, top_p=0.9, top_k=50),
         f"{many[0]} requests, penalties": lambda: load(many[0], 32, tokens, temperature=0.8, presence_penalty=0.5),
@@ -149,7 +150,7 @@ def host(tiny: bool, folder: Path) -> Figures:
     core = EngineCore.create(EngineConfig.from_flags(engine_flags(tiny, folder)), lambda progress: None)
     figures: Figures = {"seconds to ready, warm": time.perf_counter() - start, "cache hits": core.ready.cache_hits}
     counts, steps = ((1, 8), 60) if tiny else ((1, 64, 200), 200)
-    figures["steps"] = [measure(core, count, steps, sampled=False) for count in counts]
+    figures["steps"] = [measure(core, count, 0, steps, sampled=False) for count in counts]
     return figures
 
 

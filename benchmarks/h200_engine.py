@@ -11,6 +11,7 @@ after each workload, so that an engine which is ended early leaves what it had.
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 import tempfile
@@ -118,7 +119,7 @@ class Bench:
                 self._start(workload.flags)
             few = dataclasses.replace(workload, count=min(workload.count, 512), max_tokens=min(workload.max_tokens, 4))
             self._run(few)
-            self._figures["rows"][workload.row] = self._with_idle(lambda workload=workload: self._run(workload))
+            self._figures["rows"][workload.row] = self._with_idle(functools.partial(self._run, workload))
             self._tell(workload.row, self._figures["rows"][workload.row])
         self._stop()
 
@@ -208,7 +209,7 @@ class Bench:
                 "gap ms p50": float(np.percentile(gaps, 50)),
                 "gap ms p99": float(np.percentile(gaps, 99)),
             }
-        results = self._engine.generate(input_ids=prompts, sampling_params=params)
+        results: Any = self._engine.generate(input_ids=prompts, sampling_params=params)
         seconds = time.perf_counter() - begin
         generated = sum(len(result["output_ids"]) for result in results)
         if generated != workload.count * workload.max_tokens:

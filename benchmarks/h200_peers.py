@@ -8,6 +8,7 @@ cache, captured once and replayed, with no scheduler and no sampler beside it. W
 """
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -126,10 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     configs = {name: config | (SMALL if args.tiny else {}) for name, config in CONFIGS.items()}
     for name, config in configs.items():
         for batch in (1, 4) if args.tiny else (1, 64):
-            tell("graph", f"{name} batch {batch}", lambda c=config, b=batch: graph_figures(c, b, args.tiny))
+            tell("graph", f"{name} batch {batch}", functools.partial(graph_figures, config, batch, args.tiny))
     for name, config in configs.items():
         count, tokens = (3, 4) if args.tiny else (BATCHING_REQUESTS[name], BATCHING_TOKENS)
-        tell("continuous batching", name, lambda c=config, n=count, t=tokens: continuous_batching(c, n, t))
+        tell("continuous batching", name, functools.partial(continuous_batching, config, count, tokens))
     return 0
 
 

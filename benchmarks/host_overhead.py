@@ -8,6 +8,7 @@ accelerator it is the device's time that the host did not hide. The host's own t
 
 import argparse
 import collections
+import dataclasses
 import json
 import statistics
 import time
@@ -17,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from palladio.default_model import default_model_path
-from palladio.runtime import model_runner
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.messages import AddRequest
+from palladio.runtime.model_runner import InFlightStep
 from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.scheduled_batch import StepTokens
 
 
 class Stopwatch:
@@ -29,6 +31,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = collections.defaultdict(list)
+        self._replaced: list[tuple[Any, str]] = []
 
     def wrap(self, owner: Any, method: str, label: str) -> None:
         function: Callable[..., Any] = getattr(owner, method)
@@ -40,15 +43,25 @@ class Stopwatch:
             finally:
                 self.times[label].append(time.perf_counter() - start)
 
-        setattr(owner, method, timed)
+        self.replace(owner, method, timed)
+
+    def replace(self, owner: Any, method: str, function: Callable[..., Any]) -> None:
+        setattr(owner, method, function)
+        self._replaced.append((owner, method))
+
+    def restore(self) -> None:
+        """All methods are again those of their classes."""
+        for owner, method in self._replaced:
+            delattr(owner, method)
+        self._replaced.clear()
 
 
 def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int, sampled: bool) -> dict[str, float]:
     """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end."""
     rng = np.random.default_rng(0)
     scheduler, runner = core._groups.schedulers[0], core._runner
-    slots = scheduler._free_slots
-    scheduler._free_slots = slots[-num_requests:]  # only so many run
+    limits = scheduler.limits
+    scheduler.limits = dataclasses.replace(limits, max_running=num_requests)
     for i in range(num_requests + num_queued):
         params = SamplingParams(
             max_tokens=num_steps + 2, temperature=0.8 if sampled else 0.0, top_p=0.9 if sampled else 1.0, seed=i
@@ -69,17 +82,22 @@ def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int
     ]
     for owner, method, label in wrapped:
         watch.wrap(owner, method, label)
-    asarray = np.asarray
-    watch.wrap(model_runner.np, "asarray", "wait")
+    read = runner.read
+
+    def wait_and_read(step: InFlightStep) -> list[list[StepTokens]]:
+        start = time.perf_counter()
+        step.last_array.block_until_ready()
+        watch.times["wait"].append(time.perf_counter() - start)
+        return read(step)
+
+    watch.replace(runner, "read", wait_and_read)
     for _ in range(num_steps - 30):
         core.step()
-    for owner, method, _ in wrapped:
-        delattr(owner, method)
-    model_runner.np.asarray = asarray
+    watch.restore()
     core.abort([f"r{i}" for i in range(num_requests + num_queued)])
     while core.has_work:
         core.step()
-    scheduler._free_slots = slots
+    scheduler.limits = limits
     steps = len(watch.times["step"])
     result = {label: 1e6 * sum(values) / steps for label, values in watch.times.items()}
     median_step = 1e6 * statistics.median(watch.times["step"])

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aot_targets  # first: it tells jax where to run
 import jax
@@ -47,7 +47,7 @@ KERNELS = ("paged_attention", "kv_cache_update")
 class Layer:
     """What a row compiles. kind: of the step; sinks, window, soft_cap: of AttentionOptions."""
 
-    kind: str
+    kind: Literal["decode", "prefill"]
     num_heads: int
     num_kv_heads: int
     head_size: int

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,13 +66,13 @@ class ExpertsWorkload:
 def attention_workloads(tiny: bool) -> Sequence[AttentionWorkload]:
     """Decode, prefill and mixed steps; with `tiny`, small enough for an interpreter."""
     if tiny:
-        small = {"num_heads": 4, "num_kv_heads": 2, "head_size": 64, "num_layers": 2}
+        small: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 2, "head_size": 64, "num_layers": 2}
         return (
             AttentionWorkload("decode 3×40", ((39, 1),) * 3, **small),
             AttentionWorkload("decode 2×40, int8", ((39, 1),) * 2, kv_dtype="int8", **small),
             AttentionWorkload("prefill 2×20", ((0, 20),) * 2, **small),
         )
-    qwen = {"num_heads": 14, "num_kv_heads": 2, "head_size": 64}
+    qwen: dict[str, Any] = {"num_heads": 14, "num_kv_heads": 2, "head_size": 64}
     uneven = tuple((length - 1, 1) for length in (120_000, *(500 + 97 * n for n in range(63))))
     return (
         AttentionWorkload("decode 1×4,096", ((4095, 1),), num_layers=16),

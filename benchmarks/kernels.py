@@ -67,8 +67,6 @@ def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[jax.Array], 
         table[row, :count] = order[end - count : end]
     starts = np.cumsum([0, *(new for _, new in workload.lengths)]).astype(np.int32)
     decodes = next((row for row, (_, new) in enumerate(workload.lengths) if new > 1), len(totals))
-    kind = "decode" if workload.decodes else "prefill"
-    arrays = (starts, totals, table, np.int32(len(totals)), np.int32(decodes))
     shape = kv_page_shape(len(order) + 1, workload.num_kv_heads, workload.page_size, workload.head_size)
 
     @functools.partial(jax.jit, static_argnums=1)
@@ -79,7 +77,15 @@ def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[jax.Array], 
     keys = jax.random.split(jax.random.key(0), workload.num_layers + 1)
     q = jax.random.normal(keys[0], (int(starts[-1]), workload.num_heads, workload.head_size), jnp.bfloat16)
     caches = [fill(key, workload.kv_dtype) for key in keys[1:]]
-    return q, caches, AttentionMetadata(*map(jnp.asarray, arrays), kind)
+    metadata = AttentionMetadata(
+        jnp.asarray(starts),
+        jnp.asarray(totals),
+        jnp.asarray(table),
+        jnp.int32(len(totals)),
+        jnp.int32(decodes),
+        "decode" if workload.decodes else "prefill",
+    )
+    return q, caches, metadata
 
 
 def time_attention(workload: AttentionWorkload, target: Target, backend: str, tiny: bool, bandwidth: float) -> Figures:

@@ -38,7 +38,7 @@ def median_seconds(call: Callable[[], Any], tiny: bool) -> float:
             for _ in range(calls):
                 call()
             seconds.append((time.perf_counter() - start) / calls)
-    return statistics.median(seconds)
+    return float(statistics.median(seconds))
 
 
 def measure(workload: AttentionWorkload, tiny: bool) -> dict[str, float]:

@@ -101,7 +101,7 @@ def make(folder: Path, num_layers: int) -> Path:
         if sum(tensor.nbytes for tensor in files[-1].values()) >= FILE_BYTES:
             files.append({})
         files[-1][f"{name}.weight"] = rng.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16)
-    index = {}
+    index: dict[str, str] = {}
     for number, tensors in enumerate(files):
         file = f"model-{number + 1:05}-of-{len(files):05}.safetensors"
         save_file(tensors, path / file, metadata={"format": "pt"})

@@ -25,11 +25,12 @@ from checkpoints import HALF_BILLION, LLAMA_8B
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.compile_only import compile_deployment, compile_only_mesh
-from palladio.runtime.config import EngineConfig, ModelSource, ParallelConfig
+from palladio.runtime.config import EngineConfig, ModelSource
 from palladio.runtime.deployment import Deployment, Roofline
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.hardware import Slice, find_slice
 from palladio.runtime.kernel_choice import choose_kernels
+from palladio.runtime.parallel_config import ParallelConfig
 
 MODELS: dict[str, dict[str, Any]] = {
     "Qwen2.5-0.5B": HALF_BILLION,

@@ -107,13 +107,15 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     queries = blocks.queries
     NB, attend = (B, tpu.attend_tokens) if kind == "decode" else (16, tpu.attend_chunks)
     metadata = AttentionMetadata(array(B + 1), array(B), array(B, 128), array(), array(), "decode")
-    plan = BlockPlan(*(array(NB) for _ in range(4)), array(1), queries)
+    plan = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
+
+    call_attend: Any = attend  # of either kind
 
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any) -> Any:
         q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them
         others = () if kind == "decode" else (jnp.zeros_like(q),)
         options = AttentionOptions(H**-0.5, target=target)
-        return attend(q, *others, kv_pages, metadata, options, plan, blocks).reshape(NB * queries, N * H)
+        return call_attend(q, *others, kv_pages, metadata, options, plan, blocks).reshape(NB * queries, N * H)
 
     args = (
         array(NB * queries, N * H, dtype=jnp.bfloat16),

@@ -116,3 +116,14 @@ def test_one_models_parts_on_a_cpu(tmp_path: Path) -> None:
     assert sweep["traces"]["1 requests"]["steps"] == pytest.approx(8, abs=1)
     assert len(engine["engines"]) == 2
     assert len(sweep["engines"]) == 1
+
+
+@pytest.mark.slow
+def test_the_hosts_share_of_a_decode_step(tmp_path: Path) -> None:
+    environment = os.environ | {"OUT": str(tmp_path), "PYTHON": sys.executable, "JAX_PLATFORMS": "cpu"}
+    command = ["benchmarks/h200.sh", "smoke", "--tiny", "--only", "host"]
+    subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=240)  # the others' rows are left out
+    (written,) = tmp_path.glob("gpu_smoke_tiny_*.json")
+    for step in json.loads(written.read_text())["host"]["steps"]:
+        assert min(step["wait"], step["host"]) > 0
+        assert step["other"] < 0.5 * (step["wait"] + step["host"])  # whatever it waits for is counted as waiting
