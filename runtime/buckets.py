@@ -31,7 +31,16 @@ class Buckets:
     sample: tuple[int, ...]
 
     @classmethod
-    def create(cls, *, max_running: int, max_step_tokens: int, growth: int, decode_growth: int = 2) -> Self:
+    def create(
+        cls,
+        *,
+        max_running: int,
+        max_step_tokens: int,
+        growth: int,
+        decode_growth: int = 2,
+        decode: Sequence[int] | None = None,
+        max_decode: int | None = None,
+    ) -> Self:
         """Geometric sizes up to the limits.
 
         Args:
@@ -40,12 +49,15 @@ class Buckets:
             growth: ratio of neighbouring token counts of prefill steps: 2 pads less, 4 compiles less. At most 2 from
                 FINE_PREFILL_TOKENS on.
             decode_growth: the same for requests: decode steps are many, and each pays for its padding.
+            decode: sizes to take in their place. max_decode: leaves larger ones out. max_running is one in any case.
         """
-        decode = _geometric(1, max_running, decode_growth)
+        sizes = _geometric(1, max_running, decode_growth) if decode is None else decode
+        most = max_running if max_decode is None else min(max_running, max_decode)
+        requests = (*sorted({size for size in sizes if size <= most} - {max_running}), max_running)
         prefill = tuple(
             PrefillBucket(tokens, min(tokens, max_running)) for tokens in _prefill_sizes(max_step_tokens, growth)
         )
-        return cls(decode, prefill, decode)
+        return cls(requests, prefill, requests)
 
     @classmethod
     def create_one(cls, *, max_running: int, max_step_tokens: int) -> Self:

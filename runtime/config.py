@@ -155,6 +155,11 @@ class ExecutionConfig:
             compiled; not with several hosts. Use only a directory that you trust as you trust your code.
         fail_on_recompile: a step that compiles something which was not announced ends the engine, instead of being
             counted and logged.
+        cuda_graph_bs: numbers of requests that programs are compiled for (on a GPU, a CUDA graph each): a step of fewer
+            is padded to the next one, and --max-running-requests, of a group of devices, is always among them;
+            default: powers of two.
+        cuda_graph_max_bs: leaves out those over this one, but for --max-running-requests: less to compile, and more
+            padding where more requests run.
         deterministic: greedy tokens and logprobs do not depend, to the last bit, on what else runs, how a prompt was
             chunked, retractions or the prefix cache: every step runs in one fixed shape (slower).
         random_seed: root of the seeds of requests that bring none; default: random, printed at start.
@@ -167,6 +172,8 @@ class ExecutionConfig:
     compile: Literal["full", "background", "lazy"] = "full"
     compiled_dir: str | None = None
     fail_on_recompile: bool = False
+    cuda_graph_bs: tuple[int, ...] | None = None
+    cuda_graph_max_bs: int | None = None
     deterministic: bool = False
     random_seed: int | None = None
     decode_log_interval: int = 40
@@ -265,8 +272,18 @@ class EngineConfig:
             raise ConfigError(
                 f"--request-timeout must be a positive number of seconds, got {scheduler.request_timeout}"
             )
-        if execution.deterministic and scheduler.num_continuous_decode_steps > 1:
-            raise ConfigError("--deterministic runs one shape of step: leave --num-continuous-decode-steps out")
+        for size in execution.cuda_graph_bs or ():
+            _positive("--cuda-graph-bs", size)
+        _positive("--cuda-graph-max-bs", execution.cuda_graph_max_bs)
+        for flag, is_given in (
+            ("--num-continuous-decode-steps", scheduler.num_continuous_decode_steps > 1),
+            ("--cuda-graph-bs", execution.cuda_graph_bs is not None),
+            ("--cuda-graph-max-bs", execution.cuda_graph_max_bs is not None),
+        ):
+            if execution.deterministic and is_given:
+                raise ConfigError(f"--deterministic runs one shape of step: leave {flag} out")
+            if self.source.is_embedding and is_given:
+                raise ConfigError(f"--is-embedding has no decode steps: leave {flag} out")
         if not 0.0 <= scheduler.background_slowdown < float("inf"):
             raise ConfigError(f"--background-slowdown must be ≥ 0, got {scheduler.background_slowdown}")
         if not 0.0 <= scheduler.schedule_conservativeness < float("inf"):
@@ -325,7 +342,7 @@ class EngineConfig:
         for flag, value in flags.items():
             if flag not in owner:
                 raise ConfigError(f"unknown engine option {flag!r}; known: {', '.join(sorted(owner))}")
-            groups[owner[flag]][1][flag] = value
+            groups[owner[flag]][1][flag] = tuple(value) if isinstance(value, list) else value
         if "model_path" not in groups["source"][1]:
             raise ConfigError("model_path is required")
         return cls(**{name: kind(**values) for name, (kind, values) in groups.items()})

@@ -136,8 +136,13 @@ class EngineLimits:
         """The shapes of steps."""
         if config.execution.deterministic:
             return Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+        execution = config.execution
         buckets = Buckets.create(
-            max_running=self.max_running, max_step_tokens=self.max_step_tokens, growth=defaults.bucket_growth
+            max_running=self.max_running,
+            max_step_tokens=self.max_step_tokens,
+            growth=defaults.bucket_growth,
+            decode=execution.cuda_graph_bs,
+            max_decode=execution.cuda_graph_max_bs,
         )
         if not config.source.is_embedding:
             return buckets

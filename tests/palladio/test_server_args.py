@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError
 from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
 from palladio.sglang_flags import load_sglang_flags
@@ -151,6 +152,22 @@ def test_groups_of_devices(name):
     parsed = parse("--load-balance-method", "total_tokens")
     assert parsed.args.parallel.load_balance_method == "round_robin"
     assert "shortest_queue counts tokens" in parsed.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["--cuda-graph-bs", "--cuda_graph_bs_decode", "--cudagraph-capture-sizes"])
+def test_batch_sizes_to_compile(name):
+    parsed = parse(name, "1", "8", "64", "--cuda-graph-max-bs", "32")
+    config = parsed.args.engine_config()
+    assert (config.execution.cuda_graph_bs, config.execution.cuda_graph_max_bs) == ((1, 8, 64), 32)
+    assert parsed.warnings == ()
+    assert EngineConfig.from_flags({"model_path": "m", "cuda_graph_bs": [1, 8]}).execution.cuda_graph_bs == (1, 8)
+    with pytest.raises(ConfigError, match="--cuda-graph-bs must be at least 1, got 0"):
+        parse(name, "0", "8").args.engine_config()
+    with pytest.raises(ConfigError, match="--cuda-graph-max-bs must be at least 1, got 0"):
+        parse("--cuda-graph-max-bs", "0").args.engine_config()
+    for other, reason in (("--deterministic", "one shape of step"), ("--is-embedding", "no decode steps")):
+        with pytest.raises(ConfigError, match=f"{other} .*{reason}: leave --cuda-graph-bs out"):
+            parse(other, name, "8").args.engine_config()
 
 
 def test_several_names_negative_numbers_and_switches():

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from palladio.runtime.buckets import Buckets
@@ -24,3 +26,20 @@ def test_prefill_buckets_sample_in_decode_sizes() -> None:
     """So that one set of sampling programs serves both kinds of step."""
     buckets = Buckets.create(max_running=200, max_step_tokens=8192, growth=4)
     assert {bucket.num_requests for bucket in buckets.prefill} <= set(buckets.decode)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes"),
+    [
+        ({}, (1, 2, 4, 8, 16, 32, 64, 100)),
+        ({"decode": (64, 1, 8, 8)}, (1, 8, 64, 100)),
+        ({"decode": (8, 512)}, (8, 100)),
+        ({"decode": ()}, (100,)),
+        ({"max_decode": 16}, (1, 2, 4, 8, 16, 100)),
+        ({"max_decode": 512}, (1, 2, 4, 8, 16, 32, 64, 100)),
+        ({"decode": (1, 4, 32), "max_decode": 8}, (1, 4, 100)),
+    ],
+)
+def test_sizes_that_are_asked_for(asked: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    buckets = Buckets.create(max_running=100, max_step_tokens=512, growth=2, **asked)
+    assert buckets.decode == buckets.sample == sizes

@@ -107,6 +107,24 @@ def test_lazy_builds_what_steps_need_when_they_need_it(build, full, expected):
     assert len(engine.programs) == before
 
 
+@pytest.mark.parametrize(
+    ("sizes", "max_running", "compiled"),
+    [
+        ((6, 3, 20), 16, {3, 6, 16}),
+        ((), 32, {32}),  # samples more rows than its smallest prefill step has
+    ],
+)
+def test_only_batch_sizes_that_are_asked_for(build, expected, sizes, max_running, compiled):
+    flags = MANY | {"max_running_requests": max_running, "cuda_graph_bs": sizes}
+    engine = build(compile="lazy", **flags)
+    core = engine.core()
+    assert mixed_requests(core).run().tokens == expected
+    steps = engine.programs
+    assert {key.num_requests for key in steps if key.name == "forward" and not key.num_tokens} <= compiled
+    assert {key.num_requests for key in steps if key.name == "sample"} <= compiled
+    assert set(core._groups.buckets.decode) == compiled
+
+
 def test_progress_goes_on_in_the_background(tiny_dir, held):
     seen = []
     config = EngineConfig.from_flags({"model_path": str(tiny_dir), **FLAGS, **MANY, "compile": "background"})
