@@ -22,9 +22,10 @@ VOCAB_SIZE = 384
 EOS_ID = 2
 CONTEXT_LENGTH = 512
 MAX_RUNNING = 8
+DECODE_SIZES = "--cuda-graph-bs 1 "  # and the largest: quicker to start
 LIMITS = (
     f"--page-size 8 --max-running-requests {MAX_RUNNING} --chunked-prefill-size 64 --max-total-tokens 2048 "
-    "--fail-on-recompile"
+    f"{DECODE_SIZES}--fail-on-recompile"
 )
 START_SECONDS = 200.0
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"

@@ -10,7 +10,16 @@ import openai
 import pytest
 from tokenizers import Tokenizer, processors
 
-from tests.integration.serving import BODIES, LIMITS, MODEL, Server, build_checkpoint, error_of, launch_command
+from tests.integration.serving import (
+    BODIES,
+    DECODE_SIZES,
+    LIMITS,
+    MODEL,
+    Server,
+    build_checkpoint,
+    error_of,
+    launch_command,
+)
 
 END = "<|endoftext|>"
 TEXTS = ["The capital of France is Paris.", "x", "Hello, my name is Palladio. " * 9, "x"]
@@ -30,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(folder: Path, environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = f"{LIMITS} --served-model-name {MODEL} --is-embedding"
+    flags = f"{LIMITS.replace(DECODE_SIZES, '')} --served-model-name {MODEL} --is-embedding"
     server = Server(launch_command(folder, flags), tmp_path_factory.mktemp("server") / "log")
     yield server
     server.stop()

@@ -48,13 +48,13 @@ def build(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 @pytest.fixture(scope="session")
 def tiny(build: Callable[..., TinyEngine]) -> TinyEngine:
-    return build(chunked_prefill_size=64, cache_self_check=1.0)
+    return build(chunked_prefill_size=64, cache_self_check=1.0, cuda_graph_bs=(1,))
 
 
 @pytest.fixture(scope="session")
 def three_steps(build: Callable[..., TinyEngine]) -> TinyEngine:
     """The same model; its decode programs take three steps."""
-    return build(chunked_prefill_size=64, num_continuous_decode_steps=3)
+    return build(chunked_prefill_size=64, num_continuous_decode_steps=3, cuda_graph_bs=(1,))
 
 
 @pytest.fixture(scope="session")

@@ -67,6 +67,7 @@ def _model_on(folder: str, dp_size: int, tp_size: int, ep_size: int, **flags: An
             "fail_on_recompile": False,
             "compilation_cache_dir": "",
             "max_running_requests": 8,
+            "cuda_graph_bs": (1,),
             "chunked_prefill_size": 32,
             "skip_tokenizer_init": True,
             "cache_self_check": 1.0,

@@ -14,7 +14,12 @@ from palladio.runtime.program_set import ProgramSet
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
 
 SHALLOW = {"json_model_override_args": '{"num_hidden_layers": 1}'}  # quicker to compile
-MANY = SHALLOW | {"max_running_requests": 16, "chunked_prefill_size": 512, "max_total_tokens": 2048}
+MANY = SHALLOW | {
+    "max_running_requests": 16,
+    "chunked_prefill_size": 512,
+    "max_total_tokens": 2048,
+    "cuda_graph_bs": (1, 8),
+}
 FEW = SHALLOW | {"max_running_requests": 2, "chunked_prefill_size": 16}
 
 

@@ -26,6 +26,7 @@ MESH_FLAGS = {
     "compile": "lazy",
     "fail_on_recompile": False,
     "max_running_requests": 8,
+    "cuda_graph_bs": (1,),
     "chunked_prefill_size": 64,
     "skip_tokenizer_init": True,
     "cache_self_check": 1.0,
@@ -95,7 +96,7 @@ def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path, tmp_path: P
     "flags",
     [
         {"num_continuous_decode_steps": 3},
-        {"deterministic": True},
+        {"deterministic": True, "cuda_graph_bs": None},
         {"enable_mixed_chunk": True, "chunked_prefill_size": 32, "load_balance_method": "shortest_queue"},
         {"max_total_tokens": 400, "schedule_conservativeness": 0.0},
     ],
@@ -161,7 +162,9 @@ def test_no_step_compiles_anything_after_the_start(tiny_dir: Path, tmp_path: Pat
 
 
 def embed(folder: str, dp_size: int, flags: dict[str, Any]) -> list[list[float]]:
-    core = create_core(Path(folder), dp_size=dp_size, is_embedding=True, **{**MESH_FLAGS, **flags})
+    core = create_core(
+        Path(folder), dp_size=dp_size, is_embedding=True, **{**MESH_FLAGS, "cuda_graph_bs": None, **flags}
+    )
     vectors: dict[str, list[float]] = {}
     for number, length in enumerate((5, 90, 20, 33, 12)):
         params = SamplingParams(max_tokens=0, temperature=0.0, seed=0)

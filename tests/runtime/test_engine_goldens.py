@@ -33,6 +33,7 @@ def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> N
         page_size=8,
         max_total_tokens=480,
         max_running_requests=3,
+        cuda_graph_bs=(1,),
         compile="lazy",
         chunked_prefill_size=20,
         attention_backend=backend,

@@ -20,7 +20,8 @@ MESH_FLAGS = {
     "compile": "lazy",
     "fail_on_recompile": False,
     "compilation_cache_dir": "",
-    "max_running_requests": 4,  # fewer buckets, so fewer programs
+    "max_running_requests": 4,
+    "cuda_graph_bs": (1,),
 }
 WIDE_VOCABULARY = '{"vocab_size": 16384}'  # of 128 blocks, as real ones have hundreds
 
