@@ -264,7 +264,7 @@ def test_prefill_chunks_and_decode_steps_of_real_programs(tiny: TinyEngine) -> N
     assert all(chunk.seconds > 0 for chunk in trace.chunks)
     assert [chunk.time for chunk in trace.chunks] == sorted(chunk.time for chunk in trace.chunks)
     decode = trace.decode
-    assert (decode.steps, decode.rows, decode.bucket_rows) == (8, 16, 16)
+    assert (decode.steps, decode.rows, decode.bucket_rows) == (8, 16, 64), "two rows in a bucket of 8"
     assert outputs["long"][3].trace is None, "only the first and the last output carry it"
 
 
@@ -272,8 +272,8 @@ def test_steps_are_counted_by_bucket(tiny: TinyEngine) -> None:
     requests = {name: (random_prompt(20, salt), 5) for salt, name in enumerate("abc")}
     (stats,) = outputs_of(tiny, requests)["stats"]
     decode = [step for step in stats.steps if step.kind == "decode"]
-    assert [(step.requests, step.tokens, step.steps) for step in decode] == [(4, 4, 4)]
-    assert (decode[0].computed_tokens, decode[0].padding_tokens) == (12, 4)
+    assert [(step.requests, step.tokens, step.steps) for step in decode] == [(8, 8, 4)]
+    assert (decode[0].computed_tokens, decode[0].padding_tokens) == (12, 20)
     (prefill,) = [step for step in stats.steps if step.kind == "prefill"]
     assert (prefill.steps, prefill.computed_tokens, prefill.padding_tokens) == (1, 60, prefill.tokens - 60)
     assert prefill.requests > 0
