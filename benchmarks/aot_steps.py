@@ -70,7 +70,7 @@ _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?\w+\[([\d,]*)\].*?[)\]}
 _COPIES = ("copy", "copy-start", "transpose", "convert")
 _HOST_OPCODES = ("infeed", "outfeed", "send", "recv")
 _COLLECTIVE = re.compile(
-    r"= \(?(\w+\[[\d,]*\]).*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+    r"= \(*(\w+\[[\d,]*\]).*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 )
 _CALLBACK = re.compile(r'custom_call_target="\w*callback')
 

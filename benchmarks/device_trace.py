@@ -2,7 +2,9 @@
 
     python benchmarks/device_trace.py FOLDER --steps 64       # of /start_profile, or of jax.profiler.trace
 
-Kernels of a CUDA graph carry neither their program's name nor their operation's, so steps are told apart by a kernel
+XLA launches the kernels of a CUDA graph one by one while it traces, unless
+XLA_FLAGS=--xla_enable_command_buffers_during_profiling=true; inside a graph they carry neither their program's name nor
+their operation's, so steps are told apart by a kernel
 that each of them runs once. On a CPU the operations of its thunks stand for kernels.
 """
 
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 from jax.profiler import ProfileData
 
+COPIES = ("Memcpy", "Memset")
 NUM_NAMED = 24  # kernels that the summary names
 
 
@@ -51,11 +54,12 @@ def read_kernels(folder: Path) -> list[Kernel]:
 
 
 def _kernels_of(device: str, line: Any) -> Iterator[Kernel]:
-    """A GPU has a line for each of its streams, a TPU one for operations; other lines say the same in other words."""
+    """A GPU has a line for each of its streams, a TPU one for operations; other lines say the same in other words.
+    Copies to and from the host are no kernels: they lie in the very gaps that are looked for."""
     is_cpu = not device.startswith("/device:")
     if is_cpu or line.name.startswith("Stream") or line.name == "XLA Ops":
         for event in line.events:
-            if not is_cpu or any(name == "hlo_op" for name, _ in event.stats):
+            if any(name == "hlo_op" for name, _ in event.stats) if is_cpu else not event.name.startswith(COPIES):
                 yield Kernel(event.name, event.start_ns, event.start_ns + event.duration_ns)
 
 

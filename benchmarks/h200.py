@@ -7,6 +7,7 @@ A part that fails or is too slow costs only its own rows. Figures of all parts a
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -35,26 +36,31 @@ class Part:
 
     Attributes:
         arguments: {out} is a file for its figures, or with `folder` a folder for them; {cache} a folder of compiled
-            programs that all parts share.
+            programs that all parts share; {seconds} those that it has.
         seconds: that it may take.
         memory: share of the device's memory that jax may take; 0: jax's own default.
+        xla_flags: beside those of the environment.
     """
 
     arguments: tuple[str, ...]
     seconds: float
     memory: float = 0.0
+    xla_flags: str = ""
     folder: bool = False
 
 
 def _engine(model: str, stage: str, seconds: float) -> Part:
     options = ("--model", model, "--stage", stage, "--compilation-cache-dir", "{cache}", "--out", "{out}")
-    return Part(("h200_engine.py", *options), seconds, memory=0.95)
+    # Both stages have it, for it is part of what programs are found by: traces then show CUDA graphs as they run.
+    return Part(("h200_engine.py", *options), seconds, 0.95, "--xla_enable_command_buffers_during_profiling=true")
 
 
 PARTS = {  # correctness first, then what there are goals for; a sweep is its model's second start
-    "numerics": Part(("gpu_smoke.py", "--only", "numerics", "greedy", "--out", "{out}"), 75, folder=True),
-    "kernels": Part(("kernels.py", "--out", "{out}"), 90),
-    "engine qwen": _engine("qwen2.5-0.5b", "workloads", 120),
+    "numerics": Part(
+        ("gpu_smoke.py", "--only", "numerics", "greedy", "--seconds", "{seconds}", "--out", "{out}"), 70, folder=True
+    ),
+    "kernels": Part(("kernels.py", "--torch-seconds", "30", "--out", "{out}"), 100),
+    "engine qwen": _engine("qwen2.5-0.5b", "workloads", 140),
     "engine llama": _engine("llama-3.1-8b", "workloads", 140),
     "sweep qwen": _engine("qwen2.5-0.5b", "sweep", 40),
     "sweep llama": _engine("llama-3.1-8b", "sweep", 50),
@@ -83,7 +89,7 @@ class Goal:
 GOALS = (
     Goal("Qwen2.5-0.5B, 1 request, decode", "engine qwen", "qwen decode 1", "tokens/s", "4,300", 1e3),
     Goal("Qwen2.5-0.5B, 5,000 × 128, 200 running", "engine qwen", "qwen chat 5000", "tokens/s", "", 40e3),
-    Goal("Llama-3.1-8B, 1 request, decode", "engine llama", "llama decode 1", "tokens/s", "268", 215),
+    Goal("Llama-3.1-8B, 1 request, decode", "engine llama", "llama decode 1", "tokens/s", "286", 215),
     Goal("Llama-3.1-8B, 500 running × 500", "engine llama", "llama running 500", "tokens/s", "", 20e3),
     # 1.05e15 operations for 65,536 tokens, an eighth of them attention's: 60 % of 790 TFLOP/s.
     Goal(
@@ -98,24 +104,38 @@ def run_part(part: Part, tiny: bool, seconds: float, cache: Path) -> Figures:
     """What it wrote, even if it was ended or failed; then "error" says so."""
     with tempfile.TemporaryDirectory(prefix="palladio-h200-") as folder:
         out = Path(folder) if part.folder else Path(folder) / "figures.json"
-        script, *arguments = (argument.format(out=out, cache=cache) for argument in part.arguments)
+        values = {"out": out, "cache": cache, "seconds": f"{0.95 * seconds:.0f}"}
+        script, *arguments = (argument.format_map(values) for argument in part.arguments)
         command = [sys.executable, str(HERE / script), *arguments, *["--tiny"] * tiny]
         environment = dict(os.environ)
         if part.memory and not tiny:
             environment["XLA_CLIENT_MEM_FRACTION"] = str(part.memory)
+        if part.xla_flags:
+            environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {part.xla_flags}".strip()
         start = time.perf_counter()
-        process = subprocess.Popen(command, env=environment, start_new_session=True)  # with what it starts itself
+        process = subprocess.Popen(command, env=environment, process_group=0)  # with what it starts itself
         error = ""
         try:
             if status := process.wait(timeout=seconds):
                 error = f"exit status {status}"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             error = f"took more than {seconds:.0f} s"
-        written = sorted(Path(folder).glob("*.json"))
-        figures: Figures = json.loads(written[-1].read_text(encoding="utf-8")) if written else {}
-    return figures | {"part seconds": time.perf_counter() - start} | ({"error": error} if error else {})
+        finally:  # whatever ends this script must not leave a part behind, which holds the device's memory
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return (
+            _written(Path(folder)) | {"part seconds": time.perf_counter() - start} | ({"error": error} if error else {})
+        )
+
+
+def _written(folder: Path) -> Figures:
+    """By a part; a file that it was just writing when it was killed has nothing."""
+    for path in sorted(folder.glob("*.json"), reverse=True):
+        with contextlib.suppress(ValueError):
+            figures: Figures = json.loads(path.read_text(encoding="utf-8"))
+            return figures
+    return {}
 
 
 def find(figures: Any, path: Sequence[str]) -> Any:
@@ -161,16 +181,19 @@ def _engine_rows(parts: Figures) -> list[tuple[str, str, str, str]]:
     """Starts, gaps between steps, batch sizes."""
     rows = []
     for name, part in parts.items():
-        model, start = name.split()[-1], "warm start" if name.startswith("sweep") else "cold start"
+        model = name.split()[-1]
         for engine in part.get("engines", []):
-            compiled = f"{engine['num_programs']} programs in {engine['compile_seconds']:.1f} s"
-            told = f"{engine['seconds to ready']:.1f} s, {compiled}, {engine['cache_hits']} found"
+            built, hits = engine["num_programs"], engine["cache_hits"]
+            start = "cold start" if not hits else "warm start" if hits == built else "start"
+            told = f"{engine['seconds to ready']:.1f} s, {built} programs in {engine['compile_seconds']:.1f} s"
+            told += f", {hits} of them found; attention by {engine['attention_kernels']}"
             rows.append((f"{model}, {start}, {engine['max_running_requests']} running", told, "", ""))
         for row, figures in part.get("rows", {}).items():
-            p50, p99 = (figures[f"idle µs p{share}"] for share in (50, 99))
-            rows.append((f"{row}: idle gap between steps", f"p50 at most {p50} µs, p99 at most {p99} µs", "", ""))
+            gaps = ", ".join(f"p{share} at most {figures[f'idle µs p{share}']:,.0f} µs" for share in (50, 99))
+            rows.append((f"{row}: idle gap between steps", gaps, "", ""))
         for size in part.get("batch sizes", []):
-            told = f"{size['tokens/s']:,.0f} tokens/s, {size['step ms']:.2f} ms a step, {size['share of limit']:.0%}"
+            told = f"{size['tokens/s']:,.0f} tokens/s ± {size['spread']:.0%}, {size['step ms']:.2f} ms a step"
+            told += f", {size['share of limit']:.0%}"
             rows.append((f"{model}, {size['requests']} at once, decode", told, f"{size['limit tokens/s']:,.0f}", ""))
         for traced, figures in part.get("traces", {}).items():
             if "error" in figures:
@@ -202,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--cache", type=Path, help="folder of compiled programs; default: an empty one, for a cold start"
     )
     args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of run_part's end
     begin = time.perf_counter()
     report: Figures = {
         "command": "benchmarks/h200.sh" + " --tiny" * args.tiny,

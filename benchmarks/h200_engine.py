@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import functools
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -24,6 +25,7 @@ import jax
 import numpy as np
 from checkpoints import HALF_BILLION, LLAMA_8B
 from device_trace import read_kernels, summarize
+from report import write
 
 from palladio import Engine
 from palladio.model.config import ModelConfig
@@ -47,6 +49,7 @@ SMALL = {
 BANDWIDTH, FLOPS = 4.3e12, 790e12  # bytes/s of a large copy and bfloat16 operations/s of a large product, as measured
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 PROMPT, FEW, MANY = 32, 8, 136  # tokens of a request in the sweep; a rate is what (MANY - FEW) tokens add
+TURNS = 3
 TRACED = {1: 64, 64: 32}  # steps, by requests
 
 Figures = dict[str, Any]
@@ -58,7 +61,8 @@ class Workload:
 
     Attributes:
         row: of the table. count: requests at once. prompt_tokens, max_tokens: of each.
-        running: requests that run at once. kv_tokens: of the cache; None: what fits.
+        running: requests that run at once. kv_tokens: of the cache; None: what fits. sizes: that programs are compiled
+            for, beside `running`; None: all powers of two.
     """
 
     row: str
@@ -67,11 +71,19 @@ class Workload:
     max_tokens: int
     running: int = 512
     kv_tokens: int | None = None
+    sizes: tuple[int, ...] | None = None
+
+    def warm_up(self) -> "Workload":
+        """Runs its programs once: where requests come and go, steps of all sizes."""
+        if self.count > self.running:
+            return dataclasses.replace(self, count=min(self.count, 3 * self.running))
+        return dataclasses.replace(self, max_tokens=min(self.max_tokens, 4))
 
     @property
     def flags(self) -> Figures:
         """Of its engine."""
-        return {"max_running_requests": self.running, "max_total_tokens": self.kv_tokens}
+        sizes = {"max_running_requests": self.running, "max_total_tokens": self.kv_tokens, "cuda_graph_bs": self.sizes}
+        return {name: value for name, value in sizes.items() if value is not None}
 
     def tiny(self) -> "Workload":
         """Small enough for a CPU."""
@@ -84,7 +96,7 @@ class Workload:
 WORKLOADS = {  # the first one's engine is that of the sweep
     "qwen2.5-0.5b": (
         Workload("qwen decode 1", 1, 32, 512),
-        Workload("qwen chat 5000", 5000, 40, 128, running=200, kv_tokens=20_480),
+        Workload("qwen chat 5000", 5000, 40, 128, running=200, kv_tokens=20_480, sizes=(1, 16, 64, 128)),
     ),
     "llama-3.1-8b": (
         Workload("llama decode 1", 1, 32, 256),
@@ -117,8 +129,7 @@ class Bench:
         for workload in self._workloads:
             if self._engine is None or workload.flags != self._flags:
                 self._start(workload.flags)
-            few = dataclasses.replace(workload, count=min(workload.count, 512), max_tokens=min(workload.max_tokens, 4))
-            self._run(few)
+            self._run(workload.warm_up())
             self._figures["rows"][workload.row] = self._with_idle(functools.partial(self._run, workload))
             self._tell(workload.row, self._figures["rows"][workload.row])
         self._stop()
@@ -146,13 +157,12 @@ class Bench:
             compilation_cache_dir=str(self._cache),
             compile="lazy" if self._tiny else "full",
             random_seed=0,
-            **{name: value for name, value in flags.items() if value is not None},
+            **flags,
         )
         started = {"seconds to ready": time.perf_counter() - begin}
         info = self._engine.get_server_info()
-        told = ("device", "attention_backend", "num_programs", "compile_seconds", "cache_hits", "max_total_tokens")
-        started |= {name: info[name] for name in told if name in info}
-        self._figures["engines"].append(started | {name: value for name, value in flags.items() if value is not None})
+        told = ("device", "attention_kernels", "num_programs", "compile_seconds", "cache_hits", "max_total_tokens")
+        self._figures["engines"].append(started | {name: info[name] for name in told} | flags)
         self._tell("engine", self._figures["engines"][-1])
 
     def _stop(self) -> None:
@@ -165,19 +175,24 @@ class Bench:
         roofline = self._roofline()
         few, many = (4, 24) if self._tiny else (FEW, MANY)
         for count in (size for size in BATCH_SIZES if size <= max_running):
-            self._timed(count, few)
-            shorter, longer = self._timed(count, few), self._timed(count, many)
-            rate = count * (many - few) / (longer - shorter)
+            self._timed(count, many)  # what programs cost when they first run is not their rate
+            turns = TURNS if count <= 64 else 1  # at more, a run takes long enough
+            shorter, longer = ([self._timed(count, tokens) for _ in range(turns)] for tokens in (few, many))
+            rate = count * (many - few) / (statistics.median(longer) - statistics.median(shorter))
             limit = roofline.decode_rate(count, PROMPT + (few + many) // 2)
             row = {"requests": count, "tokens/s": rate, "step ms": 1e3 * count / rate}
-            self._figures["batch sizes"].append(row | {"limit tokens/s": limit, "share of limit": rate / limit})
+            row |= {"limit tokens/s": limit, "share of limit": rate / limit}
+            row["spread"] = (max(longer) - min(longer)) / statistics.median(longer)
+            self._figures["batch sizes"].append(row)
             self._tell("batch size", self._figures["batch sizes"][-1])
 
     def _trace(self, count: int, steps: int) -> None:
         """Some decode steps in jax's profiler; what the engine's cost in it is not meant to be compared."""
         self._timed(count, 2)
         folder = self._folder / f"trace-{count}"
-        with jax.profiler.trace(str(folder)):
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = options.host_tracer_level = 0 if jax.devices()[0].platform != "cpu" else 2
+        with jax.profiler.trace(str(folder), profiler_options=options):
             self._timed(count, steps)
         try:
             found = summarize(read_kernels(folder), steps)
@@ -239,7 +254,8 @@ class Bench:
         gaps = dataclasses.replace(after, counts=counts)
         for share in (50, 99):
             bound = upper_bound(gaps, share / 100)
-            figures[f"idle µs p{share}"] = None if bound is None else 1e6 * bound
+            seconds = bound if bound is not None else gaps.bounds[-1] if sum(counts) else 0.0  # or more
+            figures[f"idle µs p{share}"] = 1e6 * seconds
         return figures
 
     def _idle(self) -> HistogramData:
@@ -249,8 +265,7 @@ class Bench:
 
     def _tell(self, what: str, figures: Figures) -> None:
         print(what, figures, flush=True)
-        if self._out:
-            self._out.write_text(json.dumps(self._figures, indent=2) + "\n", encoding="utf-8")
+        write(self._figures, self._out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

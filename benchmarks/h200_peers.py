@@ -9,7 +9,6 @@ cache, captured once and replayed, with no scheduler and no sampler beside it. W
 
 import argparse
 import functools
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 from checkpoints import HALF_BILLION, LLAMA_8B
 from h200_engine import SMALL
 from kernels_torch import median_seconds
+from report import write
 
 CONFIGS = {"qwen2.5-0.5b": HALF_BILLION, "llama-3.1-8b": LLAMA_8B}
 CONTEXT = 1024
@@ -121,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (ImportError, RuntimeError, ValueError, TypeError, AttributeError) as error:  # a peer's, of any version
             figures[kind][name] = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(kind, name, figures[kind][name], flush=True)
-        if args.out:
-            args.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        write(figures, args.out)
 
     configs = {name: config | (SMALL if args.tiny else {}) for name, config in CONFIGS.items()}
     for name, config in configs.items():

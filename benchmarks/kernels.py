@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from gpu_numerics import Figures, attention_numerics
 from kernel_workloads import AttentionWorkload, ExpertsWorkload, attention_workloads, experts_workloads
-from report import report
+from report import report, write
 
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
@@ -150,18 +150,20 @@ def time_experts(workload: ExpertsWorkload, target: Target, tiny: bool, bandwidt
     }
 
 
-def torch_figures(tiny: bool) -> Figures:
+def torch_figures(tiny: bool, seconds: float) -> Figures:
     """What kernels_torch.py measures; its failure is told, not fatal."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "torch.json"
         script = Path(__file__).with_name("kernels_torch.py")
         command = [sys.executable, str(script), "--out", str(out), *["--tiny"] * tiny]
+        error = {}
         try:
-            done = subprocess.run(command, check=False, timeout=300)
+            if status := subprocess.run(command, check=False, timeout=seconds).returncode:
+                error = {"error": f"exit status {status}"}
         except subprocess.TimeoutExpired:
-            return {"error": "took more than 300 s"}
-        found: Figures = json.loads(out.read_text()) if out.exists() else {"error": f"exit status {done.returncode}"}
-        return found
+            error = {"error": f"took more than {seconds:g} s"}
+        found: Figures = json.loads(out.read_text()) if out.exists() else {}
+        return found | error
 
 
 def measure(target: Target, backend: str, tiny: bool, bandwidth: float) -> Iterator[Figures]:
@@ -184,10 +186,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="small sizes, to try the script itself")
     parser.add_argument("--attention-backend", default="gpu_triton")
     parser.add_argument("--no-torch", action="store_true", help="ours alone")
+    parser.add_argument("--torch-seconds", type=float, default=300.0, help="that torch may take")
     parser.add_argument("--out", type=Path, help="file for the JSON report")
     args = parser.parse_args(argv)
     # First: jax takes most of the device's memory as soon as it finds the device.
-    beside = {} if args.no_torch else torch_figures(args.tiny)
+    beside = {} if args.no_torch else torch_figures(args.tiny, args.torch_seconds)
     device = jax.devices()[0]
     target = Target.of(device)
     if target.platform != "gpu":
@@ -196,19 +199,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         target = Target("gpu", "9.0", interpret="plain")
     numerics = attention_numerics(args.tiny, target, args.attention_backend)
     bandwidth = copy_bandwidth(args.tiny)
-    rows = []
-    for row in measure(target, args.attention_backend, args.tiny, bandwidth):
-        rows.append(row)
-        print({name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}, flush=True)
+    rows: list[Figures] = []
     result = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "device": device.device_kind,
         "jax": jax.__version__,
         "copy GB/s": bandwidth / 1e9,
         "numerics": numerics,
-        "workloads": rows,
         "torch": beside,
+        "workloads": rows,
     }
+    for row in measure(target, args.attention_backend, args.tiny, bandwidth):
+        rows.append(row)
+        write(result, args.out)
+        print({name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}, flush=True)
     report("kernels.py", argv, result, args.out)
     return 0 if numerics["ok"] and all(row["ok"] for row in rows) else 1
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_workloads import AttentionWorkload, attention_workloads
+from report import write
 
 
 def median_seconds(call: Callable[[], Any], tiny: bool) -> float:
@@ -41,8 +42,12 @@ def median_seconds(call: Callable[[], Any], tiny: bool) -> float:
     return float(statistics.median(seconds))
 
 
-def measure(workload: AttentionWorkload, tiny: bool) -> dict[str, float]:
-    """µs a layer, by implementation; those that refuse are left out."""
+def measure(workload: AttentionWorkload, tiny: bool, *, flex: bool) -> dict[str, float]:
+    """µs a layer, by implementation; those that refuse are left out.
+
+    Args:
+        flex: FlexAttention, which torch compiles first, in place of SDPA's.
+    """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -67,7 +72,7 @@ def measure(workload: AttentionWorkload, tiny: bool) -> dict[str, float]:
         return run
 
     found: dict[str, float] = {}
-    if new == 1 or causal:
+    if not flex and (new == 1 or causal):
         for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
             with sdpa_kernel(backend):
                 run = layers(lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True))
@@ -77,7 +82,7 @@ def measure(workload: AttentionWorkload, tiny: bool) -> dict[str, float]:
                     print(f"{workload.name}: {backend.name}: {refusal}", file=sys.stderr)
                     continue
             found[f"SDPA {backend.name}"] = 1e6 * seconds / workload.num_layers
-    if device == "cuda":
+    if flex and device == "cuda":
         compiled = torch.compile(flex_attention, dynamic=False)
         mask = None
         if new > 1:
@@ -100,13 +105,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         figures: dict[str, Any] = {"error": "torch is not installed"}
     else:
         figures = {"torch": torch.__version__, "µs": {}}
-        for workload in attention_workloads(args.tiny):
-            if len(set(workload.lengths)) == 1 and workload.kv_dtype == "bfloat16" and workload.page_size == 16:
-                figures["µs"][workload.name] = measure(workload, args.tiny)
-    text = json.dumps(figures, indent=2)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
+        for flex in (False, True):
+            for workload in attention_workloads(args.tiny):
+                if len(set(workload.lengths)) == 1 and workload.kv_dtype == "bfloat16" and workload.page_size == 16:
+                    found = measure(workload, args.tiny, flex=flex)
+                    figures["µs"].setdefault(workload.name, {}).update(found)
+                    write(figures, args.out)
+    print(json.dumps(figures, indent=2))
+    write(figures, args.out)
     return 0
 
 

@@ -14,7 +14,14 @@ def report(script: str, argv: Sequence[str] | None, result: Mapping[str, Any], o
         argv: as `main` got it; None: the command line.
     """
     command = " ".join([f"python benchmarks/{script}", *(argv or sys.argv[1:])])
-    text = json.dumps({"command": command, **result}, indent=2)
-    print(text)
+    figures = {"command": command, **result}
+    print(json.dumps(figures, indent=2))
+    write(figures, out)
+
+
+def write(figures: Mapping[str, Any], out: Path | None) -> None:
+    """Figures so far, in place of earlier ones: whoever is killed meanwhile leaves those."""
     if out:
-        out.write_text(text + "\n", encoding="utf-8")
+        draft = out.with_name(f"{out.name}.part")
+        draft.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        draft.replace(out)

@@ -156,8 +156,8 @@ class ExecutionConfig:
         fail_on_recompile: a step that compiles something which was not announced ends the engine, instead of being
             counted and logged.
         cuda_graph_bs: numbers of requests that programs are compiled for (on a GPU, a CUDA graph each): a step of fewer
-            is padded to the next one, and --max-running-requests, of a group of devices, is always among them;
-            default: powers of two.
+            is padded to the next one. --max-running-requests, of a group of devices, is always among them, and larger
+            ones are left out. Default: powers of two.
         cuda_graph_max_bs: leaves out those over this one, but for --max-running-requests: less to compile, and more
             padding where more requests run.
         deterministic: greedy tokens and logprobs do not depend, to the last bit, on what else runs, how a prompt was

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import logging
 import random
@@ -88,6 +89,7 @@ class EngineDesign:
         layout = TensorLayout.over(model, mesh)
         shape = _shape(config, path, layout, limits, dtypes, mesh)
         buckets = limits.buckets(config, defaults)
+        _tell_padding(config, buckets)
         kernels = choose_kernels(execution.attention_backend, device, layout.config, shape)
         structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, kernels=kernels))
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
@@ -129,6 +131,20 @@ class EngineDesign:
             programs=declare(plan.num_pages),
             store=stores.exports,
             monitor=monitor,
+        )
+
+
+def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
+    """Of the sizes that flags ask for, the two that lie furthest apart, if steps are padded to more than twice."""
+    if config.execution.cuda_graph_bs is None and config.execution.cuda_graph_max_bs is None:
+        return
+    size, larger = max(itertools.pairwise((0, *buckets.decode)), key=lambda pair: pair[1] / (pair[0] + 1))
+    if larger >= 2 * (size + 1):
+        logger.warning(
+            "Decode steps of %d requests are padded to %d: --cuda-graph-bs and --cuda-graph-max-bs leave nothing "
+            "between; add sizes, or lower --max-running-requests",
+            size + 1,
+            larger,
         )
 
 

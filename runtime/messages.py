@@ -332,6 +332,7 @@ class EngineReady:
         device: platform and kind, as jax names them.
         dtype: of the weights.
         num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
+        attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
         embedding: what it makes of a prompt; None: it generates text.
         num_groups: of devices, each with requests of its own (--dp-size).
     """
@@ -352,6 +353,7 @@ class EngineReady:
     cache_hits: int
     random_seed: int
     startup_seconds: float = 0.0
+    attention_kernels: str = ""
     embedding: EmbeddingSpec | None = None
     num_groups: int = 1
 

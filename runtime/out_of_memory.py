@@ -44,6 +44,7 @@ def compile_advice(key: ProgramKey, buckets: Buckets, num_groups: int = 1) -> st
         flag = f"--chunked-prefill-size {smaller}"
     else:
         smaller = max((size for size in buckets.sample if size < key.num_requests), default=0)
+        smaller = max(smaller, key.num_requests // 2)  # --cuda-graph-bs may leave a wide gap
         flag = f"--max-running-requests {smaller * num_groups}"
     if not smaller:
         return f"the program {key} does not fit the device; lower --mem-fraction-static"

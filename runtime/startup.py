@@ -257,6 +257,7 @@ def _ready(design: EngineDesign, seconds: float) -> EngineReady:
         compile_seconds=seconds,
         cache_hits=sum(report.result == "hit" for report in reports),
         random_seed=design.seed,
+        attention_kernels=design.kernels.attention,
         embedding=None
         if pooling is None
         else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),

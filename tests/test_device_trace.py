@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from jax.profiler import ProfileData
 
 from benchmarks.device_trace import Kernel, idle_intervals, read_kernels, step_starts, summarize
 
@@ -80,6 +81,34 @@ def test_a_real_trace(tmp_path: Path) -> None:
     assert found["step µs"] > found["gap µs p50"] > 0.0
     with pytest.raises(ValueError, match=r"no \*\.xplane\.pb there"):
         read_kernels(tmp_path / "nothing")
+
+
+def test_a_gpus_streams_without_their_copies(tmp_path: Path) -> None:
+    """30 µs between steps of two kernels, in which the host's numbers come and go."""
+    lines: dict[int, list[tuple[int, int, int]]] = {1: [], 2: [], 3: []}  # name, start and length in ns
+    for start in range(0, 500_000, 50_000):
+        lines[1] += [(1, start, 8_000), (2, start + 8_000, 12_000)]
+        lines[2] += [(3, start + 22_000, 1_500), (4, start + 47_000, 1_500)]
+        lines[3] += [(5, start, 50_000)]
+    names = ["", "gemm", "norm", "MemcpyD2H", "MemcpyH2D", "jit_forward"]
+    events = {
+        line: "".join(
+            f"events {{ metadata_id: {name} offset_ps: {start * 1000} duration_ps: {length * 1000} }} "
+            for name, start, length in found
+        )
+        for line, found in lines.items()
+    }
+    text = 'planes { name: "/host:CPU" } planes { name: "/device:GPU:0" '
+    for number, name in enumerate(("Stream #7(Compute)", "Stream #8(Memcpy)", "XLA Modules"), 1):
+        text += f'lines {{ id: {number} name: "{name}" {events[number]} }} '
+    for number, name in enumerate(names[1:], 1):
+        text += f'event_metadata {{ key: {number} value {{ id: {number} name: "{name}" }} }} '
+    (tmp_path / "host.xplane.pb").write_bytes(ProfileData.text_proto_to_serialized_xspace(text + "}"))
+    found = summarize(read_kernels(tmp_path), num_steps=10)
+    assert (found["steps"], found["kernels a step"]) == (10, 2)
+    assert (found["gap µs p50"], found["gap µs p99"]) == (30, 30)
+    assert found["step µs"] == 50
+    assert [kernel["name"] for kernel in found["kernels"]] == ["norm", "gemm"]
 
 
 def test_its_command(tmp_path: Path) -> None:
