@@ -49,6 +49,25 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     assert report.workspace == programs.workspace  # of four programs with a small pool; of all with the real one
     assert parts.ready.max_total_tokens == (state.kv_cache[0].shape[0] - 1) * FLAGS["page_size"]
     assert report.planned > 0.9 * report.usable
+    assert parts.ready.attention_kernels == "xla"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({}, ""),
+        ({"cuda_graph_bs": (1, 2, 4, 8, 16)}, ""),
+        ({"cuda_graph_bs": (2, 6)}, "Decode steps of 7 requests are padded to 32"),
+        ({"cuda_graph_max_bs": 8}, "Decode steps of 9 requests are padded to 32"),
+        ({"cuda_graph_bs": ()}, "Decode steps of 1 requests are padded to 32"),
+    ],
+    ids=str,
+)
+def test_batch_sizes_far_from_each_other_are_told(tiny_dir, caplog, flags, told):
+    with caplog.at_level("WARNING"):
+        engine_design.EngineDesign.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
+    assert told in caplog.text
+    assert ("are padded to" in caplog.text) == bool(told)
 
 
 def test_one_shape_is_measured_too(tiny_dir, small_device):

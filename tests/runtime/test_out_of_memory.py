@@ -239,3 +239,5 @@ def test_advice_names_values_that_leave_more_room():
     assert "--chunked-prefill-size 4096" in compile_advice(ProgramKey("forward", 256, 8192), buckets)
     assert "--max-running-requests 128" in compile_advice(ProgramKey("sample", 256, tier="full"), buckets)
     assert "--mem-fraction-static" in compile_advice(ProgramKey("tables"), buckets)
+    few = Buckets.create(max_running=256, max_step_tokens=8192, growth=2, max_decode=8)
+    assert "--max-running-requests 128" in compile_advice(ProgramKey("forward", 256), few)
