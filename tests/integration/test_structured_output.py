@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from palladio import Engine, InvalidRequestError
-from tests.integration.serving import CHAT, COMPLETIONS, GENERATE, LIMITS, MODEL, error_of
+from tests.integration.serving import CHAT, COMPLETIONS, DECODE_SIZES, GENERATE, LIMITS, MODEL, error_of
 
 MESSAGES = [{"role": "user", "content": "Tell me about Paris."}]
 PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}  # else a random model thinks for ever
@@ -207,7 +207,7 @@ def test_a_large_schema_holds_nobody_up(server):
 
 
 def test_offline(checkpoint, cache_dir):
-    flags = LIMITS.split()
+    flags = LIMITS.replace(DECODE_SIZES, "").split()
     names = [flag.removeprefix("--").replace("-", "_") for flag in flags if flag.startswith("--")]
     values = [flag for flag in flags if not flag.startswith("--")]
     options = {name: int(value) for name, value in zip(names, values, strict=False)}
