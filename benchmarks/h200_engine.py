@@ -155,7 +155,6 @@ class Bench:
             context_length=128 if self._tiny else 9216,
             chunked_prefill_size=64 if self._tiny else 8192,
             compilation_cache_dir=str(self._cache),
-            compile="lazy" if self._tiny else "full",
             random_seed=0,
             **flags,
         )

@@ -113,7 +113,13 @@ def test_one_models_parts_on_a_cpu(tmp_path: Path) -> None:
     environment = os.environ | {"OUT": str(tmp_path), "PYTHON": sys.executable, "JAX_PLATFORMS": "cpu"}
     command = ["benchmarks/h200.sh", "--tiny", "--only", "engine qwen", "sweep qwen"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240)
-    for row in ("qwen, cold start, 4 running", "qwen, 4 at once, decode", "qwen, trace of 1 requests", "MISSING"):
+    for row in (
+        "qwen, cold start, 4 running",
+        "qwen, warm start, 4 running",
+        "qwen, 4 at once, decode",
+        "qwen, trace of 1 requests",
+        "MISSING",
+    ):
         assert row in done.stdout, done.stderr  # the other model's rows are missing
     (written,) = tmp_path.glob("h200_tiny_*.json")
     engine, sweep = json.loads(written.read_text())["parts"].values()

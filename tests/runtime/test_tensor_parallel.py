@@ -38,6 +38,7 @@ def run_on_meshes(folder: str, sizes: list[int]) -> list[dict[str, Any]]:
     return [run_requests(folder, size) for size in sizes]
 
 
+@pytest.mark.slow  # test_expert_parallel.py and test_data_parallel.py have four devices, in other arrangements
 def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path) -> None:
     one, four = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [1, 4])
     assert_same(four, one, num_logprobs=15)
