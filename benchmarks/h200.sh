@@ -3,7 +3,8 @@
 # Needs a Python ($PYTHON, else python3) with jax and its CUDA plugin, flax and transformers; torch for the peers. What
 # else h200_wheels.sh has put into wheels/ is unpacked into a folder of its own.
 #   benchmarks/h200.sh                     results under $OUT, else benchmarks/results; h200_plot.py draws them
-#   benchmarks/h200.sh --only kernels      one part, or some; with --cache DIR, a later call finds what one has compiled
+#   benchmarks/h200.sh --only kernels      one part, or some; with --cache DIR (from the repository's root), a later
+#                                          call finds what one has compiled
 #   benchmarks/h200.sh smoke               instead, gpu_smoke.py: numerics, throughput, the host's share of a step
 #   benchmarks/h200.sh flags               instead, what scheduling flags gain there (about 8 minutes more)
 #   JAX_PLATFORMS=cpu benchmarks/h200.sh --tiny      tries the scripts themselves, without a GPU
