@@ -23,6 +23,7 @@ class RequestOptions:
         background: it only takes what other requests leave: it is admitted when none of them waits, gives its slot and
             its pages up to them, and takes part in their steps as far as that hardly makes them longer.
         dp_rank: the group of devices (--dp-size) that is to run it; None: --load-balance-method chooses.
+        owner: the API key's owner who asked, by name; empty on servers without keys, and offline.
 
     Raises:
         InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
@@ -33,6 +34,7 @@ class RequestOptions:
     timeout: float | None = None
     background: bool = False
     dp_rank: int | None = None
+    owner: str = ""
 
     def __post_init__(self) -> None:
         check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
