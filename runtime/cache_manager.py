@@ -17,6 +17,7 @@ values of all tokens before any token attends. And a page may be given to a new 
 earlier still writes to it.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable
 from typing import Literal
@@ -42,6 +43,38 @@ class Prefix:
     node: RadixNode | None
     pages: list[int]
     num_idle_pages: int
+
+
+class Released:
+    """What running requests would give up, one after the other: counted, nothing changes.
+
+    Attributes:
+        num_pages: that would be available in addition.
+    """
+
+    def __init__(self) -> None:
+        self.num_pages = 0
+        self._num_locks: collections.Counter[RadixNode] = collections.Counter()  # of each node, theirs
+
+    def add(self, request: Request) -> None:
+        """One more running request."""
+        self.num_pages += len(request.duplicates) + len(request.pages) - request.num_tree_pages
+        node = request.node
+        while node is not None and node.parent is not None:
+            self._num_locks[node] += 1
+            self.num_pages += len(node.pages) if self._is_idle(node) else 0
+            node = node.parent
+
+    def num_idle_pages(self, node: RadixNode | None) -> int:
+        """Pages from the root to the end of the node that nobody would hold."""
+        count = 0
+        while node is not None and self._is_idle(node):
+            count += len(node.pages)
+            node = node.parent
+        return count
+
+    def _is_idle(self, node: RadixNode) -> bool:
+        return node.lock_count == self._num_locks[node]
 
 
 class CacheManager:
@@ -111,11 +144,7 @@ class CacheManager:
             return Prefix(None, [], 0)
         count = (len(request.token_ids) - 1) // self.page_size if request.prompt_logprobs is None else 0
         node, pages = self.find_pages(request, count)
-        num_idle, ancestor = 0, node
-        while ancestor is not None and ancestor.lock_count == 0:
-            num_idle += len(ancestor.pages)
-            ancestor = ancestor.parent  # type: ignore[assignment]
-        return Prefix(node, pages, num_idle)
+        return Prefix(node, pages, Released().num_idle_pages(node))
 
     def find_pages(self, request: Request, count: int) -> tuple[RadixNode, list[int]]:
         """Cached pages of the request's first `count` pages of tokens, as many as there are, and where they end."""

@@ -286,6 +286,11 @@ class EngineConfig:
                 raise ConfigError(f"--is-embedding has no decode steps: leave {flag} out")
         if not 0.0 <= scheduler.background_slowdown < float("inf"):
             raise ConfigError(f"--background-slowdown must be ≥ 0, got {scheduler.background_slowdown}")
+        if scheduler.priority_scheduling_preemption_threshold < 0:
+            raise ConfigError(
+                "--priority-scheduling-preemption-threshold must be ≥ 0 (below it, requests of one priority would take "
+                f"each other's place for ever), got {scheduler.priority_scheduling_preemption_threshold}"
+            )
         if not 0.0 <= scheduler.schedule_conservativeness < float("inf"):
             raise ConfigError(f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}")
         if execution.random_seed is not None and not 0 <= execution.random_seed <= _MAX_SEED:

@@ -187,7 +187,7 @@ class Groups:
                 continue
             full = max(self.schedulers, key=lambda scheduler: len(scheduler.waiting))
             request = None if full.clock.reason == "step" else _first_free(full)
-            if request is None or request.num_pending or not request.shares_prefix or not idle.has_room(request):
+            if request is None or request.num_pending or not request.shares_prefix or not _has_room(idle, request):
                 continue  # what shares no prefix computes what its own group has cached again, see CacheSelfCheck
             full.hand_over(request)
             idle.add(request, is_accepted=True)
@@ -200,6 +200,11 @@ class Groups:
 
     def _count_cached(self, request: Request) -> list[int]:
         return [scheduler.cache.num_cached_tokens(request) for scheduler in self.schedulers]
+
+
+def _has_room(idle: Scheduler, request: Request) -> bool:
+    """Whether the scheduler could admit a request at once, if it waited there."""
+    return idle.admission.room(request, idle.buckets).suffices()
 
 
 def _first_free(full: Scheduler) -> Request | None:

@@ -53,16 +53,10 @@ class Scheduler:
         self.turns = Turns(limits.background_slowdown, self.running)
         self._requests: dict[str, Request] = {}
         self._free_slots = list(range(limits.max_running, 0, -1))
-        self.admission = Admission(cache, limits.conservativeness)
+        self.admission = Admission(cache, limits, self.turns, self.running, waiting)
         self._deadlines = Deadlines()
         self.prefilled_last = False
-        self._retractor = Retractor(
-            cache,
-            self.running,
-            self._suspend,
-            threshold=limits.preemption_threshold,
-            low_values_first=limits.low_values_first,
-        )
+        self._retractor = Retractor(cache, self.admission, self.running, self._suspend, limits)
 
     @property
     def has_requests(self) -> bool:
@@ -137,8 +131,6 @@ class Scheduler:
         if len(self.waiting):
             self.clock.advance()
         self.cache.drop_duplicates()
-        if self.limits.preemption_threshold is not None or (self.turns.is_shared and self.waiting.num_foreground):
-            self._preempt()
 
     def plan(self, turn: Turn) -> ScheduledBatch | None:
         """See `schedule`; of the requests whose turn it is."""
@@ -152,7 +144,10 @@ class Scheduler:
             may_admit = len(self.retractions) == num_retractions
             if decoding and not mixes:
                 return self._decode(decoding)
-        prefill = self._take_prefill(turn, len(decoding or ()), may_admit)
+        urgent = self._preempt(turn, len(decoding or ())) if may_admit else None
+        if decoding and urgent is not None:
+            decoding = [r for r in decoding if r.status is RequestStatus.RUNNING]
+        prefill = self._take_prefill(turn, urgent, len(decoding or ()), may_admit)
         if prefill:
             self.prefilled_last = True
             prefill.sort(key=lambda row: not row.samples)
@@ -205,16 +200,20 @@ class Scheduler:
 
     @property
     def _has_free_slot(self) -> bool:
-        return len(self.running) < min(self.limits.max_running, self.buckets.max_requests)
+        return len(self.running) < self.admission.num_slots(self.buckets)
 
-    def _take_prefill(self, turn: Turn, num_decoding: int, may_admit: bool) -> list[ScheduledRow]:
-        """Chunks of prompts: of running requests, then of those that wait, if there is room for them."""
+    def _take_prefill(
+        self, turn: Turn, first: Request | None, num_decoding: int, may_admit: bool
+    ) -> list[ScheduledRow]:
+        """Chunks of prompts: of the one that took others' place, of running ones, of those that wait and have room."""
         rows: list[ScheduledRow] = []
         budget = self.max_step_tokens - num_decoding
         if turn == "background" and self.limits.splits_prompts:
             budget = min(budget, self.turns.share.max_prefill_tokens(self.buckets))
-        for running in self.turns.members(turn):  # at most one is split, but a retraction may leave it anywhere
-            if budget > 0 and running.is_prefilling:
+        if first is not None:
+            budget -= self._add_chunk(rows, first, budget)
+        for running in self.turns.members(turn):  # few are split, but a retraction may leave one anywhere
+            if budget > 0 and running.is_prefilling and running is not first:
                 budget -= self._add_chunk(rows, running, budget)
         if len(self.waiting):
             max_rows = self.buckets.max_prefill_requests - num_decoding
@@ -229,11 +228,9 @@ class Scheduler:
         reserved = self.admission.reserved_tokens(self.turns.members("foreground" if turn == "foreground" else "all"))
         self.waiting.refresh()
         while budget > 0 and self._has_free_slot and len(rows) < max_rows:
-            request = self.waiting.peek()
-            if request is None or (turn == "foreground" and request.options.background):
+            request = self.admission.next_waiting(turn, budget)
+            if request is None:
                 return "step"
-            if request.num_pending or (not self.limits.splits_prompts and len(request.token_ids) > budget):
-                return "step"  # pending: retracted a moment ago, and its last token has not been read yet
             prefix = self.cache.find_prefix(request)
             if self.running and not self.admission.fits(request, prefix, reserved):
                 return "memory"  # alone it fits: the front refuses requests that do not fit an empty pool
@@ -320,24 +317,24 @@ class Scheduler:
     def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
         updates, self.cache.table_updates = self.cache.table_updates, []
         num_decodes = sum(row.decodes for row in rows)
+        self._retractor.note_step(samples=rows[0].samples)  # those that do come first
         if num_decodes:
             self.admission.ratio.decay()
         return ScheduledBatch(kind, rows, updates, len(self.waiting), num_decodes)
 
     # Retraction and preemption
 
-    def _preempt(self) -> None:
-        """Makes room for the next waiting request, if there are running ones that give way to it."""
-        self.waiting.refresh()
-        request = self.waiting.peek()
-        if request is not None:
-            self._retractor.preempt(request, lambda: self.has_room(request))
-
-    def has_room(self, request: Request) -> bool:
-        """Whether a waiting request could be admitted at once."""
-        others = self.turns.members("all" if request.options.background else "foreground")
-        reserved = self.admission.reserved_tokens(others)
-        return self._has_free_slot and self.admission.fits(request, self.cache.find_prefix(request), reserved)
+    def _preempt(self, turn: Turn, num_decoding: int) -> Request | None:
+        """The next waiting request, if it has just taken the place of running ones that give way to it: it runs now."""
+        request = self.admission.next_urgent(turn, self.max_step_tokens - num_decoding)
+        victims = [] if request is None else self._retractor.find_victims(request, self.buckets)
+        if request is None or not victims:
+            return None
+        self.waiting.take()
+        for victim in victims:
+            self._retractor.retract(victim)
+        self._admit(request, self.cache.find_prefix(request))
+        return request
 
     def _suspend(self, request: Request) -> None:
         """Puts a running request back into the queue, without its pages."""

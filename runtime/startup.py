@@ -32,7 +32,6 @@ from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.sizing import EngineLimits
 from palladio.runtime.step_executor import StepExecutor
 from palladio.runtime.waiting_lines import WaitingLines
-from palladio.runtime.waiting_queue import WaitingQueue
 from palladio.runtime.warm_up import WarmUp
 
 # With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
@@ -174,14 +173,13 @@ def build_groups(
             shares_prefixes=not config.cache.disable_radix_cache and (embedding is None or embedding.pooling == "last"),
             eviction_policy=config.cache.radix_eviction_policy,
         )
-        foreground = WaitingQueue(
+        waiting = WaitingLines.create(
             options.schedule_policy,
             cache.tree,
             page_size,
             low_values_first=options.schedule_low_priority_values_first,
             seed=seed,
         )
-        waiting = WaitingLines(foreground, WaitingQueue("fcfs", cache.tree, page_size))
         schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting))
     num_tokens = schedulers[0].cache.num_total_tokens
     router = Router(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)

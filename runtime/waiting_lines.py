@@ -2,8 +2,11 @@
 
 import itertools
 from collections.abc import Iterator
+from typing import Self
 
+from palladio.runtime.config import SchedulePolicy
 from palladio.runtime.errors import OverloadedError
+from palladio.runtime.radix_cache import RadixCache
 from palladio.runtime.request import Request
 from palladio.runtime.waiting_queue import WaitingQueue
 
@@ -19,6 +22,27 @@ class WaitingLines:
     def __init__(self, foreground: WaitingQueue, background: WaitingQueue) -> None:
         self._foreground = foreground
         self._background = background
+
+    @classmethod
+    def create(
+        cls,
+        policy: SchedulePolicy,
+        cache: RadixCache,
+        page_size: int,
+        *,
+        low_values_first: bool = False,
+        seed: int = 0,
+    ) -> Self:
+        """Args: as for WaitingQueue; of the foreground.
+
+        Background requests are taken in the order that they came; with the policy priority in that of their priority
+        too: it says which of them give way to which, and those that do must stand behind.
+        """
+        behind: SchedulePolicy = "priority" if policy == "priority" else "fcfs"
+        return cls(
+            WaitingQueue(policy, cache, page_size, low_values_first=low_values_first, seed=seed),
+            WaitingQueue(behind, cache, page_size, low_values_first=low_values_first),
+        )
 
     def __len__(self) -> int:
         return len(self._foreground) + len(self._background)

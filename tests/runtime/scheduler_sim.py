@@ -16,7 +16,6 @@ from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepT
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.waiting_lines import WaitingLines
-from palladio.runtime.waiting_queue import WaitingQueue
 
 EOS = 7
 
@@ -122,10 +121,7 @@ class Simulation:
             preemption_threshold=10 if self.policy == "priority" else None,
             background_slowdown=self.background_slowdown,
         )
-        waiting = WaitingLines(
-            WaitingQueue(self.policy, self.cache.tree, self.page_size),  # type: ignore[arg-type]
-            WaitingQueue("fcfs", self.cache.tree, self.page_size),
-        )
+        waiting = WaitingLines.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
         self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting)
         self.tables: dict[int, dict[int, int]] = {}
         self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}

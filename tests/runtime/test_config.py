@@ -35,6 +35,12 @@ from palladio.runtime.user_dirs import user_cache_dir
         ("compilation_cache_dir", Path("m"), "--compilation-cache-dir must be a string or None, got "),
         ("schedule_conservativeness", float("nan"), "--schedule-conservativeness must be ≥ 0, got nan"),
         ("mem_fraction_static", 1.01, "--mem-fraction-static must be in (0, 1], got 1.01"),
+        (
+            "priority_scheduling_preemption_threshold",
+            -1,
+            "--priority-scheduling-preemption-threshold must be ≥ 0 (below it, requests of one priority would take "
+            "each other's place for ever), got -1",
+        ),
         ("random_seed", -1, "--random-seed must be in 0 … "),
         ("random_seed", 2**63, "--random-seed must be in 0 … "),
         ("max_engine_restarts", -1, "--max-engine-restarts must be ≥ 0, got -1"),

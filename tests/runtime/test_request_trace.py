@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from palladio.runtime.admission import Admission
 from palladio.runtime.buckets import Buckets
 from palladio.runtime.explain import explain_requests, num_retracted_waiting
+from palladio.runtime.new_token_ratio import NewTokenRatio
 from palladio.runtime.outputs import RequestTimes, TokenOutput
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.request_trace import (
@@ -114,7 +114,7 @@ def test_a_late_request_gets_its_own_part_of_an_interval(ticking) -> None:
 
 def test_retractions_are_noted_and_counted_for_those_that_wait(ticking) -> None:
     sim = Simulation(num_pages=12, page_size=4, max_running=4)
-    sim.scheduler.admission = Admission(sim.cache, 0.0)
+    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
     for i in range(6):
         sim.add(f"r{i}", [i + 1] * 6, 30, ignore_eos=True)
     traces = run(sim, ticking)
@@ -135,7 +135,7 @@ def test_retractions_are_noted_and_counted_for_those_that_wait(ticking) -> None:
 def test_decode_steps_of_retracted_requests_are_their_own(ticking) -> None:
     """One step ahead of the device: the last token before a retraction is read when the request waits already."""
     sim = Simulation(num_pages=12, page_size=4, max_running=4)
-    sim.scheduler.admission = Admission(sim.cache, 0.0)
+    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
     for i in range(6):
         sim.add(f"r{i}", [i + 1] * 6, 30, ignore_eos=True)
     count_steps(sim)
