@@ -1,6 +1,7 @@
 """A scheduler driven without a device: tokens are arithmetic, and a simulated cache checks every page that is read."""
 
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Callable, Collection
 
@@ -16,6 +17,7 @@ from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledRow, StepT
 from palladio.runtime.scheduler import Scheduler
 from palladio.runtime.scheduler_limits import SchedulerLimits
 from palladio.runtime.waiting_lines import WaitingLines
+from tests.runtime.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 
 EOS = 7
 
@@ -118,7 +120,7 @@ class Simulation:
             splits_prompts=self.splits_prompts,
             mixes=self.mixes,
             num_decode_steps=self.num_decode_steps,
-            preemption_threshold=10 if self.policy == "priority" else None,
+            preemption_threshold=PREEMPTION_THRESHOLD if self.policy == "priority" else None,
             background_slowdown=self.background_slowdown,
         )
         waiting = WaitingLines.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
@@ -131,6 +133,7 @@ class Simulation:
         self.scored: dict[str, list[int]] = {}
         self.finished: dict[str, TokenOutput] = {}
         self.batches: list[ScheduledBatch] = []
+        self.progress = Progress(self.scheduler)
 
     def add(
         self,
@@ -150,22 +153,33 @@ class Simulation:
         if is_constrained:
             request.constraint = ScriptedConstraint()  # type: ignore[assignment]
         self.scheduler.add(request)
+        self.progress.begin()
         self.outputs[request_id] = []
+
+    def abort(self, request_id: str) -> bool:
+        """False if it has ended."""
+        self.progress.begin()
+        return self.scheduler.abort(request_id)
+
+    def flush(self) -> None:
+        """Drops the prefix cache, at any time."""
+        self.progress.begin()
+        self.cache.flush()
 
     def step(self) -> bool:
         """One engine step; False when there was nothing to do."""
         for output in self.scheduler.expire():
             self.finished[output.request_id] = output
         batch = self.scheduler.schedule()
+        self.progress.check_plan(batch)
         if batch is not None:
             self.batches.append(batch)
-            if batch.is_constrained:
-                self._process(keep=0)
             self.in_flight.append((batch, self._run(batch)))
         elif not self.in_flight:
             return False
         self._process(keep=self.lag if batch is not None else 0)
         self.scheduler.check_integrity()
+        self.progress.check_step(sum(map(len, self.outputs.values())) + len(self.finished))
         return True
 
     def _process(self, keep: int) -> None:
@@ -207,42 +221,47 @@ class Simulation:
         else:
             assert batch.num_tokens <= self.max_step_tokens
             self.buckets.pick_prefill(batch.num_tokens, len(batch.rows))
-        num_steps = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
-        return [self._run_once(batch, number) for number in range(num_steps)]
+        if batch.kind == "prefill":
+            return [self._run_once(batch, 0)]
+        return [self._run_once(batch, number) for number in range(max(row.num_tokens for row in batch.rows))]
 
     def _run_once(self, batch: ScheduledBatch, number: int) -> list[int]:
-        rows = [
-            row
-            for row in batch.rows
-            if (not row.decodes or number < row.num_tokens) and row.request.status is not RequestStatus.FINISHED
-        ]  # finished: when the step before was read, after this one had begun
-        for row in rows:  # all keys and values are written before any token attends
-            slot, end = row.request.slot, row.start + (number + 1 if row.decodes else row.num_tokens)
+        """The forward pass, then sampling. As in EngineCore, the step before is read in between where the host has to
+        know its tokens; requests that end there are part of the forward pass still, and sample for nobody."""
+        slots = [row.request.slot for row in batch.rows]
+        runs = [not row.decodes or number < row.num_tokens for row in batch.rows]
+        for row, slot in itertools.compress(zip(batch.rows, slots, strict=True), runs):
+            end = row.start + (number + 1 if row.decodes else row.num_tokens)
             if not row.decodes:
                 self.device_tokens[slot] = row.request.token_ids[:end]
             tokens = self.device_tokens[slot]
             assert len(tokens) == end, "the device does not know a token of this step"
-            for position in range(row.start + number, end):
-                self.written[self._place(slot, position)] = self._content(row, position)
-        sampled = []
-        for row in batch.rows[: batch.num_sampled_rows]:
-            if row not in rows:
-                sampled.append(-1)
-                continue
-            tokens = self.device_tokens[row.request.slot]
-            for position in range(len(tokens)):
-                where = self._place(row.request.slot, position)
-                assert self.written[where] == self._content(row, position), "this page holds something else"
-            constraint = row.request.constraint
-            token = constraint.forced[0] if constraint is not None and constraint.forced else next_token(tokens)
-            token = token if row.request.max_tokens else 0
-            if row.request.max_tokens:
-                self.device_tokens[row.request.slot] = [*tokens, token]
-            sampled.append(token)
-        return sampled
+            for position in range(row.start + number, end):  # all rows are written before any token attends
+                self.written[self._place(slot, position)] = self._content(row, slot, position)
+        for row, slot in itertools.compress(zip(batch.rows, slots, strict=True), runs):
+            if row.samples:
+                for position in range(len(self.device_tokens[slot])):
+                    found = self.written[self._place(slot, position)]
+                    assert found == self._content(row, slot, position), "this page holds something else"
+        if batch.is_constrained:
+            self._process(keep=0)
+        return [
+            self._sample(row, slot) if is_running else -1
+            for row, slot, is_running in list(zip(batch.rows, slots, runs, strict=True))[: batch.num_sampled_rows]
+        ]
 
-    def _content(self, row: ScheduledRow, position: int) -> tuple[str | None, tuple[int, ...]]:
-        return row.request.options.cache_salt, tuple(self.device_tokens[row.request.slot][: position + 1])
+    def _sample(self, row: ScheduledRow, slot: int) -> int:
+        if row.request.max_tokens == 0:
+            return 0
+        constraint = row.request.constraint
+        is_forced = constraint is not None and constraint.forced and row.request.status is not RequestStatus.FINISHED
+        tokens = self.device_tokens[slot]
+        token = constraint.forced[0] if constraint is not None and is_forced else next_token(tokens)
+        self.device_tokens[slot] = [*tokens, token]
+        return token
+
+    def _content(self, row: ScheduledRow, slot: int, position: int) -> tuple[str | None, tuple[int, ...]]:
+        return row.request.options.cache_salt, tuple(self.device_tokens[slot][: position + 1])
 
     def _scores(self, row: ScheduledRow) -> list[TokenLogprob] | None:
         request = row.request

@@ -61,12 +61,12 @@ def test_any_interleaving_answers_every_request(steps, mode) -> None:
             )
         elif action == "abort" and first < len(added):
             name = f"r{first}"
-            if sim.scheduler.abort(name):
+            if sim.abort(name):
                 aborted.add(name)
         elif action == "step":
             for _ in range(first):
                 sim.step()
         elif action == "flush":
-            sim.cache.flush()
+            sim.flush()
     sim.run()
     check(sim, {name: value for name, value in added.items() if name not in aborted}, constrained)
