@@ -247,6 +247,43 @@ def test_other_requests_pay_nothing(tiny: TinyEngine, monkeypatch: pytest.Monkey
     assert set(tiers) <= {"greedy", "random"}
 
 
+@pytest.mark.parametrize("flags", [{}, {"enable_mixed_chunk": True}], ids=str)
+def test_pages_of_a_request_that_ends_while_its_next_step_runs(tiny: TinyEngine, flags: dict[str, Any]) -> None:
+    """The step before is read after the forward pass is dispatched: that has written the last token's keys and values,
+    though its row samples for nobody. So the page that this token fills is cached, and is what it should be."""
+    grammar = Grammar("regex", "[a-z]+")
+    request = {"grammar": grammar, "temperature": 1.0, "seed": 1, "max_tokens": 12}
+    num_full = 0
+    for length in range(9, 13):
+        tokens = run(tiny, {"a": {"prompt": random_prompt(length), **request}}).tokens["a"]
+        stop = next(token for number, token in enumerate(tokens) if number >= 5 and token not in tokens[:number])
+        core = tiny.core(cache_self_check=1.0, **flags)
+        collector = Collector(core)
+        collector.add("a", random_prompt(length), **request, stop_ids=(stop,))
+        collector.add("b", random_prompt(7, salt=1), **{**request, "max_tokens": 40})
+        batches = record_batches(core)
+        while "a" not in collector.finish:
+            collector.step()
+        whole = random_prompt(length) + collector.tokens["a"]
+        assert whole[-1] == stop
+        assert any(row.request.request_id == "a" for row in batches[-1].rows), "it ended while this step was under way"
+        collector.run()
+        longer = {"c": [*whole, 50, 51]}
+        collector.add("c", longer["c"], logprobs=1)
+        collector.run()
+        assert collector.cached_tokens["c"] == len(whole) // 4 * 4
+        num_full += len(whole) % 4 == 0
+        assert core.stats().cache.num_self_checks > 0
+        assert core.stats().cache.num_self_check_failures == 0
+        fresh = Collector(tiny.core(disable_radix_cache=True))
+        fresh.add("c", longer["c"], logprobs=1)
+        expected = fresh.run().logprobs["c"]
+        assert [entry.logprob for entry in collector.logprobs["c"]] == pytest.approx(
+            [entry.logprob for entry in expected], abs=1e-4
+        )
+    assert num_full == 1, "of four lengths one fills its last page with the token that ended it"
+
+
 @pytest.mark.parametrize("method", ["forward", "sample", "read"])
 def test_after_a_step_that_ran_out_of_memory(
     tiny: TinyEngine, alone: dict[str, list[int]], closing: dict[int, float], monkeypatch: Any, method: str
