@@ -1,9 +1,40 @@
 """Before jax is imported: tests compile thousands of small programs once and run each for microseconds."""
 
 import os
+import random
+from collections.abc import Generator
+
+import pytest
+
+from tests import properties
 
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 # Only LLVM's passes over the machine code are left out; XLA's own, which decide what is computed, stay.
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILE}".strip()
+
+properties.register()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """The long run has a seed that it can tell, the same in all workers."""
+    if str(config.getoption("--hypothesis-profile")).startswith("long") and not config.getoption("--hypothesis-seed"):
+        config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if properties.is_long():
+        terminalreporter.write_line(
+            f"--hypothesis-seed={config.getoption('--hypothesis-seed')} draws these examples again"
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and item.get_closest_marker("hypothesis") is not None:
+        again = properties.command(item.nodeid, item.config.getoption("--hypothesis-seed"))
+        report.sections.append(("The smallest such example", again))
+    return report

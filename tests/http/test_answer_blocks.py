@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.http.anthropic.anthropic_events import AnthropicEvents
@@ -21,6 +21,7 @@ from palladio.http.tool_calls.registry import find_format
 from palladio.runtime.outputs import FinishReason, RequestOutput, TokenLogprob
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
+from tests.properties import examples
 
 FUNCTIONS = {"look": Function("look", {"type": "object", "properties": {"city": {"type": "string"}}})}
 HERMES = '<tool_call>\n{"name": "look", "arguments": {"city": "Paris"}}\n</tool_call>'
@@ -87,7 +88,7 @@ def added_up(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return items
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data())
 def test_how_the_text_is_cut_makes_no_difference(tokenizer: Tokenizer, data: st.DataObject) -> None:
     pairs = [("qwen3", "hermes"), ("gpt-oss", "gpt-oss"), ("qwen3", None), (None, "hermes"), (None, None)]
@@ -157,7 +158,7 @@ def test_a_failure_before_and_after_the_first_output(tokenizer: Tokenizer) -> No
     assert json.loads(failed.split(b"data: ")[1])["error"] == {"type": "overloaded_error", "message": "too many"}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_logprobs_are_those_of_the_text(tokenizer: Tokenizer, data: st.DataObject) -> None:
     """Each token belongs to what its text came out as, whatever was sent together."""

@@ -33,6 +33,7 @@ from palladio.runtime.errors import EngineDeadError
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batch_files import ENDED, chat_line, jsonl
+from tests.properties import examples
 
 
 class Server:
@@ -203,7 +204,7 @@ async def run_with_kills(folder: Path, tokenizer: Tokenizer, kills: list[int], c
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
-@hypothesis.settings(max_examples=30, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@examples(30)
 @hypothesis.given(kills=st.lists(st.integers(0, 60), max_size=4), cancels=st.booleans())
 def test_every_line_has_one_result_wherever_servers_end(
     tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture, kills: list[int], cancels: bool

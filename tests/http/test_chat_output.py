@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.http.chat_output import ChatMessage, MessageParser, MessagePlan
@@ -17,6 +17,7 @@ from palladio.http.tool_calls.functions import Function
 from palladio.http.tool_calls.registry import find_format
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve
+from tests.properties import examples
 
 FUNCTIONS = {"look": Function("look", {"type": "object", "properties": {"city": {"type": "string"}}})}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": FUNCTIONS["look"].parameters}}]
@@ -81,7 +82,7 @@ def test_reasoning_in_one_piece_comes_before_what_follows() -> None:
 FRAGMENTS = ["<think>", "</think>", "\n", " ", "a", "b c", "<", HERMES, "<tool_call>", HARMONY, ANALYSIS, "<|channel|>"]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data())
 def test_the_message_does_not_depend_on_how_the_text_is_cut(data: st.DataObject) -> None:
     family, tools = data.draw(st.sampled_from([("qwen3", "hermes"), ("gpt-oss", "gpt-oss"), ("qwen3", None)]))

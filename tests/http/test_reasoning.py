@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.http.config import HttpConfig
@@ -18,6 +18,7 @@ from palladio.runtime.grammar_spec import Thinking
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
+from tests.properties import examples
 
 NEW = PromptEnd("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
 BEGUN = PromptEnd(NEW.text + "<think>\n")
@@ -149,7 +150,7 @@ FRAGMENTS = ["<think>", "</think>", "<tool_call>", "\n", " ", "<", "a", "b c", "
 HARMONY_FRAGMENTS = [*SPECIALS, "assistant", "analysis", "final", "commentary", " to=functions.f", "\n", "x", "<|", "t"]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(data=st.data())
 def test_the_split_does_not_depend_on_how_the_text_is_cut(data: st.DataObject) -> None:
     family = data.draw(st.sampled_from(FAMILIES))
@@ -164,7 +165,7 @@ def test_the_split_does_not_depend_on_how_the_text_is_cut(data: st.DataObject) -
     assert run(family.new_parser(end, **options), list(text)) == whole
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(parts=st.lists(st.sampled_from([*FRAGMENTS, *HARMONY_FRAGMENTS]), max_size=14), family=st.sampled_from(FAMILIES))
 def test_with_tags_kept_nothing_is_lost(parts: list[str], family) -> None:
     text = "".join(parts)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.http.tool_calls.detection import choose_format
@@ -18,6 +18,7 @@ from palladio.http.tool_calls.typed_values import to_json, types_of
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.tokenizer import Tokenizer
 from tests.http.tool_texts import FUNCTIONS, SAMPLES, Sample
+from tests.properties import examples
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 Read = tuple[str, list[tuple[str, str]]]  # content, and name and arguments of each call
@@ -64,7 +65,7 @@ def test_exact_format(name: str, sample: Sample) -> None:
 
 @by_family
 @given(places=st.lists(st.integers(0, 1 << 16), max_size=40))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_any_cutting_of_a_call(name: str, sample: Sample, places: list[int]) -> None:
     text = sample.before + sample.text + sample.after
     whole = read(FORMATS[name], [text])
@@ -74,7 +75,7 @@ def test_any_cutting_of_a_call(name: str, sample: Sample, places: list[int]) -> 
 
 @by_family
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_any_cutting_of_any_text(name: str, sample: Sample, data: st.DataObject) -> None:
     """Shuffled pieces of the format: mostly no calls. Nothing raises, arguments are objects, names are known."""
     parts = [part for part in re.split(r"(<[^>]*>|[\[\]{}(),:;\"\n ]|get_weather|now)", sample.text) if part]
@@ -107,7 +108,7 @@ def test_text_that_breaks_off(name: str, sample: Sample) -> None:
 
 @by_family
 @given(text=st.text(alphabet=st.characters(exclude_characters="<[{f", exclude_categories=["Cs"])))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_plain_text_stays_as_it_is(name: str, sample: Sample, text: str) -> None:
     assert read(FORMATS[name], list(text)) == (text, [])
 
@@ -206,7 +207,7 @@ VALUES = st.recursive(
 
 
 @given(value=st.dictionaries(TEXTS, VALUES, max_size=4), escaped=st.booleans(), indent=st.sampled_from([None, 2]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_json_arguments_stay_as_they_are(value: dict[str, Any], escaped: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=escaped, indent=indent)
     call = f'<tool_call>{{"name": "now", "arguments": {text}}}</tool_call>'
@@ -214,7 +215,7 @@ def test_json_arguments_stay_as_they_are(value: dict[str, Any], escaped: bool, i
 
 
 @given(value=VALUES)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_python_literals(value: Any) -> None:
     content, calls = read(FORMATS["pythonic"], list(f"[now(a={value!r}, b={value!r})]"))
     assert (content, [name for name, _ in calls]) == ("", ["now"])
@@ -222,7 +223,7 @@ def test_python_literals(value: Any) -> None:
 
 
 @given(value=TEXTS)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_plain_strings(value: str) -> None:
     coder = f"<tool_call>\n<function=get_weather>\n<parameter=city>\n{value}\n</parameter>\n</function>\n</tool_call>"
     assert [json.loads(text) for _, text in read(FORMATS["qwen3_coder"], list(coder))[1]] == [{"city": value}]

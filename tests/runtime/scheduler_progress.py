@@ -13,8 +13,8 @@ class Progress:
     """Each step samples for somebody, or computes a part of a prompt that nobody takes away again before somebody has a
     token. In detail:
 
-    - Who loses its pages loses them to running requests, when these are short of memory; or to a waiting request that it
-      gives way to, and that runs from now on.
+    - Who loses its pages loses them to running requests, when these are short of memory; or to a waiting request that
+      it gives way to, and that runs from now on.
     - Nobody loses them twice unless somebody has got a token, has come or has gone in between.
     - So tokens come within as many steps as there are tokens to compute, those of victims counted twice.
     """

@@ -12,6 +12,7 @@ from palladio.runtime.errors import OverloadedError
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.scheduled_batch import ScheduledBatch
 from palladio.runtime.step_clock import StepClock
+from tests.properties import examples
 from tests.runtime.scheduler_sim import EOS, Simulation, expected_output
 
 BACKGROUND = RequestOptions(background=True)
@@ -215,7 +216,7 @@ def test_spare_time_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -
     st.booleans(),
     st.sampled_from([11, 16, 60]),
 )
-@hypothesis.settings(max_examples=200, deadline=None)
+@examples(200)
 def test_nobody_is_lost(
     arrivals: list[tuple[bool, int, int, int]], seconds_of: Callable[[ScheduledBatch], float], mixes: bool, pages: int
 ) -> None:

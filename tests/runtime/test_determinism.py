@@ -17,6 +17,7 @@ from palladio.runtime.request_front import RequestFront
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sizing import EngineLimits, PlatformDefaults
+from tests.properties import examples
 from tests.runtime.tiny_engine import Collector, Outcome, TinyEngine, create_core, generate, random_prompt
 
 PROMPT = random_prompt(37)
@@ -264,7 +265,7 @@ def schedules(draw: st.DrawFn) -> tuple[dict[str, Any], list[tuple[int, int, boo
     return flags, draw(st.lists(arrival, min_size=4, max_size=20))
 
 
-@hypothesis.settings(max_examples=15, deadline=None)
+@examples(15)
 @hypothesis.given(schedules())
 def test_bits_under_any_schedule(
     exact: TinyEngine,

@@ -1,8 +1,9 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.runtime.detokenizer import ByteDetokenizer, StopStringMatcher, WindowDetokenizer
+from tests.properties import examples
 
 CHUNKS = [b"a", "é".encode(), *(bytes((b,)) for b in "日本👨‍👩‍👧".encode()), b"\xff", b" b", b""]
 
@@ -79,7 +80,7 @@ def stream(pieces, stop, keep=False):
 ALPHABET = st.text(alphabet="abc\n", max_size=24)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(
     st.lists(st.text(alphabet="abc\n", max_size=5), max_size=12),
     st.lists(st.text(alphabet="abc\n", min_size=1, max_size=5), max_size=4),
@@ -89,7 +90,7 @@ def test_any_chunking_equals_whole_search(pieces, stop, keep):
     assert stream(pieces, stop, keep) == reference("".join(pieces), stop, keep)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(ALPHABET, st.lists(st.text(alphabet="abc\n", min_size=1, max_size=5), min_size=1, max_size=4))
 def test_shown_text_is_never_part_of_a_match(text, stop):
     final, _ = reference(text, stop)
@@ -102,7 +103,7 @@ def test_shown_text_is_never_part_of_a_match(text, stop):
             break
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.lists(st.text(alphabet="ab", max_size=4), max_size=10),
     st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from palladio.runtime import scheduler
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.request_options import RequestOptions
+from tests.properties import examples
 from tests.runtime.tiny_engine import (
     TINY_CONFIG,
     Collector,
@@ -65,7 +66,7 @@ FLAGS = st.fixed_dictionaries(
     }
 )
 # The same examples always: steps of other shapes round differently, and one token in a million hangs on that.
-bounded = hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+bounded = hypothesis.settings(examples(15, long=15), derandomize=True)
 
 
 def serve(core: EngineCore, arrivals: list[Arrival]) -> Collector:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from palladio.runtime.radix_cache import RadixCache, RadixNode, page_keys
+from tests.properties import examples
 
 
 def keys_of(text: str) -> list[tuple[int, ...]]:
@@ -397,4 +398,4 @@ class LfuMachine(RadixCacheMachine):
 
 @pytest.mark.parametrize("machine", [RadixCacheMachine, LfuMachine])
 def test_against_a_dictionary_of_prefixes(machine: type[RadixCacheMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(examples(50), stateful_step_count=40))

@@ -8,6 +8,7 @@ import numpy as np
 
 from palladio.runtime import sampler
 from palladio.runtime.sampler_state import SamplerState
+from tests.properties import examples
 from tests.runtime.sampler_oracle import jit_processed, make_batch
 
 float_rows = hypothesis.extra.numpy.arrays(
@@ -22,7 +23,7 @@ jit_bisect = jax.jit(sampler._bisect)
 jit_image = jax.jit(sampler._ordered_image)
 
 
-@hypothesis.settings(max_examples=150, deadline=None)
+@examples(150)
 @hypothesis.given(float_rows)
 def test_image_keeps_order_and_ties(values):
     image = np.asarray(jit_image(values)).astype(np.int64)
@@ -30,7 +31,7 @@ def test_image_keeps_order_and_ties(values):
     np.testing.assert_array_equal(np.sign(image[:, :, None] - image[:, None, :]), sign)
 
 
-@hypothesis.settings(max_examples=150, deadline=None)
+@examples(150)
 @hypothesis.given(
     float_rows,
     hypothesis.extra.numpy.arrays(np.int32, (3, 24), elements=st.integers(0, 2**25)),
@@ -48,7 +49,7 @@ def test_bisection_finds_the_largest_threshold(values, masses, shares, used):
         assert actual[i] == (max(fitting) if used[i] else lowest[i])
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
+@examples(100)
 @hypothesis.given(
     float_rows,
     st.integers(-1, 30),

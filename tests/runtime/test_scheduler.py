@@ -168,6 +168,21 @@ def test_known_tokens_are_computed_in_one_step(lag: int, num_decode_steps: int) 
     assert len(sim.batches) < len(sim.outputs["a"]) - sum(jumps) + 2 * len(jumps) + 2
 
 
+@pytest.mark.parametrize("mixes", [False, True])
+def test_what_a_constrained_request_computed_before_it_ended_can_be_used(mixes: bool) -> None:
+    """Its last token is read while the step that computes this token runs: the page is cached, and was written."""
+    sim = Simulation(num_pages=21, page_size=1, max_running=3, max_step_tokens=8, mixes=mixes)
+    prompts = {"a": ([73, 74, 75], 8)}
+    sim.add("a", *prompts["a"], is_constrained=True)
+    sim.run()
+    assert len(sim.outputs["a"]) < 8
+    prompts["b"] = ([73, 74, 75, *sim.outputs["a"], 1, 2, 3], 10)
+    sim.add("b", *prompts["b"], is_constrained=True)
+    sim.run()
+    check(sim, prompts, prompts)
+    assert sim.finished["b"].cached_tokens == 3 + len(sim.outputs["a"])
+
+
 def test_a_jump_is_not_worth_the_step_of_many() -> None:
     sim = Simulation(num_pages=100, max_running=8)
     for i in range(8):

@@ -1,9 +1,12 @@
 """Requests that come, go and are aborted at any moment, in every mode of the scheduler, on a simulated device."""
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from palladio.runtime.request_options import RequestOptions
+from palladio.runtime.scheduled_batch import ScheduledBatch
+from tests.properties import examples
 from tests.runtime.scheduler_sim import Simulation, check
 
 actions = st.lists(
@@ -24,18 +27,22 @@ modes = st.fixed_dictionaries(
         "num_decode_steps": st.sampled_from([1, 1, 3]),
         "shares_prefixes": st.sampled_from([True, True, False]),
         "eviction_policy": st.sampled_from(["lru", "lfu"]),
-        "policy": st.sampled_from(["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]),
         "one_shape": st.booleans(),
     }
 )
 
 
+def seconds_of(batch: ScheduledBatch) -> float:
+    return 0.001 * batch.num_tokens
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"])
 @hypothesis.given(actions, modes)
-@hypothesis.settings(max_examples=200, deadline=None)
-def test_any_interleaving_answers_every_request(steps, mode) -> None:
+@examples(40, long=17_000)
+def test_any_interleaving_answers_every_request(policy, steps, mode) -> None:
     if mode["one_shape"]:
         mode |= {"num_decode_steps": 1}
-    sim = Simulation(max_running=3, max_step_tokens=8, seconds_of=lambda batch: 0.001 * batch.num_tokens, **mode)
+    sim = Simulation(policy=policy, max_running=3, max_step_tokens=8, seconds_of=seconds_of, **mode)
     capacity = (sim.num_pages - 1) * sim.page_size
     added: dict[str, tuple[list[int], int]] = {}
     aborted: set[str] = set()

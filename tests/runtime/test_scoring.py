@@ -10,6 +10,7 @@ import pytest
 import scipy.special
 
 from palladio.runtime.scoring import score_tokens, token_logprobs, top_k_exact
+from tests.properties import examples
 
 D = 16
 
@@ -70,7 +71,7 @@ def test_top_k_is_exact_with_ties(V):
     assert (top_ids[:, width:] >= V).all()
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
+@examples(100)
 @hypothesis.given(
     hypothesis.extra.numpy.arrays(
         np.float32,

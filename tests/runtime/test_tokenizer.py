@@ -1,11 +1,12 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.runtime.errors import ConfigError, InvalidRequestError
 from palladio.runtime.tokenizer import Tokenizer
+from tests.properties import examples
 from tests.tiny_tokenizer import build_tiny_sentencepiece, build_tiny_tokenizer
 
 TEXTS = ["Hello, my name is", "日本語 é 👨‍👩‍👧 \n\t x", " leading", "trailing ", "a  b", "{'k': [1, 2]}"]
@@ -47,14 +48,14 @@ def test_token_bytes_join_to_the_text(tokenizer, text):
     assert joined in (text, " " + text)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@examples(50)
 @given(st.text(max_size=30).filter(lambda s: "\0" not in s))
 def test_stream_equals_decode(byte_level, text):
     ids = byte_level.encode(text)
     assert collect(byte_level.new_stream(), ids) == byte_level.decode(ids)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(0, 400), max_size=30), st.booleans())
 def test_stream_of_any_ids_equals_decode(byte_level, ids, skip):
     known = [i for i in ids if i < byte_level.vocab_size]

@@ -11,6 +11,7 @@ from palladio.runtime.request import Request
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.waiting_queue import FAIR_TURN, WINDOW, WaitingQueue
+from tests.properties import examples
 
 PAGE_SIZE = 2
 
@@ -294,7 +295,7 @@ class NaiveQueue:
         self.waiting.remove((place, request))
 
 
-@hypothesis.settings(max_examples=150, deadline=None)
+@examples(150)
 @hypothesis.given(
     policy=st.sampled_from(["fcfs", "lof", "priority"]),
     low_values_first=st.booleans(),
@@ -329,7 +330,7 @@ def test_static_policies_against_a_sorted_list(policy, low_values_first, actions
         assert list(queue) == [request for _, request in sorted(naive.waiting, key=lambda entry: entry[0])]
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@examples(60)
 @hypothesis.given(
     policy=st.sampled_from(["lof", "lpm", "dfs-weight", "random"]),
     actions=st.lists(st.tuples(st.sampled_from(["add", "take", "put back"]), st.integers(0, 3)), max_size=120),
