@@ -47,6 +47,8 @@ from palladio.runtime.step_tracer import StepTracer
 from palladio.runtime.token_masks import Int32Array, build_masks
 from palladio.runtime.watchdog import Activity
 
+MAX_STALLED = 1000  # what one plan lets go, the next one may use; more is a defect
+
 logger = logging.getLogger("palladio.engine")
 
 
@@ -81,6 +83,7 @@ class EngineCore:
         self._num_recompiles = 0
         self._num_recovery_compiles = 0
         self._num_recoveries = 0
+        self._num_stalled = 0  # plans in a row that were empty, while nothing ran and requests waited
         runner.programs.built.announce = self.activity.compiling
         self._log = StepLogger(groups, config.execution.decode_log_interval)
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
@@ -169,6 +172,7 @@ class EngineCore:
         if not self._groups.has_requests:
             self._self_check.start()
         planned = self._groups.schedule()
+        self._check_stall(planned)
         if planned is not None:
             outputs += self._execute(planned)
             self._profiler.step()
@@ -281,6 +285,13 @@ class EngineCore:
         self._tracer.dispatched(planned, num_tokens, step.bucket_size)
         self._log.log_step(planned, num_tokens, step.bucket_size)
         return outputs
+
+    def _check_stall(self, planned: ScheduledStep | None) -> None:
+        """An engine whose requests can never go on ends with an error; it would try for ever."""
+        is_stalled = planned is None and not self._in_flight and self._groups.has_requests
+        self._num_stalled = self._num_stalled + 1 if is_stalled else 0
+        if self._num_stalled > MAX_STALLED:
+            raise RuntimeError("Requests wait, nothing runs, and no step can be planned: a defect, please report it")
 
     def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[TokenOutput]) -> list[Int32Array]:
         """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
