@@ -18,13 +18,14 @@ TORCH_ARGS ?=
 BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 
-.PHONY: help serve test test-slow conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
 	  'make serve      start the server; MODEL=DIR serves a checkpoint, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
 	  'make test-slow  the tests that take minutes' \
+  'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
 	  'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make lint       ruff and mypy' \
@@ -43,6 +44,9 @@ test: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m slow $(ARGS)
+
+test-long: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/test-long $(ARGS)
 
 conformance: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)

@@ -115,6 +115,33 @@ def test_no_more_give_way_than_have_to(mixes: bool) -> None:
     assert sim.finished["long"].num_retractions == sim.finished["middle"].num_retractions == 0
 
 
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_memory_is_taken_from_who_loses_least(last: int) -> None:
+    """Whenever it came."""
+    sim = Simulation(num_pages=31, page_size=1, max_running=3, max_step_tokens=32)
+    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    lengths = {"long": 12, "middle": 8, "short": 4}
+    names = sorted(lengths, key=lambda name: list(lengths).index(name) == last)
+    for name in names:
+        sim.add(name, [ord(name[0]), *range(1, lengths[name])], 8, ignore_eos=True)
+    while not sim.scheduler.retractions:
+        sim.step()
+    assert running(sim) == {"long", "middle"}
+    sim.run()
+    assert sim.finished["long"].num_retractions == 0
+
+
+def test_those_that_run_keep_room_for_what_they_are_expected_to_write() -> None:
+    sim = Simulation(num_pages=25, page_size=1, max_running=3, max_step_tokens=32)
+    for name in "ab":
+        sim.add(name, [ord(name), 2, 3, 4], 12, ignore_eos=True)
+    for _ in range(3):
+        sim.step()
+        assert running(sim) == {"a"}, "both prompts fit, but not with 70 % of both outputs"
+    sim.run()
+    assert not sim.scheduler.retractions
+
+
 @pytest.mark.parametrize("num_low", [1, 2])
 def test_pages_that_victims_share_with_others_are_not_counted(num_low: int) -> None:
     """What two requests share is free only when both give way; and what the waiting one shares with them it keeps."""
