@@ -14,7 +14,7 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.control_calls import ControlCalls
 from palladio.runtime.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.engine_client import EngineState, not_ready
-from palladio.runtime.errors import ConfigError, EngineDeadError, InvalidRequestError, OverloadedError
+from palladio.runtime.errors import ConfigError, DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
 from palladio.runtime.hub import read_sampling_defaults, resolve_source
 from palladio.runtime.messages import (
     AbortRequests,
@@ -35,7 +35,7 @@ from palladio.runtime.messages import (
     ToEngine,
 )
 from palladio.runtime.outputs import RequestOutput
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
 from palladio.runtime.progress import ProgressDisplay
 from palladio.runtime.request_front import LONG_TEXT as LONG_TEXT
 from palladio.runtime.request_front import RequestFront
@@ -50,7 +50,8 @@ from palladio.runtime.transport import EngineTransport
 _STOP_TIMEOUT = 10.0
 _STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen
 _EXPIRE_INTERVAL = 0.1
-_PROFILE_TIMEOUT = 300.0  # a trace of minutes is large, and written while the caller waits
+_PROFILE_TIMEOUT = 60.0  # to begin or to end a trace: the tracer of a device may take a while to come up
+_WRITE_POLL = 0.05  # seconds between two questions whether a trace is written
 
 logger = logging.getLogger(__name__)
 
@@ -217,15 +218,22 @@ class AsyncEngine:
         """See EngineClient.start_profile."""
         await self._profile(functools.partial(StartProfile, options=options))
 
-    async def stop_profile(self) -> str:
+    async def stop_profile(self) -> ProfileReport:
         """See EngineClient.stop_profile."""
-        return await self._profile(StopProfile)
+        deadline = time.monotonic() + WRITE_SECONDS
+        while (report := (await self._profile(StopProfile)).profile) is None:
+            if time.monotonic() >= deadline:
+                raise DeadlineError(
+                    f"the profile is still being written after {WRITE_SECONDS:g} s; that goes on: ask for it later"
+                )
+            await asyncio.sleep(_WRITE_POLL)
+        return report
 
-    async def _profile(self, message: Callable[[int], StartProfile | StopProfile]) -> str:
+    async def _profile(self, message: Callable[[int], StartProfile | StopProfile]) -> ControlReply:
         reply = await self._call(message, timeout=_PROFILE_TIMEOUT)
         if not reply.ok:
             raise InvalidRequestError(reply.message)
-        return reply.message
+        return reply
 
     async def _launch(self) -> None:
         try:

@@ -7,7 +7,7 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.outputs import RequestOutput
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
@@ -119,11 +119,12 @@ class EngineClient(Protocol):
             InvalidRequestError: one is under way, its folder cannot be written, or the profiler refuses.
         """
 
-    async def stop_profile(self) -> str:
-        """Ends the trace; returns the folder that it is in.
+    async def stop_profile(self) -> ProfileReport:
+        """Ends the trace, and returns when it is written; or tells of the last one, if a bound has ended it.
 
         Raises:
             InvalidRequestError: none is under way, or it could not be written.
+            DeadlineError: writing takes too long; it goes on.
         """
         ...
 

@@ -32,7 +32,7 @@ from palladio.runtime.messages import (
     LoadProgress,
 )
 from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOutput, RequestTimes, TokenLogprob
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.request_trace import DecodeSteps, PrefillChunk, QueueState, RequestTrace, WaitTimes
 from palladio.runtime.sampling_params import SamplingParams
@@ -108,6 +108,7 @@ class FakeEngine:
         self.load_seconds = 0.0
         self.num_flushes = 0
         self.profile: ProfileOptions | None = None
+        self.profile_ended_by = ""
         self.asked_stats: list[bool] = []
         self.asked_explain: list[list[str]] = []
         self._running: dict[str, Call] = {}
@@ -270,11 +271,11 @@ class FakeEngine:
             raise InvalidRequestError("a profile is under way already")
         self.profile = options
 
-    async def stop_profile(self) -> str:
+    async def stop_profile(self) -> ProfileReport:
         if self.profile is None:
             raise InvalidRequestError("no profile is under way")
         folder, self.profile = self.profile.output_dir, None
-        return folder
+        return ProfileReport(folder, self.profile_ended_by)
 
 
 class _Sample:

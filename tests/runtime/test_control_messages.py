@@ -22,7 +22,7 @@ from palladio.runtime.messages import (
 )
 from palladio.runtime.outputs import RequestTimes, TokenOutput
 from palladio.runtime.process_transport import ProcessTransport
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.request_trace import (
     DecodeSteps,
     LostPages,
@@ -62,6 +62,7 @@ def test_codec_to_engine(message: object) -> None:
     "message",
     [
         ControlReply(1, ok=True, requests=[LIVE]),
+        ControlReply(1, ok=True, profile=ProfileReport("/x", "a bound")),
         ControlReply(
             1, ok=True, stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, steps=[BucketSteps("decode", 1, 2, 3, 4, 5)])
         ),
@@ -115,7 +116,7 @@ async def test_profile(tmp_path: Path, transport: type[ThreadTransport | Process
         await engine.start_profile(ProfileOptions("/somewhere"))
         with pytest.raises(InvalidRequestError, match="under way already"):
             await engine.start_profile(ProfileOptions("/elsewhere"))
-        assert await engine.stop_profile() == "/somewhere"
+        assert await engine.stop_profile() == ProfileReport("/somewhere")
         with pytest.raises(InvalidRequestError, match="no profile is under way"):
             await engine.stop_profile()
         assert engine.num_restarts == 0
