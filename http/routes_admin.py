@@ -16,6 +16,7 @@ from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.generation import OutputStream
 from palladio.http.protocol import RequestId, WireModel
 from palladio.runtime.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import Job
@@ -43,6 +44,19 @@ def _json(status: int, content: dict[str, Any]) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
+def _health(engine: EngineClient, more: dict[str, Any]) -> Response:
+    """Args: more: to be told, too."""
+    liveness = engine.liveness
+    if engine.state == "ready" and liveness.stall is not None:
+        return _json(503, {"state": "unresponsive", "failure": liveness.stall} | more)
+    content: dict[str, Any] = {"state": engine.state}
+    if engine.state in FAILED:
+        content["failure"] = engine.failure
+    if liveness.busy:
+        content["busy"] = liveness.busy
+    return _json(200 if engine.state == "ready" else 503, content | more)
+
+
 def _add_probes(router: APIRouter, context: Context) -> None:
     engine = context.engine
 
@@ -50,18 +64,12 @@ def _add_probes(router: APIRouter, context: Context) -> None:
     @router.get("/health", response_model=None)
     async def health() -> Response:
         """200 while requests are served, else 503. /ping is SageMaker's name of it."""
-        content = {"state": engine.state} | ({"failure": engine.failure} if engine.state in FAILED else {})
-        return _json(200 if engine.state == "ready" else 503, content)
+        return _health(engine, {})
 
     @router.get("/ready", response_model=None)
     async def ready() -> Response:
         """As /health, with the progress of the start."""
-        content: dict[str, Any] = {"state": engine.state}
-        if engine.state in FAILED:
-            content["failure"] = engine.failure
-        if engine.progress is not None:
-            content |= dataclasses.asdict(engine.progress)
-        return _json(200 if engine.state == "ready" else 503, content)
+        return _health(engine, {} if engine.progress is None else dataclasses.asdict(engine.progress))
 
     @router.get("/health_generate", response_model=None)
     async def health_generate(request: Request) -> Response:

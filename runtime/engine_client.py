@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import EngineDeadError, EngineNotReadyError
+from palladio.runtime.liveness import Liveness
 from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.profile_options import ProfileOptions, ProfileReport
@@ -22,11 +23,13 @@ class EngineClient(Protocol):
         config: what the engine was told.
         tokenizer: None with skip_tokenizer_init.
         sampling_defaults: default sampling fields from the checkpoint's generation_config.json.
+        liveness: whether it answers, while `state` is "ready".
     """
 
     config: EngineConfig
     tokenizer: Tokenizer | None
     sampling_defaults: Mapping[str, Any]
+    liveness: Liveness
 
     @property
     def state(self) -> EngineState: ...

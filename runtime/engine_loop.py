@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from palladio.runtime.busy_reports import BusyReports
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError, HostLostError, InvalidRequestError, OverloadedError
 from palladio.runtime.messages import (
@@ -119,7 +120,7 @@ def run_engine(
         return
     emit(dataclasses.replace(core.ready, startup_seconds=time.perf_counter() - started))
     failure = "it was interrupted"
-    with _watchdog(core.activity, config, end_hung):
+    with _watchdog(core.activity, config, end_hung), BusyReports(core.activity, emit):
         try:
             failure = run_engine_loop(core, inbox, emit)
         finally:

@@ -385,5 +385,17 @@ class ControlReply:
     profile: ProfileReport | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineBusy:
+    """The engine's thread is at something that may take as long as it takes. Sent again while it lasts, by another
+    thread.
+
+    Attributes:
+        doing: what, and since when.
+    """
+
+    doing: str
+
+
 ToEngine = AddRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | Shutdown
-FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | ControlReply
+FromEngine = LoadProgress | EngineReady | EngineFailed | EngineBusy | StepOutputs | ControlReply

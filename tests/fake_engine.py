@@ -20,6 +20,7 @@ from palladio.runtime.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from palladio.runtime.liveness import Liveness
 from palladio.runtime.messages import (
     BucketSteps,
     CacheStats,
@@ -77,7 +78,7 @@ class FakeEngine:
         cached_tokens: of a sample, by prompt ids and sample index.
         embedding: it makes embeddings (see fake_embedding), and says nothing.
         groups: of devices, if there are several.
-        config, state, progress, failure, sampling_defaults: as EngineClient has them.
+        config, state, progress, failure, liveness, sampling_defaults: as EngineClient has them.
 
     And to see what it was asked:
         asked_stats: for each question, whether the integrity was to be checked.
@@ -92,6 +93,7 @@ class FakeEngine:
         self.progress: LoadProgress | None = None
         self.failure: str | None = None
         self.num_restarts = 0
+        self.liveness = Liveness(lambda: None, 4.0)
         self.reply = reply
         self.delay = 0.0
         self.first_delay = 0.0

@@ -196,3 +196,16 @@ def test_root_path(serve) -> None:
 def test_wrong_flags_are_named(flags: dict, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         HttpConfig(**flags)
+
+
+def test_an_engine_that_does_not_answer_is_not_healthy(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.liveness.heard_busy("compiling decode[bs=8]")
+    assert http.get("/health").json() == {"state": "ready", "busy": "compiling decode[bs=8]"}
+    for _ in range(6):
+        engine.liveness.tick()
+    for path in ("/health", "/ping", "/ready"):
+        answer = http.get(path)
+        assert (answer.status_code, answer.json()["state"]) == (503, "unresponsive")
+        assert "has not answered for 5 s (--health-timeout 4)" in answer.json()["failure"]
+    engine.liveness.heard()
+    assert (http.get("/health").status_code, http.get("/health").json()) == (200, {"state": "ready"})

@@ -13,6 +13,7 @@ from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.messages import (
     BucketSteps,
     ControlReply,
+    EngineBusy,
     EngineStats,
     Explain,
     LiveRequest,
@@ -66,6 +67,7 @@ def test_codec_to_engine(message: object) -> None:
         ControlReply(
             1, ok=True, stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, steps=[BucketSteps("decode", 1, 2, 3, 4, 5)])
         ),
+        EngineBusy("compiling x"),
         StepOutputs([TokenOutput("a", [1], times=RequestTimes(1.0), trace=TRACE)]),
     ],
 )
