@@ -83,6 +83,7 @@ class FakeEngine:
     And to see what it was asked:
         asked_stats: for each question, whether the integrity was to be checked.
         asked_explain: for each question, the request ids.
+        num_tokens: that it has said.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
@@ -109,6 +110,7 @@ class FakeEngine:
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
         self.num_flushes = 0
+        self.num_tokens = 0
         self.profile: ProfileOptions | None = None
         self.profile_ended_by = ""
         self.asked_stats: list[bool] = []
@@ -312,6 +314,7 @@ class _Sample:
             return output
         token_id = self._ids[self._count] if self._count < len(self._ids) else EOS_ID
         self._count += 1
+        engine.num_tokens += 1
         ends = () if params.ignore_eos else (EOS_ID,)
         finish = None
         if token_id in (*ends, *params.stop_token_ids):
