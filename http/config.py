@@ -51,8 +51,8 @@ class HttpConfig:
         max_batch_lines: a batch whose file has more lines fails.
         request_read_timeout: seconds that a request's head may take to arrive, and that its body may stand still; more
             is a 408, as is a body slower than 16 KiB a second in the long run.
-        response_write_timeout: seconds in which a client must take some bytes of what is there for it; else its connection
-            is closed, and its request aborted.
+        response_write_timeout: seconds in which a client must take some bytes of its answer, if there are any for it;
+            else its connection is closed, and its request aborted.
         max_connections: connections that are served at the same time; requests on more of them get a 503, but for
             probes; default: no limit.
         allowed_origins: web origins that browsers may call from (CORS); "*" allows any.

@@ -47,9 +47,9 @@ class ProfileFolder:
 
     def began(self, place: str) -> None:
         """A profile is under way there: in a temporary folder it takes the place of the oldest one. It may block."""
-        root = self._temporary
-        if root is None:
+        if self._temporary is None:
             return
+        root = self._temporary.resolve()
         logger.info("The profile in %s is removed when the server ends; --profile-folder keeps profiles", place)
         try:
             others = [entry for entry in root.iterdir() if not Path(place).is_relative_to(entry)]
@@ -69,10 +69,11 @@ class ProfileFolder:
     def _root(self) -> Path:
         if self._path is None:
             try:
-                self._path = self._temporary = Path(tempfile.mkdtemp(prefix="palladio-profiles-"))  # for its owner alone
+                self._path = Path(tempfile.mkdtemp(prefix="palladio-profiles-"))  # for its owner alone
             except OSError as error:
                 raise InvalidRequestError(
                     f"the temporary directory cannot be written ({error.strerror}): set --profile-folder",
                     param="output_dir",
                 ) from error
+            self._temporary = self._path
         return self._path.resolve()

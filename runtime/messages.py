@@ -387,12 +387,7 @@ class ControlReply:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineBusy:
-    """The engine's thread is at something that may take as long as it takes. Sent again while it lasts, by another
-    thread.
-
-    Attributes:
-        doing: what, and since when.
-    """
+    """The engine's thread is at something that may take long. Another thread sends it again and again meanwhile."""
 
     doing: str
 

@@ -19,8 +19,8 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError, InvalidRequestError, OverloadedError
 from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
-from palladio.runtime.request_trace import RequestTrace
 from palladio.runtime.profile_options import ProfileReport
+from palladio.runtime.request_trace import RequestTrace
 from palladio.runtime.watchdog import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"

@@ -11,6 +11,7 @@ import pytest
 
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.process_memory import resident_bytes
 from palladio.runtime.profile_options import DEFAULT_STEPS, MAX_GROWTH, ProfileOptions, ProfileReport
 from palladio.runtime.profiler import ProfileLimits, Profiler
 from palladio.runtime.watchdog import Activity
@@ -42,8 +43,8 @@ def new_profiler() -> Iterator[Callable[..., Profiler]]:
     """Makes Profilers, without an engine, that leave no trace under way."""
     made: list[Profiler] = []
 
-    def make(limits: ProfileLimits = ProfileLimits(), **others: Callable[[], int]) -> Profiler:
-        made.append(Profiler(Activity(), limits, **others))
+    def make(memory: Callable[[], int] = resident_bytes, **limits: float) -> Profiler:
+        made.append(Profiler(Activity(), ProfileLimits(**limits), memory))
         return made[-1]
 
     yield make
@@ -170,7 +171,7 @@ def test_one_that_nobody_stops_ends_after_so_many_steps(
 def test_one_that_takes_too_long_ends_by_itself(
     new_profiler: Callable[..., Profiler], tmp_path: Path, caplog: pytest.LogCaptureFixture, options: dict
 ) -> None:
-    profiler = new_profiler(ProfileLimits(seconds=0.2))
+    profiler = new_profiler(seconds=0.2)
     profiler.start(ProfileOptions(str(tmp_path / "a"), **options))
     wait_until(lambda: bool(traces(tmp_path)))
     why = "it has run for 0.2 s, and none may run longer"
@@ -195,7 +196,7 @@ def test_one_that_fills_the_memory_ends_by_itself(
 
 
 def test_what_the_process_grows_by_is_seen(new_profiler: Callable[..., Profiler], tmp_path: Path) -> None:
-    profiler = new_profiler(ProfileLimits(growth=50 * 2**20))
+    profiler = new_profiler(growth=50 * 2**20)
     profiler.start(ProfileOptions(str(tmp_path)))
     time.sleep(0.2)
     assert traces(tmp_path) == []
