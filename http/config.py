@@ -51,6 +51,8 @@ class HttpConfig:
         max_batch_lines: a batch whose file has more lines fails.
         request_read_timeout: seconds that a request's head may take to arrive, and that its body may stand still; more
             is a 408, as is a body slower than 16 KiB a second in the long run.
+        response_write_timeout: seconds in which a client must take some bytes of its answer, if there are any for it;
+            else its connection is closed, and its request aborted.
         max_connections: connections that are served at the same time; requests on more of them get a 503, but for
             probes; default: no limit.
         allowed_origins: web origins that browsers may call from (CORS); "*" allows any.
@@ -92,6 +94,7 @@ class HttpConfig:
     max_file_bytes: int = 512 * 1024 * 1024
     max_batch_lines: int = 50_000
     request_read_timeout: float = 60.0
+    response_write_timeout: float = 60.0
     max_connections: int | None = None
     allowed_origins: tuple[str, ...] = ("*",)
     allowed_methods: tuple[str, ...] = ("*",)
@@ -138,8 +141,12 @@ class HttpConfig:
             raise ConfigError("--api-key must not be empty; leave it out to serve without a key")
         if self.admin_api_key is not None and not self.admin_api_keys:
             raise ConfigError("--admin-api-key must not be empty; leave it out to have control routes like the others")
-        if not 0 < self.request_read_timeout < float("inf"):
-            raise ConfigError(f"--request-read-timeout must be > 0 and finite, got {self.request_read_timeout}")
+        for flag, seconds in (
+            ("--request-read-timeout", self.request_read_timeout),
+            ("--response-write-timeout", self.response_write_timeout),
+        ):
+            if not 0 < seconds < float("inf"):
+                raise ConfigError(f"{flag} must be > 0 and finite, got {seconds}")
         if self.max_connections is not None and self.max_connections < 1:
             raise ConfigError(f"--max-connections must be at least 1, got {self.max_connections}")
         if self.allow_credentials and "*" in self.allowed_origins:

@@ -20,6 +20,7 @@ T = TypeVar("T")
 Outputs = AsyncGenerator[RequestOutput, None]
 
 MAX_GRAMMAR_BYTES = 16 * 1024 * 1024  # of all samples: each is told its grammar
+MAX_UNREAD = 64  # outputs of several prompts that wait for their reader here
 MAX_SAMPLES = 4096  # prompts × n in one request; more would hold one connection for very long
 
 
@@ -194,13 +195,16 @@ def _start(context: Context, job: Job, received: float) -> Outputs:
 
 
 async def _merge(context: Context, jobs: Sequence[Job], received: float) -> Outputs:
-    """The outputs of several jobs as they come; the first error ends them all."""
+    """The outputs of several jobs as they come; the first error ends them all. What a slow reader leaves stays with the
+    engine's streams, which merge it."""
     queue: asyncio.Queue[RequestOutput | asyncio.Task[None]] = asyncio.Queue()
+    room = asyncio.Semaphore(MAX_UNREAD)
 
     async def pump(job: Job) -> None:
         async with contextlib.aclosing(_start(context, job, received)) as outputs:
             async for output in outputs:
                 output.index += job.first_index
+                await room.acquire()
                 queue.put_nowait(output)
 
     tasks = [asyncio.create_task(pump(job)) for job in jobs]
@@ -214,6 +218,7 @@ async def _merge(context: Context, jobs: Sequence[Job], received: float) -> Outp
                 item.result()
                 running -= 1
             else:
+                room.release()
                 yield item
     finally:
         for task in tasks:

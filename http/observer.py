@@ -7,6 +7,7 @@ from palladio.http.explanation import describe_timings, timing_fields
 from palladio.http.finished_requests import FinishedRequests
 from palladio.http.front_metrics import FrontMetrics
 from palladio.http.observability_config import ObservabilityConfig
+from palladio.http.profile_folder import ProfileFolder
 from palladio.http.request_log import RequestLog
 from palladio.http.request_record import Origin, RequestRecord
 from palladio.http.spans import Spans
@@ -29,12 +30,14 @@ class Observer:
     Attributes:
         live: the requests that have not ended, by their ids.
         finished: the last ones that have.
+        profiles: where they may be written.
     """
 
     def __init__(self, config: ObservabilityConfig, spans: Spans | None = None) -> None:
         self.metrics = FrontMetrics(config)
         self.live: dict[str, RequestRecord] = {}
         self.finished = FinishedRequests(config.num_explained_requests)
+        self.profiles = ProfileFolder(config.profile_folder)
         self._log = RequestLog(config) if config.log_requests else None
         self._spans = spans
         self._logs_times = config.enable_request_time_stats_logging
@@ -64,6 +67,7 @@ class Observer:
             self._spans.close()
         if self._log is not None:
             self._log.close()
+        self.profiles.close()
 
     def _end(self, record: RequestRecord) -> None:
         if self.live.get(record.name) is record:

@@ -1,20 +1,28 @@
 """ProfileFolder: where profiles may be written. A client names a folder in it, and nothing outside."""
 
+import logging
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 from palladio.runtime.errors import InvalidRequestError
 
+NUM_KEPT = 3  # profiles in a temporary folder; in --profile-folder nothing is removed
+
+logger = logging.getLogger(__name__)
+
 
 class ProfileFolder:
     """
     Args:
-        folder: --profile-folder; None: a new one in the temporary directory, made when it is first needed.
+        folder: --profile-folder; None: a new one in the temporary directory, made when it is first needed. It holds the
+            last NUM_KEPT profiles, and goes with the server.
     """
 
     def __init__(self, folder: str | None) -> None:
         self._path = None if folder is None else Path(folder).expanduser().absolute()
+        self._temporary: Path | None = None
 
     def place(self, name: str | None) -> str:
         """The absolute path of a profile's folder, which need not exist. It may block for the disk.
@@ -37,6 +45,27 @@ class ProfileFolder:
             )
         return str(path)
 
+    def began(self, place: str) -> None:
+        """A profile is under way there: in a temporary folder it takes the place of the oldest one. It may block."""
+        if self._temporary is None:
+            return
+        root = self._temporary.resolve()
+        logger.info("The profile in %s is removed when the server ends; --profile-folder keeps profiles", place)
+        try:
+            others = [entry for entry in root.iterdir() if not Path(place).is_relative_to(entry)]
+            others.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+        except OSError as error:
+            logger.warning("old profiles in %s could not be removed: %s", root, error.strerror)
+            return
+        for entry in others[NUM_KEPT - 1 :]:
+            shutil.rmtree(entry, ignore_errors=True)
+
+    def close(self) -> None:
+        """The server ends, and with it a temporary folder."""
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._path = self._temporary = None
+
     def _root(self) -> Path:
         if self._path is None:
             try:
@@ -46,4 +75,5 @@ class ProfileFolder:
                     f"the temporary directory cannot be written ({error.strerror}): set --profile-folder",
                     param="output_dir",
                 ) from error
+            self._temporary = self._path
         return self._path.resolve()

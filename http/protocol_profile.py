@@ -7,7 +7,7 @@ from pydantic import Field
 from palladio.http.profile_folder import ProfileFolder
 from palladio.http.protocol import WireModel
 from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import MAX_STEPS, ProfileOptions
 
 # What SGLang's profiler of torch has and XLA's has not: a value that asks for nothing passes.
 REFUSED = {
@@ -24,7 +24,7 @@ ACTIVITIES = ("CPU", "GPU", "TPU")
 class StartProfileRequest(WireModel):
     output_dir: str | None = None
     start_step: Annotated[int | None, Field(ge=0)] = None
-    num_steps: Annotated[int | None, Field(ge=1)] = None
+    num_steps: Annotated[int | None, Field(ge=1, le=MAX_STEPS)] = None
     activities: list[str] | None = None
     with_stack: bool | None = None
     host_tracer_level: Annotated[int | None, Field(ge=0, le=3)] = None
@@ -55,7 +55,7 @@ class StartProfileRequest(WireModel):
                 param="activities",
             )
         python = self.python_tracer_level
-        host = 2 if self.host_tracer_level is None else self.host_tracer_level
+        host = 1 if self.host_tracer_level is None else self.host_tracer_level
         return ProfileOptions(
             folder.place(self.output_dir),
             start_step=self.start_step or 0,

@@ -1,12 +1,14 @@
 """Probes, information and control."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
+import uuid
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from palladio import __version__
 from palladio.http.body import JsonBody, describe_body
@@ -15,7 +17,9 @@ from palladio.http.context import Context
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.generation import OutputStream
 from palladio.http.protocol import RequestId, WireModel
+from palladio.http.shared_call import SharedCall
 from palladio.runtime.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import Job
@@ -43,6 +47,19 @@ def _json(status: int, content: dict[str, Any]) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
+def _health(engine: EngineClient, more: dict[str, Any]) -> Response:
+    """Args: more: to be told, too."""
+    liveness = engine.liveness
+    if engine.state == "ready" and liveness.stall is not None:
+        return _json(503, {"state": "unresponsive", "failure": liveness.stall} | more)
+    content: dict[str, Any] = {"state": engine.state}
+    if engine.state in FAILED:
+        content["failure"] = engine.failure
+    if liveness.busy:
+        content["busy"] = liveness.busy
+    return _json(200 if engine.state == "ready" else 503, content | more)
+
+
 def _add_probes(router: APIRouter, context: Context) -> None:
     engine = context.engine
 
@@ -50,24 +67,25 @@ def _add_probes(router: APIRouter, context: Context) -> None:
     @router.get("/health", response_model=None)
     async def health() -> Response:
         """200 while requests are served, else 503. /ping is SageMaker's name of it."""
-        content = {"state": engine.state} | ({"failure": engine.failure} if engine.state in FAILED else {})
-        return _json(200 if engine.state == "ready" else 503, content)
+        return _health(engine, {})
 
     @router.get("/ready", response_model=None)
     async def ready() -> Response:
         """As /health, with the progress of the start."""
-        content: dict[str, Any] = {"state": engine.state}
-        if engine.state in FAILED:
-            content["failure"] = engine.failure
-        if engine.progress is not None:
-            content |= dataclasses.asdict(engine.progress)
-        return _json(200 if engine.state == "ready" else 503, content)
+        return _health(engine, {} if engine.progress is None else dataclasses.asdict(engine.progress))
 
     @router.get("/health_generate", response_model=None)
-    async def health_generate(request: Request) -> Response:
-        """Generates one token, or makes an embedding of one; 503 if that fails or takes longer than 20 seconds."""
+    async def health_generate() -> Response:
+        """Generates one token, or makes an embedding of one; 503 if that fails or takes longer than 20 seconds.
+
+        Probes at the same time share one token.
+        """
         context.require_ready()
-        name = f"health-{request.state.request_id}"
+        await probe.get()
+        return _json(200, {"state": engine.state})
+
+    async def generate() -> None:
+        name = f"health-{uuid.uuid4().hex}"
         params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
         if engine.info.embedding is not None:
             params = EMBEDDING_PARAMS
@@ -77,11 +95,13 @@ def _add_probes(router: APIRouter, context: Context) -> None:
                 await collect(stream)
         except TimeoutError:
             raise HttpError(ErrorBody(503, f"no token within {HEALTH_TIMEOUT:g} seconds", code="unhealthy")) from None
-        return _json(200, {"state": engine.state})
+
+    probe = SharedCall(generate)
 
 
 def _add_information(router: APIRouter, context: Context) -> None:
     engine = context.engine
+    stats = SharedCall(lambda: engine.stats(check_integrity=True))  # no step runs while it looks
 
     @router.get("/version")
     async def get_version() -> dict[str, str]:
@@ -111,7 +131,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
     async def server_info() -> dict[str, Any]:
         """All settings (secrets as ***), the engine's limits and a snapshot of its load."""
         limits = dataclasses.asdict(engine.info)
-        stats = describe_stats(await engine.stats(check_integrity=True))
+        load = describe_stats(await stats.get())
         return (
             engine.config.flags()
             | context.config.public()
@@ -121,30 +141,30 @@ def _add_information(router: APIRouter, context: Context) -> None:
                 "version": __version__,
                 "state": engine.state,
                 "startup_time": context.started,
-                "internal_states": [stats],
+                "internal_states": [load],
             }
         )
 
 
 def _add_control(router: APIRouter, context: Context) -> None:
     engine = context.engine
+    turn = asyncio.Lock()  # of those who wait for the engine to be idle: one asks, however many wait
 
     @router.get("/flush_cache", response_model=None)
     @router.post("/flush_cache", response_model=None)
     async def flush_cache(timeout: Annotated[float, Query(ge=0, le=3600)] = 0.0) -> Response:
         """Drops the prefix cache; while requests run, waits up to `timeout` seconds, then answers 400."""
         context.require_ready()
-        deadline = time.monotonic() + timeout
-        while True:
+        try:
+            await engine.flush_cache()
+        except OverloadedError as exc:
+            message = f"{exc}; try again when it is idle, or give ?timeout=SECONDS"
             try:
-                await engine.flush_cache()
-            except OverloadedError as exc:
-                if time.monotonic() >= deadline:
-                    message = f"{exc}; try again when it is idle, or give ?timeout=SECONDS"
-                    raise HttpError(ErrorBody(400, message, code="busy")) from None
-            else:
-                return Response("Cache flushed.\n", media_type="text/plain")
-            await asyncio.sleep(FLUSH_POLL)
+                async with asyncio.timeout(timeout), turn:
+                    await _flush_when_idle(engine)
+            except TimeoutError:
+                raise HttpError(ErrorBody(400, message, code="busy")) from None
+        return Response("Cache flushed.\n", media_type="text/plain")
 
     @router.post("/abort_request", openapi_extra=describe_body(AbortRequest))
     async def abort_request(body: Annotated[AbortRequest, Depends(JsonBody(AbortRequest))]) -> dict[str, int]:
@@ -155,3 +175,10 @@ def _add_control(router: APIRouter, context: Context) -> None:
             raise InvalidRequestError("give rid, or abort_all: true", param="rid")
         engine_ids = list(context.running.get(body.rid, [body.rid]))
         return {"aborted": sum([await engine.abort(engine_id) for engine_id in engine_ids])}
+
+
+async def _flush_when_idle(engine: EngineClient) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_POLL)
+        with contextlib.suppress(OverloadedError):
+            return await engine.flush_cache()

@@ -11,9 +11,9 @@ from palladio.http.engine_stats import EngineStatsReader
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.explanation import explain_record
 from palladio.http.exposition import Snapshot, expose
-from palladio.http.profile_folder import ProfileFolder
 from palladio.http.protocol_profile import StartProfileRequest
 from palladio.http.request_record import RequestRecord
+from palladio.http.security.profile_access import check_profile_access
 from palladio.runtime.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.messages import EngineReady, LiveRequest
 
@@ -82,9 +82,14 @@ async def _ask_about(context: Context, record: RequestRecord) -> dict[int, LiveR
 
 
 def _add_profile(router: APIRouter, context: Context) -> None:
-    engine, folder = context.engine, ProfileFolder(context.observability.profile_folder)
+    engine, folder = context.engine, context.observer.profiles
 
-    @router.post("/start_profile", openapi_extra=describe_body(StartProfileRequest))
+    async def may_profile(request: Request) -> None:
+        check_profile_access(context.config, request)
+
+    allowed = [Depends(may_profile)]
+
+    @router.post("/start_profile", openapi_extra=describe_body(StartProfileRequest), dependencies=allowed)
     async def start_profile(
         body: Annotated[StartProfileRequest, Depends(JsonBody(StartProfileRequest, is_optional=True))],
     ) -> dict[str, str]:
@@ -92,10 +97,12 @@ def _add_profile(router: APIRouter, context: Context) -> None:
         context.require_ready()
         options = await asyncio.to_thread(body.options, folder)
         await engine.start_profile(options)
+        await asyncio.to_thread(folder.began, options.output_dir)
         return {"output_dir": options.output_dir}
 
-    @router.post("/stop_profile")
+    @router.post("/stop_profile", dependencies=allowed)
     async def stop_profile() -> dict[str, str]:
-        """Writes the trace; no step runs meanwhile."""
+        """Ends the trace, and answers when it is written; `ended_by` tells the bound that ended it before."""
         context.require_ready()
-        return {"output_dir": await engine.stop_profile()}
+        report = await engine.stop_profile()
+        return {"output_dir": report.output_dir} | ({"ended_by": report.ended_by} if report.ended_by else {})

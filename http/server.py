@@ -108,7 +108,7 @@ def make_settings(
     app: FastAPI, config: HttpConfig, log_format: LogFormat, tls: ssl.SSLContext | None
 ) -> uvicorn.Config:
     """uvicorn's configuration. Args: tls: serve HTTPS with it."""
-    limits = ConnectionLimits(config.request_read_timeout, config.max_connections)
+    limits = ConnectionLimits(config.request_read_timeout, config.response_write_timeout, config.max_connections)
     settings = uvicorn.Config(
         app,
         http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # it only calls it

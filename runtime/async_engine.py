@@ -14,12 +14,14 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.control_calls import ControlCalls
 from palladio.runtime.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.engine_client import EngineState, not_ready
-from palladio.runtime.errors import ConfigError, EngineDeadError, InvalidRequestError, OverloadedError
+from palladio.runtime.errors import ConfigError, DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
 from palladio.runtime.hub import read_sampling_defaults, resolve_source
+from palladio.runtime.liveness import Liveness
 from palladio.runtime.messages import (
     AbortRequests,
     AddRequest,
     ControlReply,
+    EngineBusy,
     EngineFailed,
     EngineReady,
     EngineStats,
@@ -35,7 +37,7 @@ from palladio.runtime.messages import (
     ToEngine,
 )
 from palladio.runtime.outputs import RequestOutput
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
 from palladio.runtime.progress import ProgressDisplay
 from palladio.runtime.request_front import LONG_TEXT as LONG_TEXT
 from palladio.runtime.request_front import RequestFront
@@ -50,7 +52,9 @@ from palladio.runtime.transport import EngineTransport
 _STOP_TIMEOUT = 10.0
 _STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen
 _EXPIRE_INTERVAL = 0.1
-_PROFILE_TIMEOUT = 300.0  # a trace of minutes is large, and written while the caller waits
+_PROFILE_TIMEOUT = 60.0  # to begin or to end a trace: the tracer of a device may take a while to come up
+_NOBODY = -1  # who asks when nobody waits for the answer
+_WRITE_POLL = 0.05  # seconds between two questions whether a trace is written
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +92,8 @@ class AsyncEngine:
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = StreamTable(None if self._dumper is None else self._dumper.recorder)
         self._calls = ControlCalls(transport.send)
+        timeout = 0.0 if transport.shares_interpreter else config.survival.health_timeout
+        self.liveness = Liveness(lambda: transport.send(GetStats(_NOBODY)), timeout)
 
     @property
     def state(self) -> EngineState:
@@ -217,15 +223,22 @@ class AsyncEngine:
         """See EngineClient.start_profile."""
         await self._profile(functools.partial(StartProfile, options=options))
 
-    async def stop_profile(self) -> str:
+    async def stop_profile(self) -> ProfileReport:
         """See EngineClient.stop_profile."""
-        return await self._profile(StopProfile)
+        deadline = time.monotonic() + WRITE_SECONDS
+        while (report := (await self._profile(StopProfile)).profile) is None:
+            if time.monotonic() >= deadline:
+                raise DeadlineError(
+                    f"the profile is still being written after {WRITE_SECONDS:g} s; that goes on: ask for it later"
+                )
+            await asyncio.sleep(_WRITE_POLL)
+        return report
 
-    async def _profile(self, message: Callable[[int], StartProfile | StopProfile]) -> str:
+    async def _profile(self, message: Callable[[int], StartProfile | StopProfile]) -> ControlReply:
         reply = await self._call(message, timeout=_PROFILE_TIMEOUT)
         if not reply.ok:
             raise InvalidRequestError(reply.message)
-        return reply.message
+        return reply
 
     async def _launch(self) -> None:
         try:
@@ -310,6 +323,7 @@ class AsyncEngine:
             expiry.cancel()
         front = self._loaded_front()
         front.renew(info)
+        self.liveness.reset()
         self._info, self._phase, self._failure = info, "ready", None
         requests = self._streams.requests_to_resend(front.room)
         logger.warning(
@@ -339,7 +353,11 @@ class AsyncEngine:
     def _tick(self) -> None:
         if not self._settled.is_set():
             self._display.tick()
-            asyncio.get_running_loop().call_later(1.0, self._tick)
+        elif self._phase == "ready":
+            self.liveness.tick()
+        if self._phase != "dead":
+            interval = self.liveness.interval if self._settled.is_set() else 1.0
+            asyncio.get_running_loop().call_later(interval, self._tick)
 
     def _loaded_front(self) -> RequestFront:
         assert self._front is not None, "it has been ready"
@@ -357,9 +375,13 @@ class AsyncEngine:
     def _on_message(self, message: FromEngine) -> None:
         match message:
             case StepOutputs():
+                self.liveness.heard()
                 self._abort(self._streams.process(message))
             case ControlReply():
+                self.liveness.heard()
                 self._calls.answer(message)
+            case EngineBusy():
+                self.liveness.heard_busy(message.doing)
             case LoadProgress():
                 self._progress = message
                 if not self._settled.is_set():

@@ -202,12 +202,15 @@ class SurvivalConfig:
         watchdog_timeout: seconds after which a step that has not ended counts as hung; compiling and writing a profile
             do not count. The server then starts its engine again (with several hosts, it ends it); offline, the stacks
             are printed and nothing else. 0: no watchdog.
+        health_timeout: seconds that the engine may take to answer between two steps before /health says 503; compiling
+            does not count. 0: /health does not look at that.
         crash_dump_folder: where a failing engine leaves the last requests, for `palladio replay`, and the stacks of a
             hung step; default: nowhere. The files hold prompts and outputs in the clear.
     """
 
     max_engine_restarts: int = 3
     watchdog_timeout: float = 300.0
+    health_timeout: float = 30.0
     crash_dump_folder: str | None = None
 
     def __post_init__(self) -> None:
@@ -298,10 +301,12 @@ class EngineConfig:
         survival = self.survival
         if survival.max_engine_restarts < 0:
             raise ConfigError(f"--max-engine-restarts must be ≥ 0, got {survival.max_engine_restarts}")
-        if not 0.0 <= survival.watchdog_timeout < float("inf"):
-            raise ConfigError(
-                f"--watchdog-timeout must be a number of seconds ≥ 0 (0: off), got {survival.watchdog_timeout}"
-            )
+        for flag, seconds in (
+            ("--watchdog-timeout", survival.watchdog_timeout),
+            ("--health-timeout", survival.health_timeout),
+        ):
+            if not 0.0 <= seconds < float("inf"):
+                raise ConfigError(f"{flag} must be a number of seconds ≥ 0 (0: off), got {seconds}")
         if survival.crash_dump_folder == "":
             raise ConfigError("--crash-dump-folder must not be empty; leave it out to write no dumps")
         grammar = self.grammar

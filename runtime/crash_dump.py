@@ -18,6 +18,7 @@ from typing import Any
 from palladio import __version__
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.kept_files import keep_newest
 from palladio.runtime.messages import AddRequest, EngineReady
 from palladio.runtime.outputs import FinishReason
 
@@ -195,6 +196,7 @@ def write_dump(
         logger.warning("the crash dump could not be written to %s: %s", folder, error)
     else:
         logger.error("the last %d requests are in %s: `palladio replay` runs them again", len(samples), path)
+        keep_newest(folder, "crash-*.json")
 
 
 def _as_dict(sample: RecordedSample) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from typing import Any, Literal, Protocol
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import EngineDeadError, EngineNotReadyError
+from palladio.runtime.liveness import Liveness
 from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.outputs import RequestOutput
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
@@ -22,11 +23,13 @@ class EngineClient(Protocol):
         config: what the engine was told.
         tokenizer: None with skip_tokenizer_init.
         sampling_defaults: default sampling fields from the checkpoint's generation_config.json.
+        liveness: whether it answers, while `state` is "ready".
     """
 
     config: EngineConfig
     tokenizer: Tokenizer | None
     sampling_defaults: Mapping[str, Any]
+    liveness: Liveness
 
     @property
     def state(self) -> EngineState: ...
@@ -119,11 +122,12 @@ class EngineClient(Protocol):
             InvalidRequestError: one is under way, its folder cannot be written, or the profiler refuses.
         """
 
-    async def stop_profile(self) -> str:
-        """Ends the trace; returns the folder that it is in.
+    async def stop_profile(self) -> ProfileReport:
+        """Ends the trace, and returns when it is written; or tells of the last one, if a bound has ended it.
 
         Raises:
             InvalidRequestError: none is under way, or it could not be written.
+            DeadlineError: writing takes too long; it goes on.
         """
         ...
 

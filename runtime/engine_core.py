@@ -34,7 +34,7 @@ from palladio.runtime.messages import (
 from palladio.runtime.model_runner import InFlightStep, ModelRunner
 from palladio.runtime.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.outputs import FinishReason, TokenOutput
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.profiler import Profiler
 from palladio.runtime.program_set import ProgramError
 from palladio.runtime.request import Request, RequestStatus
@@ -185,7 +185,7 @@ class EngineCore:
         return outputs
 
     def close(self, failure: str = "") -> None:
-        """What is compiled in the background ends with the present program; a profile is dropped; other hosts end.
+        """What is compiled in the background ends with the present program, and so does a profile; other hosts end.
 
         Args:
             failure: why, if it is no orderly end.
@@ -216,7 +216,7 @@ class EngineCore:
         """See Profiler.start."""
         self._profiler.start(options)
 
-    def stop_profile(self) -> str:
+    def stop_profile(self) -> ProfileReport | None:
         """See Profiler.stop."""
         return self._profiler.stop()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from palladio.runtime.busy_reports import BusyReports
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError, HostLostError, InvalidRequestError, OverloadedError
 from palladio.runtime.messages import (
@@ -30,7 +31,7 @@ from palladio.runtime.messages import (
     ToEngine,
 )
 from palladio.runtime.outputs import FinishReason, TokenOutput
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.watchdog import Activity, Watchdog
 
 Emit = Callable[[FromEngine], None]
@@ -55,7 +56,7 @@ class TokenEngine(Protocol):
     def stats(self, *, check_integrity: bool = False) -> EngineStats: ...
     def explain(self, request_ids: list[str]) -> list[LiveRequest]: ...
     def start_profile(self, options: ProfileOptions) -> None: ...
-    def stop_profile(self) -> str: ...
+    def stop_profile(self) -> ProfileReport | None: ...
     @property
     def has_work(self) -> bool: ...
     @property
@@ -119,7 +120,7 @@ def run_engine(
         return
     emit(dataclasses.replace(core.ready, startup_seconds=time.perf_counter() - started))
     failure = "it was interrupted"
-    with _watchdog(core.activity, config, end_hung):
+    with _watchdog(core.activity, config, end_hung), BusyReports(core.activity, emit):
         try:
             failure = run_engine_loop(core, inbox, emit)
         finally:
@@ -201,7 +202,7 @@ def _profile(core: TokenEngine, message: StartProfile | StopProfile) -> ControlR
         if isinstance(message, StartProfile):
             core.start_profile(message.options)
             return ControlReply(message.call_id, ok=True, message=message.options.output_dir)
-        return ControlReply(message.call_id, ok=True, message=core.stop_profile())
+        return ControlReply(message.call_id, ok=True, profile=core.stop_profile())
     except InvalidRequestError as error:
         return ControlReply(message.call_id, ok=False, message=str(error))
 

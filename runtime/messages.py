@@ -5,7 +5,7 @@ from typing import Literal
 
 from palladio.runtime.outputs import RequestTimes, TokenOutput
 from palladio.runtime.pooling import PoolingMethod
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.request_trace import QueueState, RequestTrace
 from palladio.runtime.sampling_params import SamplingParams
@@ -73,7 +73,7 @@ class StartProfile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StopProfile:
-    """Ends and writes the trace. Answered by ControlReply, whose message is the folder."""
+    """Ends the trace. Answered by ControlReply, whose profile is None while it is still being written: ask again."""
 
     call_id: int
 
@@ -382,7 +382,15 @@ class ControlReply:
     message: str = ""
     stats: EngineStats | None = None
     requests: list[LiveRequest] = dataclasses.field(default_factory=list)
+    profile: ProfileReport | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineBusy:
+    """The engine's thread is at something that may take long. Another thread sends it again and again meanwhile."""
+
+    doing: str
 
 
 ToEngine = AddRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | Shutdown
-FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | ControlReply
+FromEngine = LoadProgress | EngineReady | EngineFailed | EngineBusy | StepOutputs | ControlReply

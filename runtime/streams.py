@@ -19,13 +19,16 @@ from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOu
 from palladio.runtime.request_front import Room
 from palladio.runtime.tokenizer import Tokenizer
 
+MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; each holds hundreds of bytes
+MERGE_SHARE = 16  # of many tokens that are merged already, so large a part is new at the next time: copying them costs
 MAX_CRASHES = 2  # a request that was in the engine at so many crashes may be what crashes it
 
 logger = logging.getLogger(__name__)
 
 
 class Stream:
-    """Outputs on their way to one caller of generate; unbounded: a slow reader delays nobody but itself.
+    """Outputs on their way to one caller of generate. A slow reader delays nobody but itself: what waits for it is
+    merged, into one output a sample, and is as much as the samples' tokens are.
 
     Attributes:
         unfinished: what the engine was told of the samples that have not ended, by engine-side id, in order.
@@ -42,6 +45,7 @@ class Stream:
         self.aborted = False
         self.yielded = False
         self.num_crashes = 0
+        self._merge_at = MERGE_AT
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None  # its reader; an Event would cost each token twice as much
 
@@ -53,6 +57,10 @@ class Stream:
     def put(self, output: RequestOutput) -> None:
         self.pending.append(output)
         self.yielded = True
+        if len(self.pending) >= self._merge_at:
+            self.pending = merge_outputs(self.pending)
+            num_tokens = sum(len(output.token_ids) for output in self.pending)
+            self._merge_at = len(self.pending) + max(MERGE_AT, len(self.pending), num_tokens // MERGE_SHARE)
         self._wake()
 
     def fail(self, error: PalladioError) -> None:
@@ -70,7 +78,7 @@ class Stream:
             await self._waiting
         if not self.pending and self.error is not None:
             raise self.error
-        pending, self.pending = self.pending, []
+        pending, self.pending, self._merge_at = self.pending, [], MERGE_AT
         return pending if len(pending) == 1 else merge_outputs(pending)
 
     def _wake(self) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from palladio.runtime.kept_files import keep_newest
+
 _STDERR = 2  # the descriptor: sys.stderr has none in a notebook
 _TICKS = 20  # looks at the engine within one timeout, but at least one a second
 
@@ -165,3 +167,4 @@ class Watchdog:
             logger.warning("the stacks could not be written to %s: %s", folder, error)
         else:
             logger.error("the stacks of all threads are in %s", path)
+            keep_newest(folder, "stacks-*.txt")

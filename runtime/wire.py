@@ -17,6 +17,7 @@ from palladio.runtime.messages import (
     AbortRequests,
     AddRequest,
     ControlReply,
+    EngineBusy,
     EngineFailed,
     EngineReady,
     Explain,
@@ -56,7 +57,7 @@ def to_engine_codec() -> Codec[ToEngine]:
 
 
 def from_engine_codec() -> Codec[FromEngine]:
-    return Codec([StepOutputs, ControlReply, LoadProgress, EngineReady, EngineFailed])
+    return Codec([StepOutputs, ControlReply, LoadProgress, EngineReady, EngineFailed, EngineBusy])
 
 
 class Bootstrap(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from palladio.runtime.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from palladio.runtime.liveness import Liveness
 from palladio.runtime.messages import (
     BucketSteps,
     CacheStats,
@@ -32,7 +33,7 @@ from palladio.runtime.messages import (
     LoadProgress,
 )
 from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOutput, RequestTimes, TokenLogprob
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.request_trace import DecodeSteps, PrefillChunk, QueueState, RequestTrace, WaitTimes
 from palladio.runtime.sampling_params import SamplingParams
@@ -77,11 +78,12 @@ class FakeEngine:
         cached_tokens: of a sample, by prompt ids and sample index.
         embedding: it makes embeddings (see fake_embedding), and says nothing.
         groups: of devices, if there are several.
-        config, state, progress, failure, sampling_defaults: as EngineClient has them.
+        config, state, progress, failure, liveness, sampling_defaults: as EngineClient has them.
 
     And to see what it was asked:
         asked_stats: for each question, whether the integrity was to be checked.
         asked_explain: for each question, the request ids.
+        num_tokens: that it has said.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
@@ -92,6 +94,7 @@ class FakeEngine:
         self.progress: LoadProgress | None = None
         self.failure: str | None = None
         self.num_restarts = 0
+        self.liveness = Liveness(lambda: None, 4.0)
         self.reply = reply
         self.delay = 0.0
         self.first_delay = 0.0
@@ -107,7 +110,9 @@ class FakeEngine:
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
         self.num_flushes = 0
+        self.num_tokens = 0
         self.profile: ProfileOptions | None = None
+        self.profile_ended_by = ""
         self.asked_stats: list[bool] = []
         self.asked_explain: list[list[str]] = []
         self._running: dict[str, Call] = {}
@@ -270,11 +275,11 @@ class FakeEngine:
             raise InvalidRequestError("a profile is under way already")
         self.profile = options
 
-    async def stop_profile(self) -> str:
+    async def stop_profile(self) -> ProfileReport:
         if self.profile is None:
             raise InvalidRequestError("no profile is under way")
         folder, self.profile = self.profile.output_dir, None
-        return folder
+        return ProfileReport(folder, self.profile_ended_by)
 
 
 class _Sample:
@@ -309,6 +314,7 @@ class _Sample:
             return output
         token_id = self._ids[self._count] if self._count < len(self._ids) else EOS_ID
         self._count += 1
+        engine.num_tokens += 1
         ends = () if params.ignore_eos else (EOS_ID,)
         finish = None
         if token_id in (*ends, *params.stop_token_ids):

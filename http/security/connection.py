@@ -1,4 +1,5 @@
-"""Connection: uvicorn's HTTP protocol with the limits that it lacks: time and size of heads, number of connections."""
+"""Connection: uvicorn's HTTP protocol with the limits that it lacks: time and size of heads, time in which an answer is
+read, number of connections."""
 
 import asyncio
 import http
@@ -9,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from palladio.http.errors import ErrorBody
+from palladio.http.security.write_watch import WriteWatch
 
 MAX_HEAD = 64 * 1024  # bytes of a request's line and headers; middleware counts those of whole heads
 NUM_SPARE = 64  # connections over the limit that are kept to be answered, with a probe's answer or a 503; more are cut
@@ -33,11 +35,13 @@ class ConnectionLimits:
 
     Args:
         read_timeout: seconds for a request's head.
+        write_timeout: seconds in which some bytes of an answer must go out.
         max_connections: that are served; None: no limit.
     """
 
-    def __init__(self, read_timeout: float, max_connections: int | None = None) -> None:
+    def __init__(self, read_timeout: float, write_timeout: float, max_connections: int | None = None) -> None:
         self.read_timeout = read_timeout
+        self.write_timeout = write_timeout
         self._max_connections = max_connections
         self._num_served = 0
         self._num_spare = 0
@@ -93,9 +97,11 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_in_head = False
         self._head_size = 0
+        self._writes: WriteWatch | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self._writes = WriteWatch(transport, self.loop, self._limits.write_timeout)
         self._place = self._limits.enter()
         if self._place.is_too_much:
             transport.abort()
@@ -105,6 +111,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_timer()
+        if self._writes is not None:
+            self._writes.stop()
         if self._place is not None:
             self._place.leave()
             self._place = None
@@ -134,12 +142,24 @@ class Connection(HttpToolsProtocol):
         self._is_in_head = False
         super().on_headers_complete()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writes()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_writes()  # of what little the system has not taken yet, which would keep the connection open
+
     def send_400_response(self, msg: str) -> None:
         """For what is no HTTP: an error like all others. Overrides uvicorn's text."""
         if self.scope is not None and len(self.url) > MAX_HEAD:  # more than the parser of URLs can count
             self._refuse(head_too_large())
             return
         self._refuse(ErrorBody(400, msg, code="invalid_http", headers=_CLOSE))
+
+    def _watch_writes(self) -> None:
+        if self._writes is not None:
+            self._writes.start()
 
     @property
     def _is_running(self) -> bool:

@@ -1,5 +1,7 @@
 """Probes, information, control, models, tokenize, keys, CORS."""
 
+import asyncio
+import concurrent.futures
 import threading
 
 import httpx
@@ -8,8 +10,10 @@ import pytest
 
 from palladio import __version__
 from palladio.http.config import HttpConfig
-from palladio.runtime.errors import ConfigError
-from palladio.runtime.messages import LoadProgress
+from palladio.http.routes_admin import FLUSH_POLL
+from palladio.http.shared_call import SharedCall
+from palladio.runtime.errors import ConfigError, EngineDeadError, OverloadedError
+from palladio.runtime.messages import EngineStats, LoadProgress
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import wait_until
 
@@ -196,3 +200,86 @@ def test_root_path(serve) -> None:
 def test_wrong_flags_are_named(flags: dict, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         HttpConfig(**flags)
+
+
+def test_an_engine_that_does_not_answer_is_not_healthy(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.liveness.heard_busy("compiling decode[bs=8]")
+    assert http.get("/health").json() == {"state": "ready", "busy": "compiling decode[bs=8]"}
+    for _ in range(6):
+        engine.liveness.tick()
+    for path in ("/health", "/ping", "/ready"):
+        answer = http.get(path)
+        assert (answer.status_code, answer.json()["state"]) == (503, "unresponsive")
+        assert "has not answered for 5 s (--health-timeout 4)" in answer.json()["failure"]
+    engine.liveness.heard()
+    assert (http.get("/health").status_code, http.get("/health").json()) == (200, {"state": "ready"})
+
+
+def test_probes_at_the_same_time_share_a_token(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.first_delay = 0.5
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: http.get("/health_generate").status_code, range(8)))
+    assert answers == [200] * 8
+    assert len(engine.calls) < 4
+    http.get("/health_generate")
+    assert not engine.calls[-1].aborted
+
+
+async def test_a_question_is_put_once_at_a_time() -> None:
+    asked: list[asyncio.Event] = []
+
+    async def ask() -> int:
+        asked.append(asyncio.Event())
+        await asked[-1].wait()
+        if len(asked) == 2:
+            raise EngineDeadError("it ended")
+        return len(asked)
+
+    call = SharedCall(ask)
+    first, second, gone = (asyncio.create_task(call.get()) for _ in range(3))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gone.cancel()
+    asked[0].set()
+    assert (await first, await second, len(asked)) == (1, 1, 1)
+    third, fourth = (asyncio.create_task(call.get()) for _ in range(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    asked[1].set()
+    for task in (third, fourth):
+        with pytest.raises(EngineDeadError):
+            await task
+    assert len(asked) == 2
+
+
+def test_the_engine_is_asked_once_however_many_want_to_know(
+    http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = engine.stats
+
+    async def slow(*args: float, **options: bool) -> EngineStats:
+        await asyncio.sleep(0.5)
+        return await stats(*args, **options)
+
+    monkeypatch.setattr(engine, "stats", slow)
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: http.get("/server_info").status_code, range(8)))
+    assert answers == [200] * 8
+    assert len(engine.asked_stats) < 4
+
+
+def test_those_who_wait_for_an_idle_engine_ask_in_turn(
+    http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_asked = 0
+
+    async def busy() -> None:
+        nonlocal num_asked
+        num_asked += 1
+        raise OverloadedError("requests are running")
+
+    monkeypatch.setattr(engine, "flush_cache", busy)
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: http.post("/flush_cache?timeout=1").status_code, range(8)))
+    assert answers == [400] * 8
+    assert num_asked <= 8 + 2 * (1 / FLUSH_POLL)  # one each, and then one at a time; eight would ask 160 times

@@ -1,5 +1,6 @@
 """/start_profile and /stop_profile: SGLang's fields, each applied or refused."""
 
+import os
 import stat
 import tempfile
 from collections.abc import Callable
@@ -8,7 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.http.app import create_app
+from palladio.http.config import HttpConfig
+from palladio.http.profile_folder import NUM_KEPT, ProfileFolder
+from palladio.runtime.profile_options import MAX_STEPS, ProfileOptions
 from tests.fake_engine import FakeEngine
 
 
@@ -32,6 +36,87 @@ def test_without_a_body(http: httpx.Client, engine: FakeEngine) -> None:
     http.post("/stop_profile")
     assert Path(http.post("/start_profile").json()["output_dir"]).parent == folder.parent
     folder.parent.rmdir()
+
+
+def test_a_bound_that_has_ended_it_is_told(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.profile, engine.profile_ended_by = ProfileOptions("/x"), "it has 100 steps"
+    assert http.post("/stop_profile").json() == {"output_dir": "/x", "ended_by": "it has 100 steps"}
+
+
+SECRET, ADMIN = {"authorization": "Bearer secret"}, {"authorization": "Bearer admin"}
+PROXY = {"x-forwarded-for": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "headers", "status"),
+    [
+        ({}, {}, 200),
+        ({}, {"x-forwarded-for": "8.8.8.8"}, 403),
+        ({}, PROXY, 403),
+        ({}, {"via": "1.1 proxy"}, 403),
+        ({}, {"forwarded": "for=127.0.0.1"}, 403),
+        ({"api_key": "secret"}, SECRET, 403),
+        ({"api_key": "secret"}, {}, 401),
+        ({"api_key": "secret", "admin_api_key": "admin"}, SECRET, 401),
+        ({"api_key": "secret", "admin_api_key": "admin"}, ADMIN | PROXY, 200),
+        ({"admin_api_key": "admin"}, {}, 401),
+        ({"admin_api_key": "admin"}, ADMIN, 200),
+    ],
+)
+def test_who_may(
+    serve: Callable[..., str], engine: FakeEngine, monkeypatch, tmp_path: Path, flags: dict, headers: dict, status: int
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with httpx.Client(base_url=serve(**flags), headers=headers) as client:
+        for route in ("/start_profile", "/stop_profile"):
+            answer = client.post(route, json={})
+            assert answer.status_code == status
+            if status == 403:
+                error = answer.json()["error"]
+                assert (error["code"], "--admin-api-key" in error["message"]) == ("admin_key_required", True)
+    assert engine.profile is None
+
+
+@pytest.mark.parametrize("client", [("8.8.8.8", 1), ("::ffff:8.8.8.8", 1), ("unix", 0), None])
+async def test_others_may_not_without_a_key(engine: FakeEngine, client: tuple[str, int] | None) -> None:
+    transport = httpx.ASGITransport(create_app(engine, HttpConfig()), client=client)
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+        answer = await http.post("/start_profile", json={})
+    assert (answer.status_code, engine.profile) == (403, None)
+
+
+def test_a_file_of_keys_is_keys_too(serve: Callable[..., str], engine: FakeEngine, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    answer = httpx.post(serve(api_key_file=str(tmp_path / "keys")) + "/start_profile", headers=SECRET)
+    assert (answer.status_code, engine.profile) == (403, None)
+
+
+def test_a_temporary_folder_keeps_the_last_ones_and_goes_with_the_server(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = ProfileFolder(None)
+    names = [f"p{number}" for number in range(NUM_KEPT + 2)]
+    for age, name in zip(reversed(range(len(names))), names, strict=True):
+        place = Path(folder.place(name))
+        (place / "plugins").mkdir(parents=True)
+        os.utime(place, (1e9 - age, 1e9 - age))
+        folder.began(str(place))
+    (root,) = tmp_path.iterdir()
+    assert sorted(entry.name for entry in root.iterdir()) == names[-NUM_KEPT:]
+    folder.began(folder.place(names[2] + "/again"))  # the one that is under way stays, however old its folder is
+    assert sorted(entry.name for entry in root.iterdir()) == names[-NUM_KEPT:]
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+    assert Path(folder.place("x")).parent != root, "a place of its own again"
+
+
+def test_nothing_is_removed_from_a_folder_of_the_user(tmp_path: Path) -> None:
+    folder = ProfileFolder(str(tmp_path))
+    for number in range(NUM_KEPT + 2):
+        place = Path(folder.place(f"p{number}"))
+        place.mkdir()
+        folder.began(str(place))
+    folder.close()
+    assert len(list(tmp_path.iterdir())) == NUM_KEPT + 2
 
 
 @pytest.mark.parametrize("route", ["/start_profile", "/stop_profile"])
@@ -71,11 +156,11 @@ def test_places_in_it_may_be_named_in_full(
 @pytest.mark.parametrize(
     ("body", "levels"),
     [
-        ({"activities": ["CPU"]}, (2, 0, 0)),
+        ({"activities": ["CPU"]}, (1, 0, 0)),
         ({"activities": ["GPU"]}, (0, 0, 1)),
-        ({"activities": ["cpu", "tpu"]}, (2, 0, 1)),
-        ({"with_stack": True}, (2, 1, 1)),
-        ({"record_shapes": False, "merge_profiles": False, "profile_stages": []}, (2, 0, 1)),
+        ({"activities": ["cpu", "tpu"]}, (1, 0, 1)),
+        ({"with_stack": True}, (1, 1, 1)),
+        ({"record_shapes": False, "merge_profiles": False, "profile_stages": []}, (1, 0, 1)),
     ],
 )
 def test_fields_that_apply(
@@ -92,6 +177,7 @@ def test_fields_that_apply(
     [
         *({"profile_by_stage": True}, {"record_shapes": True}, {"merge_profiles": True}, {"profile_id": "x"}),
         *({"profile_prefix": "x"}, {"profile_stages": ["decode"]}, {"activities": ["MEM"]}, {"num_steps": 0}),
+        {"num_steps": MAX_STEPS + 1},
         *({"start_step": -1}, {"host_tracer_level": 4}, {"python_tracer_level": 2}, {"no_such": 1}),
     ],
 )

@@ -19,6 +19,7 @@ from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError, InvalidRequestError, OverloadedError
 from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.profile_options import ProfileReport
 from palladio.runtime.request_trace import RequestTrace
 from palladio.runtime.watchdog import Activity
 
@@ -81,6 +82,7 @@ class FakeEngineCore:
         self.requests = []  # all that ever came
         self.aborted = []
         self._profile = None
+        self._num_asked = 0  # whether the profile is written
 
     spare_seconds = 0.0
 
@@ -136,8 +138,11 @@ class FakeEngineCore:
     def stop_profile(self):
         if self._profile is None:
             raise InvalidRequestError("no profile is under way")
-        folder, self._profile = self._profile, None
-        return folder
+        self._num_asked += 1
+        if self._num_asked < 3:
+            return None  # it is being written
+        folder, self._profile, self._num_asked = self._profile, None, 0
+        return ProfileReport(folder)
 
     def stats(self, *, check_integrity=False):
         integrity_error = self._knobs.get("broken") if check_integrity else None

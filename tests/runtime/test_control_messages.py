@@ -13,6 +13,7 @@ from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.messages import (
     BucketSteps,
     ControlReply,
+    EngineBusy,
     EngineStats,
     Explain,
     LiveRequest,
@@ -22,7 +23,7 @@ from palladio.runtime.messages import (
 )
 from palladio.runtime.outputs import RequestTimes, TokenOutput
 from palladio.runtime.process_transport import ProcessTransport
-from palladio.runtime.profile_options import ProfileOptions
+from palladio.runtime.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.request_trace import (
     DecodeSteps,
     LostPages,
@@ -62,9 +63,11 @@ def test_codec_to_engine(message: object) -> None:
     "message",
     [
         ControlReply(1, ok=True, requests=[LIVE]),
+        ControlReply(1, ok=True, profile=ProfileReport("/x", "a bound")),
         ControlReply(
             1, ok=True, stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, steps=[BucketSteps("decode", 1, 2, 3, 4, 5)])
         ),
+        EngineBusy("compiling x"),
         StepOutputs([TokenOutput("a", [1], times=RequestTimes(1.0), trace=TRACE)]),
     ],
 )
@@ -115,7 +118,7 @@ async def test_profile(tmp_path: Path, transport: type[ThreadTransport | Process
         await engine.start_profile(ProfileOptions("/somewhere"))
         with pytest.raises(InvalidRequestError, match="under way already"):
             await engine.start_profile(ProfileOptions("/elsewhere"))
-        assert await engine.stop_profile() == "/somewhere"
+        assert await engine.stop_profile() == ProfileReport("/somewhere")
         with pytest.raises(InvalidRequestError, match="no profile is under way"):
             await engine.stop_profile()
         assert engine.num_restarts == 0

@@ -21,6 +21,7 @@ from palladio.runtime.crash_dump import (
     write_dump,
 )
 from palladio.runtime.errors import ConfigError, EngineDeadError
+from palladio.runtime.kept_files import NUM_KEPT
 from palladio.runtime.messages import AddRequest
 from palladio.runtime.outputs import FinishReason
 from palladio.runtime.sampling_params import SamplingParams
@@ -184,3 +185,15 @@ async def test_offline_too(tmp_path):
     await engine.shutdown()
     (path,) = folder.iterdir()
     assert len(json.loads(path.read_text())["requests"][0]["token_ids"]) == 2
+
+
+def test_the_folder_keeps_the_newest_dumps(tmp_path):
+    for minute in range(NUM_KEPT + 5):
+        (tmp_path / f"crash-20200101-00{minute:02}00-000-1.json").write_text("{}")
+    (tmp_path / "notes.json").write_text("somebody else's")
+    write_dump(tmp_path, "it broke", {}, make_ready(), CrashRecorder().samples())
+    names = sorted(path.name for path in tmp_path.glob("crash-*"))
+    assert len(names) == NUM_KEPT
+    assert names[0] == "crash-20200101-000600-000-1.json"
+    assert names[-1] > "crash-2026", "the new one"
+    assert (tmp_path / "notes.json").exists()

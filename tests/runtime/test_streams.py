@@ -1,16 +1,18 @@
 """StreamTable: which requests outlive an engine, and what the next one is told."""
 
+import tracemalloc
+
 import pytest
 
 from palladio.runtime.crash_dump import CrashRecorder
 from palladio.runtime.errors import DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
 from palladio.runtime.messages import AddRequest, StepOutputs
-from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestTimes, TokenOutput
+from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestTimes, TokenLogprob, TokenOutput
 from palladio.runtime.request_front import Room
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.request_trace import RequestTrace, WaitTimes
 from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.streams import MAX_CRASHES, StreamTable
+from palladio.runtime.streams import MAX_CRASHES, MERGE_AT, MERGE_SHARE, StreamTable
 
 DEAD = EngineDeadError("killed")
 ROOMY = Room(1000, "the KV cache")
@@ -100,6 +102,31 @@ async def test_a_refusal_tells_what_the_engine_knew():
     with pytest.raises(OverloadedError) as caught:
         await full.take()
     assert caught.value.__cause__ is None, "it never was in the queue"
+
+
+@pytest.mark.parametrize("num_samples", [1, 16])
+async def test_what_a_slow_reader_leaves_is_merged(num_samples):
+    table, num_tokens = StreamTable(None), 4000
+    names = [f"r-{index}~{index}" for index in range(num_samples)]
+    stream = begin(table, "r", *(sample(name, max_tokens=num_tokens) for name in names))
+    tracemalloc.start()
+    before, most = tracemalloc.get_traced_memory()[0], 0
+    for position in range(num_tokens):
+        logprobs = [TokenLogprob(1000 + position, -0.5)]
+        table.process(StepOutputs([TokenOutput(name, [1000 + position], logprobs) for name in names]))
+        most = max(most, len(stream.pending))
+    size = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert most <= num_samples + max(MERGE_AT, num_tokens * num_samples // MERGE_SHARE)
+    assert size < 250 * num_tokens * num_samples, "of a token, its number, and its logprob"
+    outputs = await stream.take()
+    assert [output.index for output in outputs] == list(range(num_samples))
+    for output in outputs:
+        assert output.token_ids == [1000 + position for position in range(num_tokens)]
+        assert [logprob.token_id for logprob in output.logprobs] == output.token_ids
+        assert output.completion_tokens == num_tokens
+    table.process(StepOutputs([TokenOutput(names[0], [7])]))
+    assert [output.token_ids for output in await stream.take()] == [[7]]
 
 
 async def test_an_abort_before_it_began():

@@ -1,0 +1,42 @@
+"""Who may profile: a trace slows the engine down and fills memory and disk, so it is for those who run the server."""
+
+import ipaddress
+
+from starlette.requests import Request
+
+from palladio.http.config import HttpConfig
+from palladio.http.errors import ErrorBody, HttpError
+
+_PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")  # then the peer is not who asks
+
+
+def check_profile_access(config: HttpConfig, request: Request) -> None:
+    """With an admin key, KeyAuth has seen to it. Without any key, those who are on this machine may.
+
+    Raises:
+        HttpError: 403.
+    """
+    if config.admin_api_keys:
+        return
+    if config.api_keys or config.api_key_file is not None:
+        raise _refusal("profiling needs the admin key, which this server has not: start it with --admin-api-key")
+    if not _is_local(request):
+        raise _refusal(
+            "a server without keys lets only clients on its own machine profile (and not through a proxy): start it "
+            "with --admin-api-key, and send that key"
+        )
+
+
+def _refusal(message: str) -> HttpError:
+    return HttpError(ErrorBody(403, message, code="admin_key_required"))
+
+
+def _is_local(request: Request) -> bool:
+    if request.client is None or any(name in request.headers for name in _PROXY_HEADERS):
+        return False
+    try:
+        address = ipaddress.ip_address(request.client.host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
