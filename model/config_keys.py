@@ -1,13 +1,12 @@
 """Reading values out of an untyped config.json, with errors that name the key."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from palladio.model.errors import ConfigError
 
 MAX_INT = 2**31 - 1  # of what goes to the device
-_MAX_NUMBER = 1e18  # float32 holds it, its square too
+_MIN_NUMBER, _MAX_NUMBER = 1e-18, 1e18  # float32 holds them, and what is divided by them
 _SHOWN = 100  # characters of a wrong value
 
 
@@ -48,16 +47,18 @@ class Keys:
         return value
 
     def number(self, key: str, *, default: float | None = None) -> float:
-        """A number above 0, and finite; absent or null: `default`, or, without one, an error."""
+        """A number above 0, neither tiny nor huge; absent or null: `default`, or, without one, an error."""
         value = self.values.get(key)
         if value is None:
             value = default
         if value is None:
             raise ConfigError(f"{self._where}{key} is missing from config.json")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
             raise ConfigError(f"{self._where}{key} must be a number above 0, found {shown(value)}")
-        if value > _MAX_NUMBER:
-            raise ConfigError(f"{self._where}{key} {shown(value)} is more than {_MAX_NUMBER:g}, the most there can be")
+        if not _MIN_NUMBER <= value <= _MAX_NUMBER:
+            raise ConfigError(
+                f"{self._where}{key} must be a number in {_MIN_NUMBER:g} … {_MAX_NUMBER:g}, found {shown(value)}"
+            )
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:
