@@ -11,6 +11,7 @@ from typing import Final
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.follow import FollowRequest, become_follower
 from palladio.host_environment import find_hosts
+from palladio.http.private_folder import FOLDER_MODE, make_folder
 from palladio.http.server import serve
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.errors import ConfigError, PalladioError
@@ -135,7 +136,8 @@ def _storage_path(environment: Mapping[str, str], port: int) -> str | None:
     if data is not None:
         folder = data / "storage" / str(port)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
+            folder.chmod(FOLDER_MODE)  # an earlier version made it for others to look into
         except OSError as error:
             logger.warning("files and batches will not outlive this server: %s; set --file-storage-path", error)
         else:
