@@ -64,7 +64,9 @@ class Database:
             self._gone = f"{self._path} was deleted or replaced while the server ran; {self._save()}"
             logger.error("%s", self._gone)
         if self._gone is not None:
-            message = "the files of --file-storage-path were deleted or replaced while the server ran: its log says more"
+            message = (
+                "the files of --file-storage-path were deleted or replaced while the server ran: its log says more"
+            )
             raise HttpError(ErrorBody(503, message, code=STORAGE_GONE))
 
     def _save(self) -> str:

@@ -12,15 +12,15 @@ from palladio.http.batches.batch_store import SCHEMA as BATCHES
 from palladio.http.database import Database
 from palladio.http.files.file_store import SCHEMA as FILES
 from palladio.http.files.file_store import sync_folder
-from palladio.http.private_folder import (
+from palladio.http.responses.response_store import SCHEMA as RESPONSES
+from palladio.runtime.errors import ConfigError
+from palladio.runtime.private_folder import (
     check_file_within,
     make_folder,
     make_folder_within,
     open_file_within,
     warn_of_others,
 )
-from palladio.http.responses.response_store import SCHEMA as RESPONSES
-from palladio.runtime.errors import ConfigError
 
 
 class Storage:

@@ -281,7 +281,9 @@ def _quantization(config: Mapping[str, Any]) -> QuantizationConfig | None:
     if not isinstance(found, Mapping):
         raise ConfigError(f"quantization_config must be an object, found {shown(found)}")
     if found.get("quant_method") != "fp8":
-        raise ConfigError(f"quantization_config.quant_method: {shown(found.get('quant_method'))} is not supported; only fp8")
+        raise ConfigError(
+            f"quantization_config.quant_method: {shown(found.get('quant_method'))} is not supported; only fp8"
+        )
     if found.get("fmt", "e4m3") != "e4m3":
         raise ConfigError(f"quantization_config.fmt: {shown(found['fmt'])} is not supported; only e4m3")
     if found.get("activation_scheme", "dynamic") != "dynamic":

@@ -90,7 +90,9 @@ class RopeConfig:
             )
         if kind == "yarn":
             optional = {
-                key: keys.number(key) for key in ("mscale", "mscale_all_dim", "beta_fast", "beta_slow") if found.get(key)
+                key: keys.number(key)
+                for key in ("mscale", "mscale_all_dim", "beta_fast", "beta_slow")
+                if found.get(key)
             }
             if found.get("attention_factor") is not None:
                 optional["attention_factor"] = keys.number("attention_factor")
@@ -139,7 +141,7 @@ def _warn_of_lost_theta(config: Mapping[str, Any], where: str, theta: float) -> 
     lost = replaced.get("rope_theta", theta)
     if lost != theta:
         logger.warning(
-            'config.json: rope_scaling replaces rope_parameters, whose rope_theta %s is not used: rope_theta is %s. If '
+            "config.json: rope_scaling replaces rope_parameters, whose rope_theta %s is not used: rope_theta is %s. If "
             'that is not meant, add "rope_theta": %s to rope_scaling',
             lost,
             theta,

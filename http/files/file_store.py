@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal
 from palladio.http.database import Database
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.object_ids import new_id, position_of
-from palladio.http.private_folder import FILE_MODE, make_folder_within
+from palladio.runtime.private_folder import FILE_MODE, make_folder_within
 
 INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"
 PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")  # of uploads

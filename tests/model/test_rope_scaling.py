@@ -15,7 +15,6 @@ from tests.model.driver import Driver, load
 from tests.model.make_goldens import prompts
 from tests.tiny_model import make_checkpoint, tiny_config, write_json
 
-
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 
 PLAIN = {"rope_type": "default", "rope_theta": 5e5}  # as transformers 5 saves what is not scaled
@@ -55,7 +54,8 @@ CASES: dict[str, dict[str, Any]] = {
     "own attention factor": {"rope_parameters": PLAIN, "rope_scaling": {**YARN, "attention_factor": 1.25}},
     "untruncated": {"rope_parameters": PLAIN, "rope_scaling": {**YARN, "truncate": False}},
 }
-OVERRIDDEN: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # file, override, a file that says both
+# The file, the override, and a file that says both.
+OVERRIDDEN: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "yarn is switched on": (
         {"rope_theta": TOP, "rope_parameters": PLAIN},
         {"rope_scaling": YARN},
@@ -164,7 +164,7 @@ def test_a_theta_that_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     assert ModelConfig.from_hf(hf_config(CASES["theta nowhere else"])).rope.theta == 10000.0
     (told,) = caplog.messages
-    assert 'whose rope_theta 500000.0 is not used: rope_theta is 10000.0' in told
+    assert "whose rope_theta 500000.0 is not used: rope_theta is 10000.0" in told
     assert 'add "rope_theta": 500000.0 to rope_scaling' in told
     caplog.clear()
     ModelConfig.from_hf(hf_config({"rope_theta": 5e5, "rope_parameters": PLAIN, "rope_scaling": YARN}))

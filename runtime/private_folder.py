@@ -67,7 +67,11 @@ def check_file_within(path: Path) -> None:
 
 
 def warn_of_others(path: Path, flag: str) -> None:
-    """One line in the log if other users may write in a folder: they could put anything in the place of its files."""
+    """One line in the log if other users may write in a folder: they could put anything in the place of its files.
+
+    Args:
+        flag: that names the folder.
+    """
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o022:
         logger.warning(
@@ -87,8 +91,8 @@ def _check_kind(path: Path, *, is_folder: bool) -> None:
         return
     if stat.S_ISLNK(found.st_mode):
         raise ConfigError(
-            f"{path} is a symbolic link, which this server does not follow: remove it, or have --file-storage-path name "
-            "the folder that everything shall be kept in"
+            f"{path} is a symbolic link, which this server does not follow: remove it, or have --file-storage-path "
+            "name the folder that everything shall be kept in"
         )
     if stat.S_ISDIR(found.st_mode) != is_folder or not (is_folder or stat.S_ISREG(found.st_mode)):
         raise ConfigError(f"{path} is no {'folder' if is_folder else 'file'}: move it away, or give another folder")
