@@ -2,16 +2,28 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
+import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from palladio.http.errors import ErrorBody, HttpError
+
 T = TypeVar("T")
+
+STORAGE_GONE = "storage_gone"  # code of the error
+
+logger = logging.getLogger(__name__)
 
 
 class Database:
     """What has been committed survives a crash of the machine: write-ahead log, fsync at every commit.
+
+    Before each transaction it looks whether its files are where it made them: what is written to files that somebody
+    has deleted, or put others in the place of, would be gone with this process.
 
     Raises:
         sqlite3.Error: the file cannot be opened, or is no database.
@@ -21,6 +33,9 @@ class Database:
         """Args: schema: statements that make what is missing."""
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="database")
         self._connection: sqlite3.Connection = self._thread.submit(_connect, path, schema).result()
+        self._path = path
+        self._files = {file: _identity(file) for file in (path, path.with_name(f"{path.name}-wal"))}
+        self._gone: str | None = None  # what is told, once the files are
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Does `work` in the thread, in one transaction; what it raises rolls back. In the order of the calls.
@@ -29,6 +44,7 @@ class Database:
 
         Raises:
             sqlite3.Error: such as a full disk.
+            HttpError: the database's files were deleted or replaced. The server has to be started again.
         """
         return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._transact, work)))
 
@@ -38,9 +54,41 @@ class Database:
         self._thread.shutdown()
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        self._check()
         with self._connection:  # commits, or rolls back
             self._connection.execute("BEGIN IMMEDIATE")
             return work(self._connection)
+
+    def _check(self) -> None:
+        if self._gone is None and any(_identity(file) != known for file, known in self._files.items()):
+            self._gone = f"{self._path} was deleted or replaced while the server ran; {self._save()}"
+            logger.error("%s", self._gone)
+        if self._gone is not None:
+            message = (
+                "the files of --file-storage-path were deleted or replaced while the server ran: its log says more"
+            )
+            raise HttpError(ErrorBody(503, message, code=STORAGE_GONE))
+
+    def _save(self) -> str:
+        """Writes what the database held to a new file: the open one is still whole. Returns what to do with it."""
+        copy = self._path.with_name(f"{self._path.name}.saved-{os.getpid()}")
+        try:
+            os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            self._connection.execute("VACUUM INTO ?", (str(copy),))
+        except (OSError, sqlite3.Error) as error:
+            with contextlib.suppress(OSError):
+                copy.unlink()
+            return f"what it held could not be saved ({error}): start the server again, and it begins anew"
+        return f"what it held is in {copy}: stop the server, give that file the name {self._path.name}, and start again"
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Of the file that has this name now; None: there is none."""
+    try:
+        found = file.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _connect(path: Path, schema: str) -> sqlite3.Connection:
@@ -51,6 +99,8 @@ def _connect(path: Path, schema: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.executescript(schema)
+        connection.execute("BEGIN IMMEDIATE")  # from here on the write-ahead log is there
+        connection.execute("COMMIT")
     except BaseException:
         connection.close()
         raise

@@ -2,10 +2,11 @@
 
 import contextlib
 import fcntl
+import os
 import sqlite3
 import tempfile
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from palladio.http.batches.batch_store import SCHEMA as BATCHES
 from palladio.http.database import Database
@@ -13,13 +14,21 @@ from palladio.http.files.file_store import SCHEMA as FILES
 from palladio.http.files.file_store import sync_folder
 from palladio.http.responses.response_store import SCHEMA as RESPONSES
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.private_folder import (
+    check_file_within,
+    make_folder,
+    make_folder_within,
+    open_file_within,
+    warn_of_others,
+)
 
 
 class Storage:
     """A folder that belongs to one server at a time.
 
     It holds what people ask and are answered, so other users of the host are kept out: of a folder that is made here,
-    and else of all that is made in it. A folder that is there may hold more than this, and keeps its mode.
+    and else of all that is made in it. A folder that is there may hold more than this, and keeps its mode. The folder
+    may be a link; what is in it may not.
 
     Attributes:
         folder: where it is.
@@ -27,7 +36,7 @@ class Storage:
         database: for everything else; every store keeps its own tables in it.
 
     Raises:
-        ConfigError: the folder cannot be written, or another server uses it.
+        ConfigError: the folder cannot be written, another server uses it, or what is in it is a link.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,14 +45,17 @@ class Storage:
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self.files.mkdir(mode=0o700, exist_ok=True)
-                _keep_private(self.files, 0o700)
-                stack.callback(_lock(folder).close)
+                make_folder(folder)
+                warn_of_others(folder, "--file-storage-path")
+                make_folder_within(self.files)
+                stack.callback(os.close, _lock(folder))
                 path = folder / "palladio.db"
-                path.touch(mode=0o600)  # SQLite gives its other files the mode of this one
-                for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-                    _keep_private(folder / name, 0o600)
+                os.close(open_file_within(path, os.O_RDWR))  # SQLite gives its other files the mode of this one
+                for suffix in DATABASE_SUFFIXES:
+                    beside = folder / f"{path.name}{suffix}"
+                    check_file_within(beside)
+                    with contextlib.suppress(FileNotFoundError, PermissionError):
+                        beside.chmod(0o600)
                 self.database = Database(path, SCHEMA)
                 sync_folder(folder)
                 with contextlib.suppress(PermissionError):  # the parent may be somebody else's
@@ -67,24 +79,20 @@ class Storage:
         self._stack.close()
 
 
-def _keep_private(path: Path, mode: int) -> None:
-    """What an earlier version made with a wider mode; what is not there, or somebody else's, is left alone."""
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        path.chmod(mode)
-
-
-def _lock(folder: Path) -> IO[str]:
-    """Holds the folder until the file is closed, or the process ends in whatever way."""
-    file = (folder / "lock").open("w")
+def _lock(folder: Path) -> int:
+    """Holds the folder until the descriptor is closed, or the process ends in whatever way."""
+    descriptor = open_file_within(folder / "lock", os.O_RDWR)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        file.close()
+        os.close(descriptor)
         raise ConfigError(
             f"--file-storage-path {folder} is in use by another server; give each server a folder of its own"
         ) from None
-    return file
+    return descriptor
 
+
+DATABASE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files that SQLite keeps beside the database's
 
 # Made if they are missing. A new column of a later version: a new table, or ALTER TABLE here, behind user_version.
 SCHEMA = FILES + BATCHES + RESPONSES

@@ -47,6 +47,11 @@ class Checkpoint:
         self._files[tensor.file.name].release(tensor)
 
 
+def has_safetensors(path: Path) -> bool:
+    """Whether a directory holds weights in this format, whole or not."""
+    return (path / INDEX_NAME).is_file() or any(path.glob("*.safetensors"))
+
+
 def _file_names(path: Path) -> list[str]:
     """The files that make the checkpoint, in the order of preference of transformers."""
     if (path / SINGLE_NAME).is_file():

@@ -6,14 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from palladio.model.config_keys import Keys
+from palladio.model.config_keys import MAX_INT, Keys, shown
+from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
 from palladio.model.experts_config import ExpertsConfig
 from palladio.model.family import Family
 from palladio.model.registry import BASE_MODELS, find_family
-from palladio.model.rope_config import RopeConfig
+from palladio.model.rope_config import MAX_CONTEXT, RopeConfig
 
 DType = Literal["float32", "bfloat16", "float16"]
+
+# The most that config.json may ask for: several times what the largest published models have. Beyond it, a wrong file
+# would keep the start busy for minutes, or end it in the middle of something else.
+MAX_LAYERS = 1024
+MAX_HEADS = 4096
+MAX_HEAD_SIZE = 4096
+MAX_HIDDEN_SIZE = 1 << 17
+MAX_INTERMEDIATE_SIZE = 1 << 21
+MAX_VOCAB_SIZE = 1 << 24
+_MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,27 +111,34 @@ class ModelConfig:
         family = find_family(architecture)
         keys = Keys(config)
         _refuse_unsupported(keys, family)
-        hidden_size, num_heads = keys.count("hidden_size"), keys.count("num_attention_heads")
-        head_size = keys.optional_count("head_dim") or family.head_size
+        hidden_size = keys.count("hidden_size", most=MAX_HIDDEN_SIZE)
+        num_heads = keys.count("num_attention_heads", most=MAX_HEADS)
+        head_size = keys.optional_count("head_dim", most=MAX_HEAD_SIZE) or family.head_size
         if head_size is None:
             if hidden_size % num_heads:
                 raise ConfigError(f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}")
             head_size = hidden_size // num_heads
-        num_kv_heads = keys.optional_count("num_key_value_heads")
+            if head_size > MAX_HEAD_SIZE:
+                raise ConfigError(
+                    f"hidden_size {hidden_size} over num_attention_heads {num_heads} makes heads of {head_size}, more "
+                    f"than {MAX_HEAD_SIZE}, the most that is supported"
+                )
+        num_kv_heads = keys.optional_count("num_key_value_heads", most=MAX_HEADS)
         if num_kv_heads is None:
             explicit_none = "num_key_value_heads" in config or family.num_kv_heads is None
             num_kv_heads = num_heads if explicit_none else family.num_kv_heads
             assert num_kv_heads is not None
-        num_layers = keys.count("num_hidden_layers")
-        max_position = keys.optional_count("max_position_embeddings") or family.default_max_position_embeddings
+        num_layers = keys.count("num_hidden_layers", most=MAX_LAYERS)
+        max_position = keys.optional_count("max_position_embeddings", most=MAX_CONTEXT)
+        max_position = max_position or family.default_max_position_embeddings
         rope = RopeConfig.from_hf(config, max_position, family.default_rope_theta)
         attention_bias = keys.flag("attention_bias", default=False)
         return cls(
             architecture=architecture,
             model_type=str(config.get("model_type", "")),
-            vocab_size=keys.count("vocab_size"),
+            vocab_size=keys.count("vocab_size", most=MAX_VOCAB_SIZE),
             hidden_size=hidden_size,
-            intermediate_size=keys.count("intermediate_size"),
+            intermediate_size=keys.count("intermediate_size", most=MAX_INTERMEDIATE_SIZE),
             experts=None if family.experts is None else ExpertsConfig.from_hf(keys, family.experts, num_layers),
             num_layers=num_layers,
             num_heads=num_heads,
@@ -156,7 +174,7 @@ def read_model_dir(
     config = _read_json(path / "config.json")
     if config is None:
         raise ConfigError(f"{path} has no config.json; is it a Hugging Face model directory?")
-    return _merge(config, overrides or {}), _read_json(path / "generation_config.json")
+    return override(config, overrides or {}), _read_json(path / "generation_config.json")
 
 
 def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +183,7 @@ def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         ConfigError: it is not a JSON object.
     """
-    return _merge(_read_json(path) or {}, overrides)
+    return override(_read_json(path) or {}, overrides)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -180,19 +198,10 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` wins; objects within objects are merged key by key."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
-    return merged
-
-
 def _architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-        raise ConfigError(f"architectures must be a list of one class name, found {names!r}")
+        raise ConfigError(f"architectures must be a list of one class name, found {shown(names)}")
     return names[0]
 
 
@@ -210,12 +219,14 @@ def _refuse_unsupported(keys: Keys, family: Family) -> None:
 
 def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int | None, ...]:
     types = keys.values.get("layer_types")
+    if types is not None and not isinstance(types, list):
+        raise ConfigError(f"layer_types must be a list of names, found {shown(types)}")
     if types is not None:
         unknown = [kind for kind in types if kind not in ("full_attention", "sliding_attention")]
         if unknown or len(types) != num_layers:
             raise ConfigError(
                 f"layer_types must name full_attention or sliding_attention for each of {num_layers} layers,"
-                f" found {types!r}"
+                f" found {shown(types)}"
             )
     if family.sliding_window == "none":
         if types is not None and "sliding_attention" in types:
@@ -229,8 +240,8 @@ def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int |
     if not keys.flag("use_sliding_window", default=False):
         window = None
     if types is None:
-        first = keys.optional_count("max_window_layers", least=0, default=28)
-        assert first is not None
+        first = keys.optional_count("max_window_layers", least=0)
+        first = 28 if first is None else first
         return tuple(window if layer >= first else None for layer in range(num_layers))
     if window is None and "sliding_attention" in types:
         raise ConfigError("layer_types names sliding_attention, but use_sliding_window or sliding_window is not set")
@@ -242,8 +253,8 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
     for source in (generation_config, config):
         value = source.get("eos_token_id")
         found = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(token, int) and not isinstance(token, bool) for token in found):
-            raise ConfigError(f"eos_token_id must be a token id or a list of them, found {value!r}")
+        if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token <= MAX_INT for token in found):
+            raise ConfigError(f"eos_token_id must be a token id or a list of them, found {shown(value)}")
         ids += [token for token in found if token not in ids]
     if not ids and "eos_token_id" not in config and family.eos_token_id is not None:
         ids = [family.eos_token_id]
@@ -251,14 +262,16 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
 
 
 def _dtype(config: Mapping[str, Any]) -> DType:
-    name = config.get("dtype", config.get("torch_dtype"))
+    name = config.get("dtype")
+    if name is None:
+        name = config.get("torch_dtype")
     if name is None or name == "float32":
         return "float32"
     if name == "bfloat16":
         return "bfloat16"
     if name == "float16":
         return "float16"
-    raise ConfigError(f"dtype: {name!r} is not supported; supported: float32, bfloat16, float16")
+    raise ConfigError(f"dtype: {shown(name)} is not supported; supported: float32, bfloat16, float16")
 
 
 def _quantization(config: Mapping[str, Any]) -> QuantizationConfig | None:
@@ -266,18 +279,22 @@ def _quantization(config: Mapping[str, Any]) -> QuantizationConfig | None:
     if found is None:
         return None
     if not isinstance(found, Mapping):
-        raise ConfigError(f"quantization_config must be an object, found {found!r}")
+        raise ConfigError(f"quantization_config must be an object, found {shown(found)}")
     if found.get("quant_method") != "fp8":
-        raise ConfigError(f"quantization_config.quant_method: {found.get('quant_method')!r} is not supported; only fp8")
+        raise ConfigError(
+            f"quantization_config.quant_method: {shown(found.get('quant_method'))} is not supported; only fp8"
+        )
     if found.get("fmt", "e4m3") != "e4m3":
-        raise ConfigError(f"quantization_config.fmt: {found['fmt']!r} is not supported; only e4m3")
+        raise ConfigError(f"quantization_config.fmt: {shown(found['fmt'])} is not supported; only e4m3")
     if found.get("activation_scheme", "dynamic") != "dynamic":
         raise ConfigError(
-            f"quantization_config.activation_scheme: {found['activation_scheme']!r} is not supported; only dynamic"
+            f"quantization_config.activation_scheme: {shown(found['activation_scheme'])} is not supported; only dynamic"
         )
     block = found.get("weight_block_size")
     if block is None:
         return QuantizationConfig(None)
-    if not (isinstance(block, list) and len(block) == 2 and all(isinstance(n, int) and n > 0 for n in block)):
-        raise ConfigError(f"quantization_config.weight_block_size must be two positive numbers, found {block!r}")
+    if not (isinstance(block, list) and len(block) == 2 and all(type(n) is int and 0 < n <= _MAX_BLOCK for n in block)):
+        raise ConfigError(
+            f"quantization_config.weight_block_size must be two numbers in 1 … {_MAX_BLOCK}, found {shown(block)}"
+        )
     return QuantizationConfig((block[0], block[1]))

@@ -5,6 +5,19 @@ from typing import Any
 
 from palladio.model.errors import ConfigError
 
+MAX_INT = 2**31 - 1  # of what goes to the device
+_MIN_NUMBER, _MAX_NUMBER = 1e-18, 1e18  # float32 holds them, and what is divided by them
+_SHOWN = 100  # characters of a wrong value
+
+
+def shown(value: object) -> str:
+    """A wrong value in a message, cut short."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
 
 class Keys:
     """Typed access to a JSON object. `where` is put before key names in messages (for nested objects)."""
@@ -13,41 +26,49 @@ class Keys:
         self.values = values
         self._where = where
 
-    def count(self, key: str) -> int:
-        """A required whole number of at least 1."""
-        value = self.optional_count(key)
+    def count(self, key: str, *, most: int = MAX_INT) -> int:
+        """A required whole number in 1 … `most`."""
+        value = self.optional_count(key, most=most)
         if value is None:
             raise ConfigError(f"{self._where}{key} is missing from config.json")
         return value
 
-    def optional_count(self, key: str, *, least: int = 1, default: int | None = None) -> int | None:
-        """A whole number of at least `least`; absent: `default`; null: None."""
+    def optional_count(
+        self, key: str, *, least: int = 1, most: int = MAX_INT, default: int | None = None
+    ) -> int | None:
+        """A whole number in `least` … `most`; absent: `default`; null: None."""
         value = self.values.get(key, default)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{self._where}{key} must be a whole number of at least {least}, found {value!r}")
+            raise ConfigError(f"{self._where}{key} must be a whole number of at least {least}, found {shown(value)}")
+        if value > most:
+            raise ConfigError(f"{self._where}{key} {shown(value)} is more than {most}, the most that is supported")
         return value
 
     def number(self, key: str, *, default: float | None = None) -> float:
-        """A number above 0; absent or null: `default`, or, without one, an error."""
+        """A number above 0, neither tiny nor huge; absent or null: `default`, or, without one, an error."""
         value = self.values.get(key)
         if value is None:
             value = default
         if value is None:
             raise ConfigError(f"{self._where}{key} is missing from config.json")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise ConfigError(f"{self._where}{key} must be a number above 0, found {value!r}")
+            raise ConfigError(f"{self._where}{key} must be a number above 0, found {shown(value)}")
+        if not _MIN_NUMBER <= value <= _MAX_NUMBER:
+            raise ConfigError(
+                f"{self._where}{key} must be a number in {_MIN_NUMBER:g} … {_MAX_NUMBER:g}, found {shown(value)}"
+            )
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:
         value = self.values.get(key, default)
         if not isinstance(value, bool):
-            raise ConfigError(f"{self._where}{key} must be true or false, found {value!r}")
+            raise ConfigError(f"{self._where}{key} must be true or false, found {shown(value)}")
         return value
 
     def require(self, key: str, supported: object, *, default: object) -> None:
         """Any other value than `supported` is an error."""
         value = self.values.get(key, default)
         if value is not None and value != supported:
-            raise ConfigError(f"{self._where}{key}: {value!r} is not supported; only {supported!r}")
+            raise ConfigError(f"{self._where}{key}: {shown(value)} is not supported; only {supported!r}")

@@ -3,9 +3,12 @@
 import dataclasses
 from typing import Self
 
-from palladio.model.config_keys import Keys
+from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import ConfigError
 from palladio.model.family import ExpertKeys
+
+MAX_EXPERTS = 4096
+MAX_EXPERT_SIZE = 1 << 20  # columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,9 +45,10 @@ class ExpertsConfig:
         if not any(sparse_layers):
             return None
         other_name = "num_local_experts" if names.num_experts == "num_experts" else "num_experts"
-        has_other = names.num_experts not in keys.values and other_name in keys.values
-        name = other_name if has_other else names.num_experts
-        num_experts, num_chosen = keys.count(name), keys.count("num_experts_per_tok")
+        has_other, has_own = (keys.values.get(key) is not None for key in (other_name, names.num_experts))
+        takes_other = has_other and (names.other_name_wins or not has_own)
+        name = other_name if takes_other else names.num_experts
+        num_experts, num_chosen = keys.count(name, most=MAX_EXPERTS), keys.count("num_experts_per_tok")
         if num_chosen > num_experts:
             raise ConfigError(f"num_experts_per_tok {num_chosen} is more than {name} {num_experts}")
         shared = names.shared_intermediate_size
@@ -52,8 +56,8 @@ class ExpertsConfig:
             num_experts=num_experts,
             num_places=num_experts,
             num_chosen=num_chosen,
-            intermediate_size=keys.count(names.intermediate_size),
-            shared_intermediate_size=None if shared is None else keys.count(shared),
+            intermediate_size=keys.count(names.intermediate_size, most=MAX_EXPERT_SIZE),
+            shared_intermediate_size=None if shared is None else keys.count(shared, most=MAX_EXPERT_SIZE),
             renormalize=names.always_renormalized or keys.flag("norm_topk_prob", default=False),
             sparse_layers=sparse_layers,
         )
@@ -68,5 +72,6 @@ def _sparse_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     dense = keys.values.get("mlp_only_layers")
     dense = [] if dense is None else dense
     if not isinstance(dense, list) or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in dense):
-        raise ConfigError(f"mlp_only_layers must be a list of layer numbers, found {dense!r}")
-    return tuple((layer + 1) % step == 0 and layer not in dense for layer in range(num_layers))
+        raise ConfigError(f"mlp_only_layers must be a list of layer numbers, found {shown(dense)}")
+    plain = frozenset(dense)
+    return tuple((layer + 1) % step == 0 and layer not in plain for layer in range(num_layers))

@@ -71,6 +71,8 @@ class ExpertKeys:
 
     Attributes:
         num_experts: name of their number (E).
+        other_name_wins: where config.json has the number under the other of these two names too, that one counts, as in
+            transformers (its attribute_map); else the other name counts only alone.
         intermediate_size: name of the F of each.
         shared_intermediate_size: name of the F of the expert that every token goes to; None: there is no such expert.
         always_renormalized: the weights of a token's experts add up to 1; else norm_topk_prob says whether they do.
@@ -78,6 +80,7 @@ class ExpertKeys:
     """
 
     num_experts: Literal["num_experts", "num_local_experts"]
+    other_name_wins: bool
     intermediate_size: str
     shared_intermediate_size: str | None
     always_renormalized: bool

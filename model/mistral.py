@@ -28,6 +28,7 @@ MIXTRAL = dataclasses.replace(
     weights=(*DECODER_WEIGHTS, *MIXTRAL_EXPERTS),
     experts=ExpertKeys(
         num_experts="num_local_experts",
+        other_name_wins=True,
         intermediate_size="intermediate_size",
         shared_intermediate_size=None,
         always_renormalized=True,

@@ -217,9 +217,12 @@ def _restore(source: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
 
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
         how = ocp.checkpoint_utils.construct_restore_args(wanted)
-        restored: dict[str, jax.Array] = reader.restore(
-            source.absolute(), args=ocp.args.PyTreeRestore(wanted, restore_args=how)
-        )
+        try:
+            restored: dict[str, jax.Array] = reader.restore(
+                source.absolute(), args=ocp.args.PyTreeRestore(wanted, restore_args=how)
+            )
+        except (ValueError, KeyError, OSError) as error:
+            raise CheckpointError(f"{source} does not hold what {MANIFEST} says: {error}") from error
     return restored
 
 

@@ -8,6 +8,7 @@ from palladio.model.qwen import QWEN2, QWEN3
 _NO_WINDOW = ("use_sliding_window", False)  # no published model has one; transformers' releases differ in its layers
 _EXPERTS = ExpertKeys(
     num_experts="num_experts",
+    other_name_wins=True,
     intermediate_size="moe_intermediate_size",
     shared_intermediate_size=None,
     always_renormalized=False,
@@ -19,7 +20,9 @@ QWEN2_MOE = dataclasses.replace(
     num_kv_heads=16,
     sliding_window="none",
     weights=(*QWEN2.weights, *EXPERTS),
-    experts=dataclasses.replace(_EXPERTS, shared_intermediate_size="shared_expert_intermediate_size"),
+    experts=dataclasses.replace(
+        _EXPERTS, other_name_wins=False, shared_intermediate_size="shared_expert_intermediate_size"
+    ),
     required=(_NO_WINDOW, ("qkv_bias", True)),
 )
 

@@ -1,11 +1,18 @@
 """RopeConfig: the rotary embedding's frequencies and their scaling to longer contexts."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from palladio.model.config_keys import Keys
+from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import ConfigError
+
+MAX_CONTEXT = 1 << 27  # tokens; 13 times the longest that is published. Positions are int32
+
+_BESIDE_SCALING = frozenset(("rope_theta", "rope_type", "type", "partial_rotary_factor"))
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,51 +46,71 @@ class RopeConfig:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], max_position: int, default_theta: float = 10000.0) -> Self:
-        """Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (before).
+        """Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (before). Where config.json has both
+        objects, rope_scaling replaces the other one, its rope_theta as well, as in transformers.
 
         Args:
             default_theta: when the config gives none.
 
         Raises:
-            ConfigError: an unknown kind of scaling, or a parameter is missing.
+            ConfigError: an unknown kind of scaling, or a parameter is missing or out of range.
         """
         where, found = _parameters(config)
         keys = Keys(found, where)
         theta = keys.number("rope_theta", default=Keys(config).number("rope_theta", default=default_theta))
+        if theta <= 1:
+            raise ConfigError(f"{where}rope_theta must be above 1, found {theta}")
+        _warn_of_lost_theta(config, where, theta)
         kind = found.get("rope_type", found.get("type", "default"))
         keys.require("partial_rotary_factor", 1.0, default=1.0)
         if kind == "default":
+            unused = sorted(key for key in found if key not in _BESIDE_SCALING)
+            if unused:
+                logger.warning(
+                    "config.json: %s does nothing: %srope_type says default, or is missing", ", ".join(unused), where
+                )
             return cls(theta=theta)
         if kind == "linear":
             return cls(theta=theta, kind="linear", factor=keys.number("factor"))
         # Some checkpoints keep the original length beside the rope object; transformers prefers that one.
-        original = Keys(config).optional_count("original_max_position_embeddings")
+        original = Keys(config).optional_count("original_max_position_embeddings", most=MAX_CONTEXT)
         if original is None:
-            original = keys.optional_count("original_max_position_embeddings") or max_position
+            original = keys.optional_count("original_max_position_embeddings", most=MAX_CONTEXT) or max_position
         if kind == "llama3":
+            low, high = keys.number("low_freq_factor"), keys.number("high_freq_factor")
+            if low >= high:
+                raise ConfigError(f"{where}high_freq_factor {high} must be above low_freq_factor {low}")
             return cls(
                 theta=theta,
                 kind="llama3",
                 factor=keys.number("factor"),
                 original_max_position=original,
-                low_freq_factor=keys.number("low_freq_factor"),
-                high_freq_factor=keys.number("high_freq_factor"),
+                low_freq_factor=low,
+                high_freq_factor=high,
             )
         if kind == "yarn":
             optional = {
                 key: keys.number(key)
-                for key in ("attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow")
+                for key in ("mscale", "mscale_all_dim", "beta_fast", "beta_slow")
                 if found.get(key)
             }
+            if found.get("attention_factor") is not None:
+                optional["attention_factor"] = keys.number("attention_factor")
+            factor = keys.number("factor", default=max_position / original)
+            if factor * original > MAX_CONTEXT:
+                raise ConfigError(
+                    f"{where}factor {factor} makes {original} tokens of context more than {MAX_CONTEXT}, which is the "
+                    "most that is supported"
+                )
             return cls(
                 theta=theta,
                 kind="yarn",
-                factor=keys.number("factor", default=max_position / original),
+                factor=factor,
                 original_max_position=original,
                 truncate=keys.flag("truncate", default=True),
                 **optional,
             )
-        raise ConfigError(f"{where}rope_type: {kind!r} is not supported; supported: default, linear, llama3, yarn")
+        raise ConfigError(f"{where}rope_type: {shown(kind)} is not supported; supported: default, linear, llama3, yarn")
 
     def context_length(self, max_position: int) -> int:
         """Tokens of context: yarn is often switched on without raising max_position_embeddings."""
@@ -94,13 +121,29 @@ class RopeConfig:
 
 def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The object that holds the rope's parameters, and its name (with a dot) for messages."""
-    for name in ("rope_parameters", "rope_scaling"):
+    for name in ("rope_scaling", "rope_parameters"):
         found = config.get(name)
-        if found is None:
+        if found is None or found == {}:
             continue
         if not isinstance(found, Mapping):
-            raise ConfigError(f"{name} must be an object, found {found!r}")
+            raise ConfigError(f"{name} must be an object, found {shown(found)}")
         if any(isinstance(value, Mapping) for value in found.values()):
             raise ConfigError(f"{name}: a rotary embedding per layer type is not supported")
         return f"{name}.", found
     return "", {}
+
+
+def _warn_of_lost_theta(config: Mapping[str, Any], where: str, theta: float) -> None:
+    """transformers 5 saves rope_theta within rope_parameters; a rope_scaling that is added has to repeat it."""
+    replaced = config.get("rope_parameters")
+    if where != "rope_scaling." or not isinstance(replaced, Mapping):
+        return
+    lost = replaced.get("rope_theta", theta)
+    if lost != theta:
+        logger.warning(
+            "config.json: rope_scaling replaces rope_parameters, whose rope_theta %s is not used: rope_theta is %s. If "
+            'that is not meant, add "rope_theta": %s to rope_scaling',
+            lost,
+            theta,
+            lost,
+        )

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from palladio.model.checkpoint import Checkpoint
 from palladio.model.config import ModelConfig, QuantizationConfig
+from palladio.model.coverage import covers
 from palladio.model.errors import CheckpointError
 from palladio.model.family import Condition, WeightRule
 from palladio.model.parameters import Params
@@ -29,6 +30,7 @@ from palladio.model.sharding import ShardingRules
 from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weight_transforms import Part, part_of
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
@@ -195,10 +197,12 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
     """The sources of every parameter, all checked before the first is read.
 
     Raises:
-        CheckpointError: tensors are missing, unexpected or have another shape.
+        CheckpointError: tensors are missing, unexpected or have another shape, or no tensor fills a parameter.
     """
     config = layout.stored
-    family, left = find_family(config.architecture), _by_name(checkpoint)
+    family, left = find_family(config.architecture), by_name(checkpoint)
+    if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
+        left[EMBEDDING] = left.pop(HEAD)  # tied either way
     conditions = _Conditions(config, are_stacked=any(name.endswith(_STACKED) for name in left))
     plan: dict[str, list[Source]] = {name: [] for name in params}
     missing: list[str] = []
@@ -215,13 +219,35 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
             if tensor.shape != part.file_shape:
                 raise CheckpointError(f"{tensor} has shape {tensor.shape}; config.json asks for {part.file_shape}")
             plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
-    ignored = re.compile("|".join(family.ignored + (r"lm_head\.weight",) * (not conditions.has_table)))
+    ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (not conditions.has_table)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
         raise CheckpointError(f"{path} has no tensor {_some(missing)}; config.json asks for it")
     if unexpected:
         raise CheckpointError(f"{path} holds what config.json does not ask for: {_some(unexpected)}")
+    _check_coverage(path, layout, params, plan)
     return plan
+
+
+def _check_coverage(path: Path, layout: TensorLayout, params: Params, plan: Mapping[str, list[Source]]) -> None:
+    """
+    Raises:
+        CheckpointError: tensors leave (parts of) parameters that are no padding.
+    """
+    known: dict[tuple[object, ...], bool] = {}  # layers are alike
+    unfilled = []
+    for name, (_, param) in params.items():
+        boxes = tuple(box for source in plan[name] for box in source.part.boxes)
+        kind = (boxes, param.shape, param.get_metadata()["logical_axes"])
+        if kind not in known:
+            known[kind] = covers(*kind, layout)
+        if not known[kind]:
+            unfilled.append(name)
+    if unfilled:
+        raise CheckpointError(
+            f"{path}: no tensor fills all of the parameters {_some(unfilled)}; the weight rules of "
+            f"{layout.stored.architecture} are not complete"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +322,7 @@ def _find_scale(
     return scale
 
 
-def _by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
+def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
     """The tensors, named as in a checkpoint of the model with its head: one without leaves the prefix out."""
     tensors = checkpoint.tensors
     if "embed_tokens.weight" not in tensors:

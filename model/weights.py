@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import jax
 from flax import nnx
@@ -12,14 +11,15 @@ from jax.typing import DTypeLike
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.dummy_weights import random_arrays
+from palladio.model.errors import CheckpointError
 from palladio.model.orbax_weights import is_converted, restored_arrays
 from palladio.model.parameters import parameters_of
 from palladio.model.sharding import ShardingRules
+from palladio.model.stored_config import LoadFormat
 from palladio.model.stored_weights import stored_arrays
 from palladio.model.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 
-LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]
 Progress = Callable[[int, int], None]
 
 
@@ -38,7 +38,7 @@ def load_model(
 
     Args:
         path: model directory; not read for dummy weights.
-        config: what the model is.
+        config: what the model is, as `agree_with_weights` has found it.
         dtype: of parameters and activations, whatever the files hold.
         mesh: devices; ShardingRules place each parameter on them.
         load_format: "dummy" makes random weights; "auto" reads a converted checkpoint where there is one, else
@@ -58,11 +58,13 @@ def load_model(
         arrays = restored_arrays(path, layout, params, mesh)
     else:
         arrays = stored_arrays(path, layout, params, mesh)
-    loaded = []
+    loaded, left = [], dict(params)
     for done, (name, array) in enumerate(arrays, start=1):
-        keys, param = params[name]
+        keys, param = left.pop(name)
         loaded.append((keys, param.replace(array)))
         progress(done, len(params))
+    if left:
+        raise CheckpointError(f"{path} has no values for {len(left)} parameters, such as {min(left)}")
     model: CausalLM = nnx.merge(graphdef, nnx.from_flat_state(loaded))
     return model
 

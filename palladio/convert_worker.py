@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.orbax_weights import convert, is_converted
+from palladio.model.stored_config import agree_with_weights
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.hub import resolve_model_path
 from palladio.runtime.logs import configure_logging
@@ -35,7 +36,7 @@ def _convert(source: Path, out: Path, dtype: str) -> None:
         raise ConfigError(f"{source} is a converted checkpoint itself; convert from the Hugging Face directory")
     if out.exists() and out.samefile(source):
         raise ConfigError(f"{out} is the model's own directory; give another one to write to")
-    config = ModelConfig.from_hf(*read_model_dir(source))
+    config = agree_with_weights(source, ModelConfig.from_hf(*read_model_dir(source)), "safetensors")
     display, start = ProgressDisplay(), time.perf_counter()
     try:
         convert(

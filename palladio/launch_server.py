@@ -15,6 +15,7 @@ from palladio.http.server import serve
 from palladio.runtime.async_engine import AsyncEngine
 from palladio.runtime.errors import ConfigError, PalladioError
 from palladio.runtime.logs import configure_logging
+from palladio.runtime.private_folder import FOLDER_MODE, make_folder
 from palladio.runtime.process_transport import ProcessTransport
 from palladio.runtime.user_dirs import user_data_dir
 from palladio.server_args import ServerArgs, names_model, parse_server_args
@@ -135,7 +136,8 @@ def _storage_path(environment: Mapping[str, str], port: int) -> str | None:
     if data is not None:
         folder = data / "storage" / str(port)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
+            folder.chmod(FOLDER_MODE)  # an earlier version made it for others to look into
         except OSError as error:
             logger.warning("files and batches will not outlive this server: %s; set --file-storage-path", error)
         else:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from palladio.runtime.private_folder import warn_of_others
+
 logger = logging.getLogger(__name__)
 
 _CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
@@ -55,6 +57,7 @@ def use_persistent_cache(directory: Path | None) -> None:
     if directory is not None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            warn_of_others(directory, "--compilation-cache-dir")  # who writes there chooses what the device runs
         except OSError as error:
             logger.warning(
                 "compiled programs are not kept, so each start compiles them again: %s; --compilation-cache-dir says "

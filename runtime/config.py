@@ -36,7 +36,8 @@ class ModelSource:
         trust_remote_code: run the repository's code for config and tokenizer (never for the model).
         revision: branch, tag or commit of a hub id.
         download_dir: where hub downloads go.
-        json_model_override_args: a JSON object merged over config.json.
+        json_model_override_args: a JSON object merged over config.json; what that says under another name of the same
+            value (rope_parameters and rope_scaling, dtype and torch_dtype) gives way.
         is_embedding: make embeddings of prompts instead of generating text; how is read from modules.json and
             1_Pooling/config.json: without them, the last token's normalized hidden state.
     """

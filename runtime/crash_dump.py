@@ -21,6 +21,7 @@ from palladio.runtime.errors import ConfigError
 from palladio.runtime.kept_files import keep_newest
 from palladio.runtime.messages import AddRequest, EngineReady
 from palladio.runtime.outputs import FinishReason
+from palladio.runtime.private_folder import make_folder, warn_of_others
 
 FORMAT = 1  # of the file; to be raised when older readers would misunderstand it
 
@@ -163,7 +164,8 @@ def prepare_folder(folder: str) -> Path:
     """
     path = Path(folder).expanduser()
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path)
+        warn_of_others(path, "--crash-dump-folder")
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:

@@ -18,6 +18,7 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import make_mesh
+from palladio.model.stored_config import agree_with_weights
 from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
@@ -173,10 +174,10 @@ def choose_device(name: str) -> jax.Device:
 def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
     model = ModelConfig.from_hf(*read_model_dir(path, overrides_of(config.source.json_model_override_args)))
     if config.source.is_embedding:
-        return dataclasses.replace(model, has_head=False)
-    if not model.has_head:
+        model = dataclasses.replace(model, has_head=False)
+    elif not model.has_head:
         raise ConfigError(f"architectures: {model.architecture!r} generates no text: start it with --is-embedding")
-    return model
+    return agree_with_weights(path, model, config.source.load_format)
 
 
 def _mesh(config: EngineConfig) -> Mesh:

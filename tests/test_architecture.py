@@ -23,6 +23,7 @@ RUNTIME_FACE = {
     "embeddings",  # what the engine is asked for, and its vectors
     "json_schemas",  # what of a schema is tidied before it is compiled, in a tool's grammar too
     "field_checks",  # of config dataclasses, http's too
+    "private_folder",  # what is kept for one user alone, by the engine too
     "sglang_format",  # results of /generate and of Engine.generate, which are the same
     *("histogram", "logs", "profile_options", "request_trace", "timings"),  # what is told of requests and of the server
     "stats_report",  # of /server_info and of Engine.get_server_info, likewise

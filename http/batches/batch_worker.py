@@ -12,6 +12,7 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.line_runner import EngineGate
 from palladio.http.context import Context
 from palladio.http.disk_errors import is_of_disk
+from palladio.http.errors import HttpError
 from palladio.http.files.file_store import FileStore
 
 MAX_VALIDATING, MAX_ANSWERING = 2, 8  # batches at a time
@@ -111,8 +112,9 @@ class BatchWorker:
         while True:
             try:
                 await self._files.expire()
-            except (OSError, sqlite3.Error):
-                logger.exception("expired files could not be removed")
+            except (OSError, sqlite3.Error, HttpError) as error:
+                trace = None if is_of_disk(error) else error
+                logger.error("expired files could not be removed: %s", error, exc_info=trace)
             await asyncio.sleep(_EXPIRE_INTERVAL)
 
 

@@ -13,11 +13,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from palladio.http.database import Database
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.object_ids import new_id, position_of
+from palladio.runtime.private_folder import FILE_MODE, make_folder_within
 
 INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"
 PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")  # of uploads
@@ -92,14 +93,23 @@ class NewFile:
         self.size = 0
         self._path = folder / self.id
         self._temporary = folder / f"{self.id}.part"
-        self._file = self._temporary.open("xb", buffering=_BUFFER)
+        try:
+            self._file = _open_new(self._temporary)
+        except FileNotFoundError:  # somebody has deleted the folder
+            make_folder_within(folder)
+            sync_folder(folder.parent)
+            self._file = _open_new(self._temporary)
 
     def write(self, data: bytes) -> None:
         self._file.write(data)
         self.size += len(data)
 
     def seal(self) -> None:
-        """Gives it its name; from here on the contents outlive a crash of the machine."""
+        """Gives it its name; from here on the contents outlive a crash of the machine.
+
+        Raises:
+            OSError: such as a full disk, or the file was deleted while it was written.
+        """
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -112,6 +122,11 @@ class NewFile:
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the rest of its buffer may have no room on the disk
             self._file.close()
+
+
+def _open_new(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    return open(descriptor, "wb", buffering=_BUFFER)
 
 
 @contextlib.contextmanager
@@ -245,6 +260,11 @@ def find_file(connection: sqlite3.Connection, file_id: str, now: float) -> Store
 
 def file_not_found(file_id: str) -> ErrorBody:
     return ErrorBody(404, f"no such file: {file_id[:256]!r}", "file_id", code="file_not_found")
+
+
+def contents_gone(file_id: str) -> ErrorBody:
+    message = f"the contents of file {file_id[:256]!r} are gone from --file-storage-path: upload it again"
+    return ErrorBody(404, message, "file_id", code="file_contents_gone")
 
 
 def insert_file(connection: sqlite3.Connection, file: StoredFile) -> None:

@@ -1,6 +1,7 @@
 """/v1/files: OpenAI's files."""
 
 import asyncio
+import logging
 import urllib.parse
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, BinaryIO, Literal
@@ -16,12 +17,14 @@ from palladio.http.files.file_store import (
     PURPOSES,
     RESULT_PREFIX,
     FileStore,
+    contents_gone,
     discarded_on_failure,
-    file_not_found,
 )
 from palladio.http.files.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
 from palladio.http.object_ids import position_after
 from palladio.http.paging import page
+
+logger = logging.getLogger(__name__)
 
 MAX_LISTED = 10_000
 
@@ -66,9 +69,12 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
     async def get_content(file_id: str) -> Response:
         file = await store.get(file_id)
         try:
-            contents = await asyncio.to_thread(store.path(file.id).open, "rb")
+            with disk_errors(missing=False):
+                contents = await asyncio.to_thread(store.path(file.id).open, "rb")
         except FileNotFoundError:
-            raise HttpError(file_not_found(file_id)) from None  # it was deleted a moment ago
+            await store.get(file_id)  # raises HttpError if it was deleted a moment ago
+            logger.error("the contents of file %s are gone from --file-storage-path", file.id)
+            raise HttpError(contents_gone(file_id)) from None
         quoted = urllib.parse.quote(file.filename, safe="")
         headers = {
             "Content-Length": str(file.bytes),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import sqlite3
 import tempfile
 from collections import Counter
@@ -336,3 +337,48 @@ async def test_each_change_of_status_is_one_line_of_the_log_and_lines_are_none(
     assert all(batch.id in line for line in told)
     assert "50 completed and 0 failed of 50 lines" in told[-1]
     assert "hi 7" not in caplog.text
+
+
+async def test_a_database_that_is_deleted_under_a_batch_loses_no_line(
+    tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch waits, and says so; from the copy that was saved, the next server runs only what is missing."""
+    first = FakeEngine(tokenizer, reply="x")
+    first.delay = 0.01
+    async with serving(tmp_path, first) as server:
+        batch_id = await server.submit(jsonl([chat_line(number) for number in range(300)]))
+        await server.wait_for(batch_id, lambda batch: batch.completed > 0)
+        (tmp_path / "palladio.db").unlink()
+        async with asyncio.timeout(30):
+            while not any(f"batch {batch_id} cannot go on" in text for text in caplog.messages):
+                await asyncio.sleep(0.01)
+    assert len([text for text in caplog.messages if "was deleted or replaced while the server ran" in text]) == 1
+    assert not (tmp_path / "palladio.db").exists()
+    (saved,) = tmp_path.glob("palladio.db.saved-*")
+    for left in tmp_path.glob("palladio.db-*"):
+        left.unlink()
+    saved.rename(tmp_path / "palladio.db")
+    second = FakeEngine(tokenizer, reply="x")
+    async with serving(tmp_path, second) as server:
+        batch = await server.ended(batch_id)
+        assert (batch.status, batch.completed, batch.failed) == ("completed", 300, 0)
+        found = [one["custom_id"] for one in server.results(batch.output_file_id)]
+    assert found == [f"line-{number}" for number in range(300)]
+    assert len(second.calls) < 300
+
+
+async def test_results_are_written_though_the_folder_of_contents_is_gone(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    async with serving(tmp_path, FakeEngine(tokenizer, reply="x")) as server:
+        seal = asyncio.Event()
+        finalize = server.store.finalize
+
+        async def finalize_without_folder(batch_id: str, *, is_expired: bool) -> Batch:
+            shutil.rmtree(server.storage.files)
+            seal.set()
+            return await finalize(batch_id, is_expired=is_expired)
+
+        server.store.finalize = finalize_without_folder  # type: ignore[method-assign]
+        batch = await server.ended(await server.submit(jsonl([chat_line(number) for number in range(9)])))
+        assert seal.is_set()
+        assert (batch.status, batch.completed) == ("completed", 9)
+        assert len(server.results(batch.output_file_id)) == 9

@@ -1,7 +1,10 @@
 """/v1/files, with the openai SDK where it goes that far: what is kept, what is refused, what vanishes."""
 
+import asyncio
 import contextlib
 import errno
+import os
+import shutil
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -304,3 +307,94 @@ def test_wrong_pages(http: httpx.Client) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")
     empty = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
     assert http.get("/v1/files").json() == empty
+
+
+def test_a_folder_of_contents_that_is_deleted_is_made_anew(start, storage: Storage) -> None:
+    http = start(storage)
+    lost = upload(http).json()["id"]
+    shutil.rmtree(storage.files)
+    kept = upload(http).raise_for_status().json()["id"]
+    assert storage.files.stat().st_mode & 0o777 == 0o700
+    assert http.get(f"/v1/files/{kept}/content").content == CONTENT
+    answer = http.get(f"/v1/files/{lost}/content")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (404, "file_contents_gone", "file_id")
+    assert "are gone from --file-storage-path: upload it again" in error["message"]
+    assert http.get(f"/v1/files/{lost}").status_code == 200
+    assert http.delete(f"/v1/files/{lost}").json()["deleted"]
+    assert http.get(f"/v1/files/{lost}/content").json()["error"]["code"] == "file_not_found"
+
+
+def test_an_upload_that_is_deleted_under_way_is_a_503(start, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    http = start(storage)
+    seal = file_store.NewFile.seal
+
+    def seal_nothing(new: file_store.NewFile) -> None:
+        shutil.rmtree(storage.files)
+        seal(new)
+
+    monkeypatch.setattr(file_store.NewFile, "seal", seal_nothing)
+    answer = upload(http)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
+    assert http.get("/v1/files").json()["data"] == []
+    monkeypatch.undo()
+    upload(http).raise_for_status()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.EACCES])
+def test_a_disk_that_cannot_be_written_is_a_503(
+    start, storage: Storage, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    http = start(storage)
+
+    def refuse(new: file_store.NewFile) -> None:
+        raise OSError(number, os.strerror(number), str(storage.files / "x"))
+
+    monkeypatch.setattr(file_store.NewFile, "seal", refuse)
+    answer = upload(http)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (503, "storage_unavailable")
+    assert os.strerror(number) in error["message"]
+    assert str(storage.folder) not in error["message"]
+    assert names(storage) == set()
+    told = [record for record in caplog.records if "--file-storage-path cannot be used" in record.getMessage()]
+    assert len(told) == 1
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_database_that_cannot_be_written_is_a_503(start, storage: Storage) -> None:
+    http = start(storage)
+    asyncio.run(storage.database.run(lambda connection: connection.execute("PRAGMA query_only = ON").fetchall()))
+    answer = upload(http)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
+    assert names(storage) == set()
+
+
+def test_a_deleted_database_is_told_on_every_route_and_loses_nothing(
+    start, storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    http = start(storage)
+    file = upload(http).json()
+    start_work(http)
+    (storage.folder / "palladio.db").unlink()
+    answers = [
+        upload(http),
+        http.get("/v1/files"),
+        http.get(f"/v1/files/{file['id']}"),
+        http.get(f"/v1/files/{file['id']}/content"),
+        http.delete(f"/v1/files/{file['id']}"),
+        http.get("/v1/batches"),
+        http.post("/v1/responses", json={"input": "x", "max_output_tokens": 2}),
+    ]
+    for answer in answers:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_gone"), answer.request.url
+    assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
+    assert len([text for text in caplog.messages if "was deleted or replaced while the server ran" in text]) == 1
+    storage.close()
+    (saved,) = storage.folder.glob("palladio.db.saved-*")
+    for left in storage.folder.glob("palladio.db-*"):
+        left.unlink()
+    saved.rename(storage.folder / "palladio.db")
+    http = start(Storage(storage.folder))
+    assert http.get(f"/v1/files/{file['id']}").json() == file
+    assert http.get(f"/v1/files/{file['id']}/content").content == CONTENT

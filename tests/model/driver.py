@@ -9,15 +9,17 @@ from palladio.model.forward_batch import ForwardBatch
 from palladio.model.functional import flatten_model, unflatten_model
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import make_mesh
+from palladio.model.stored_config import agree_with_weights
 from palladio.model.weights import load_model
 
 PAGE_SIZE = 16
 
 
-def load(path, **options):
-    """(config, float32 model) of a directory."""
-    config = ModelConfig.from_hf(*read_model_dir(path))
-    options = {"dtype": jnp.float32, "mesh": make_mesh(1), **options}
+def load(path, overrides=None, **options):
+    """(config, float32 model) of a directory; `overrides` as of --json-model-override-args."""
+    options = {"dtype": jnp.float32, "mesh": make_mesh(1), "load_format": "auto", **options}
+    config = ModelConfig.from_hf(*read_model_dir(path, overrides))
+    config = agree_with_weights(path, config, options["load_format"])
     return config, load_model(path, config, **options)
 
 

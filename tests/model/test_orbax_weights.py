@@ -121,3 +121,16 @@ def test_another_model_and_another_format(converted: Path, source: Path, tmp_pat
         weights(tmp_path)
     with pytest.raises(CheckpointError, match="cut short, or it is none"):
         weights(source, load_format="orbax")
+
+
+def test_a_parameter_that_was_never_written_is_named(source: Path, tmp_path: Path, monkeypatch) -> None:
+    """The manifest promises it; what is on the disk is whole, and does not have it."""
+    save = orbax_weights._save
+
+    def save_less(target: Path, arrays: dict, axes: dict) -> None:
+        save(target, {name: array for name, array in arrays.items() if name != "layers.1.mlp.down.kernel"}, axes)
+
+    monkeypatch.setattr(orbax_weights, "_save", save_less)
+    convert(source, tmp_path)
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down\.kernel"):
+        weights(tmp_path)

@@ -12,12 +12,14 @@ from safetensors.numpy import save_file
 
 from palladio.model.errors import CheckpointError
 from palladio.model.functional import flatten_model, unflatten_model
+from palladio.model.stored_weights import EMBEDDING, HEAD
 from tests.model.driver import load
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights, to_bfloat16, write_json
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 NORM = "model.norm.weight"
+FILE = "model.safetensors"
 
 
 @pytest.fixture
@@ -145,8 +147,15 @@ def test_float8_is_dequantized(path, block):
 def test_tied_head(tmp_path):
     path = make_checkpoint(tmp_path, "qwen2_tied")
     expected = leaves(path)
-    save_file(weights("qwen2_tied") | {"lm_head.weight": np.ones((1, 1), np.float32)}, path / "model.safetensors")
+    stored = weights("qwen2_tied")
+    save_file(stored | {HEAD: stored[EMBEDDING]}, path / FILE)  # as some do
     assert_same(leaves(path), expected)
+    save_file({**{n: w for n, w in stored.items() if n != EMBEDDING}, HEAD: stored[EMBEDDING]}, path / FILE)
+    assert_same(leaves(path), expected)
+    save_file(stored | {HEAD: np.ones((1, 1), np.float32)}, path / FILE)
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight in .* has shape \(1, 1\)"):
+        load(path)
+    save_file(stored, path / FILE)
     hidden = jnp.ones((1, 48))
     model = load(path)[1]
     np.testing.assert_allclose(model.logits(hidden), hidden @ model.embedding.table[...].T, rtol=1e-4)

@@ -1,0 +1,150 @@
+"""Every parameter comes from the checkpoint: a weight rule that is missing is an error, never zeros."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.model import stored_weights
+from palladio.model.config import ModelConfig
+from palladio.model.coverage import covers
+from palladio.model.errors import CheckpointError
+from palladio.model.family import Family, WeightRule
+from palladio.model.parameters import parameters_of
+from palladio.model.registry import ARCHITECTURES, find_family
+from palladio.model.safetensors_file import StoredTensor
+from palladio.model.sharding import make_abstract_mesh, make_mesh
+from palladio.model.stored_weights import _Conditions, _plan, stored_arrays
+from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weight_transforms import Box
+from tests.tiny_model import FAMILIES, make_checkpoint, tiny_config, weight_shapes
+
+# Every rule of every architecture holds in one of these: (its tiny family, keys of config.json, experts in one tensor).
+VARIANTS: tuple[tuple[str, dict[str, Any], bool], ...] = (
+    *((family, {}, False) for family in FAMILIES),
+    ("qwen3", {"attention_bias": True}, False),
+    ("qwen3_moe", {"attention_bias": True, "mlp_only_layers": [0]}, False),
+    *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral")),
+)
+
+NOT_THEIRS = {
+    "LlamaForCausalLM": {"qk_norm"},
+    "MistralForCausalLM": {"qkv_bias", "output_bias", "qk_norm", "dense_bias"},
+    "MixtralForCausalLM": {"qkv_bias", "output_bias", "qk_norm", "dense_bias", "dense"},
+    "Qwen2ForCausalLM": {"output_bias", "qk_norm", "dense_bias"},
+    "Qwen2MoeForCausalLM": {"output_bias", "qk_norm", "dense_bias"},
+    "Qwen3ForCausalLM": {"dense_bias"},
+    "Qwen3MoeForCausalLM": {"dense_bias", "shared"},
+}
+"""Conditions that no model of an architecture can have: weight tables are shared."""
+
+
+def shapes_of(config: dict[str, Any], *, stacked: bool) -> dict[str, tuple[int, ...]]:
+    """The tensors of a checkpoint. Args: stacked: a layer's experts are one tensor, as transformers 5 writes them."""
+    shapes = weight_shapes(config)
+    if not stacked:
+        return shapes
+    D = config["hidden_size"]
+    E = config.get("num_experts") or config["num_local_experts"]
+    F = config.get("moe_intermediate_size") or config["intermediate_size"]
+    plain = {n: s for n, s in shapes.items() if ".experts." not in n and "block_sparse_moe" not in n}
+    for layer in {int(n.split(".")[2]) for n in shapes if ".experts." in n}:
+        prefix = f"model.layers.{layer}.mlp"
+        plain |= {f"{prefix}.experts.gate_up_proj": (E, 2 * F, D), f"{prefix}.experts.down_proj": (E, D, F)}
+        plain[f"{prefix}.gate.weight"] = (E, D)
+    return plain
+
+
+def checkpoint_of(shapes: dict[str, tuple[int, ...]]) -> Any:
+    file = Path("model.safetensors")
+    return SimpleNamespace(tensors={n: StoredTensor(n, file, "F32", shape, 0, 0) for n, shape in shapes.items()})
+
+
+def variants(architecture: str) -> Iterator[tuple[dict[str, Any], bool]]:
+    for family, keys, stacked in VARIANTS:
+        config = tiny_config(family, **keys)
+        if config["architectures"] == [architecture]:
+            yield config, stacked
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_rule_is_missed(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a rule, and with its tensor ignored, so that only the parameter can tell."""
+    family, tried = find_family(architecture), set()
+    for hf, stacked in variants(architecture):
+        config = ModelConfig.from_hf(hf)
+        layout = TensorLayout.of(config, 1)
+        _, params = parameters_of(layout, jnp.float32, make_mesh(1))
+        checkpoint = checkpoint_of(shapes_of(hf, stacked=stacked))
+        _plan(Path("x"), layout, params, checkpoint)
+        for rule in family.weights:
+            places = list(_Conditions(config, are_stacked=stacked).places(rule))
+            if not places:
+                continue
+            tried.add(rule)
+            monkeypatch.setattr(stored_weights, "find_family", lambda _, rule=rule: without(family, rule))
+            with pytest.raises(CheckpointError) as error:
+                _plan(Path("x"), layout, params, checkpoint)
+            named = rule.param.format(layer=places[0][0])
+            assert f"no tensor fills all of the parameters {named}" in str(error.value)
+            monkeypatch.undo()
+    others = {rule for rule in family.weights if rule not in tried}
+    assert {rule.condition for rule in others} <= NOT_THEIRS[architecture]
+
+
+def without(family: Family, rule: WeightRule) -> Family:
+    pattern = re.escape(rule.name).replace(r"\{layer\}", r"\d+").replace(r"\{expert\}", r"\d+")
+    rules = tuple(other for other in family.weights if other is not rule)
+    return dataclasses.replace(family, weights=rules, ignored=(*family.ignored, pattern))
+
+
+@pytest.mark.parametrize("num_shards", range(1, 9))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_is_no_hole(family: str, num_shards: int) -> None:
+    hf = tiny_config(family)
+    layout = TensorLayout.of(ModelConfig.from_hf(hf), num_shards)
+    _, params = parameters_of(layout, jnp.float32, make_abstract_mesh(num_shards))
+    _plan(Path("x"), layout, params, checkpoint_of(shapes_of(hf, stacked=False)))
+
+
+def test_a_part_that_is_taken_twice_does_not_make_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes add up: the up projection is in the gate's place too."""
+    hf = tiny_config("llama_biased")
+    family = find_family("LlamaForCausalLM")
+    rules = tuple(
+        dataclasses.replace(rule, transform="gate") if rule.transform == "up" else rule for rule in family.weights
+    )
+    monkeypatch.setattr(stored_weights, "find_family", lambda _: dataclasses.replace(family, weights=rules))
+    layout = TensorLayout.of(ModelConfig.from_hf(hf), 1)
+    _, params = parameters_of(layout, jnp.float32, make_mesh(1))
+    with pytest.raises(CheckpointError, match=r"no tensor fills all of the parameters layers\.0\.mlp\.gate_up\.kernel"):
+        _plan(Path("x"), layout, params, checkpoint_of(weight_shapes(hf)))
+
+
+def test_cells() -> None:
+    layout = TensorLayout.of(ModelConfig.from_hf(tiny_config("qwen2")), 1)
+    axes = (None, None)
+    halves = [Box((2, 3), (0, 0), (0, 0)), Box((2, 3), (2, 0), (0, 0))]
+    assert covers(halves, (4, 3), axes, layout)
+    assert not covers(halves[:1], (4, 3), axes, layout)
+    assert not covers([*halves, halves[0]], (4, 3), axes, layout)
+    assert not covers([], (4, 3), axes, layout)
+
+
+def test_a_dropped_rule_is_told_when_a_checkpoint_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_checkpoint(tmp_path, "qwen2")
+    family = find_family("Qwen2ForCausalLM")
+    rule = next(rule for rule in family.weights if rule.param == "norm.scale")
+    monkeypatch.setattr(stored_weights, "find_family", lambda _: without(family, rule))
+    layout = TensorLayout.of(ModelConfig.from_hf(tiny_config("qwen2")), 1)
+    _, params = parameters_of(layout, jnp.float32, make_mesh(1))
+    with pytest.raises(CheckpointError, match=r"parameters norm\.scale; the weight rules of Qwen2ForCausalLM are not"):
+        list(stored_arrays(path, layout, params, make_mesh(1)))
+    monkeypatch.undo()
+    assert all(np.isfinite(array).all() for _, array in stored_arrays(path, layout, params, make_mesh(1)))
