@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,13 +14,18 @@ class Database:
     """What has been committed survives a crash of the machine: write-ahead log, fsync at every commit.
 
     Raises:
-        sqlite3.Error: the file cannot be opened, or is no database.
+        sqlite3.Error: the file cannot be opened, is no database, or one of a later version.
     """
 
-    def __init__(self, path: Path, schema: str) -> None:
-        """Args: schema: statements that make what is missing."""
+    def __init__(self, path: Path, schema: str, changes: Sequence[str] = ()) -> None:
+        """
+        Args:
+            schema: statements that make what is missing, as the first version had it.
+            changes: statements of each version after that, in their order. What a database has of them is counted in
+                its user_version; the others are made.
+        """
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="database")
-        self._connection: sqlite3.Connection = self._thread.submit(_connect, path, schema).result()
+        self._connection: sqlite3.Connection = self._thread.submit(_connect, path, schema, changes).result()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Does `work` in the thread, in one transaction; what it raises rolls back. In the order of the calls.
@@ -43,7 +48,7 @@ class Database:
             return work(self._connection)
 
 
-def _connect(path: Path, schema: str) -> sqlite3.Connection:
+def _connect(path: Path, schema: str, changes: Sequence[str]) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.row_factory = sqlite3.Row
@@ -51,6 +56,11 @@ def _connect(path: Path, schema: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.executescript(schema)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > len(changes):
+            raise sqlite3.DatabaseError(f"{path.name} was made by a later version of this server")
+        for number in range(version, len(changes)):
+            connection.executescript(f"BEGIN IMMEDIATE; {changes[number]} PRAGMA user_version = {number + 1}; COMMIT;")
     except BaseException:
         connection.close()
         raise
