@@ -44,17 +44,7 @@ def responses_router(
             return await _start(context, Call.of(request), body, store, background)
         return await complete_response(context, Call.of(request), body)
 
-    @router.post("/v1/responses/input_tokens", openapi_extra=describe_body(InputTokensRequest))
-    async def input_tokens(
-        caller: CallerOf,
-        body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest))],
-    ) -> dict[str, Any]:
-        context.require_ready()
-        context.model_name(body.model)
-        chat = ResponseChat(body, await conversation_of(store, body, "resp_", caller))
-        with chat.client_paths:
-            job = await ChatJob.prepare(context, chat.chat, is_counted=True)
-        return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
+    _add_input_tokens(router, context, store)
 
     @router.get("/v1/responses/{response_id}", response_model=None)
     async def retrieve(
@@ -108,6 +98,20 @@ def responses_router(
         return _page(items if order == "asc" else items[::-1], limit, after)
 
     return router
+
+
+def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore) -> None:
+    @router.post("/v1/responses/input_tokens", openapi_extra=describe_body(InputTokensRequest))
+    async def input_tokens(
+        caller: CallerOf,
+        body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest))],
+    ) -> dict[str, Any]:
+        context.require_ready()
+        context.model_name(body.model)
+        chat = ResponseChat(body, await conversation_of(store, body, "resp_", caller))
+        with chat.client_paths:
+            job = await ChatJob.prepare(context, chat.chat, is_counted=True)
+        return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
 
 
 async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:

@@ -12,7 +12,8 @@ from tests.fake_engine import FakeEngine
 from tests.http.limited_server import limited_server
 
 BODY = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
-POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+POST = HEAD + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 GET = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -164,7 +165,8 @@ def test_large_heads(serve, where: str, size: int) -> None:
     with serve() as address:
         sock = connect(address)
         try:
-            sock.sendall(b"GET %b HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % (line, b"%b: %b\r\n" % (name, value) * count))
+            headers = b"Host: localhost\r\n" + b"%b: %b\r\n" % (name, value) * count
+            sock.sendall(b"GET %b HTTP/1.1\r\n%b\r\n" % (line, headers))
             sock.shutdown(socket.SHUT_WR)
             raw = read_all(sock)
         except OSError:
