@@ -129,7 +129,7 @@ def run_server(port: int, model: str, interval: float, pipe: Any) -> None:
 async def read_stream(port: int, body: bytes, arrivals: list[tuple[int, int]] | None) -> int:
     """Counts the events of one stream; notes each token's id and when it came, if asked to."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
     writer.write(head % ROUTE + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     count, tail = 0, b""
     while data := await reader.read(1 << 16):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 
 from palladio import __version__
 from palladio.http.anthropic.routes_messages import messages_router
@@ -39,8 +38,9 @@ from palladio.http.routes_reasoning import reasoning_router
 from palladio.http.routes_stored import stored_router
 from palladio.http.routes_tokenize import tokenize_router
 from palladio.http.routes_tools import tools_router
-from palladio.http.security.api_keys import ApiKeys
+from palladio.http.security.access import browser_guard, cors, describe_access
 from palladio.http.security.auth import KeyAuth
+from palladio.http.security.callers import Callers
 from palladio.http.spans import Spans
 from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder
@@ -56,18 +56,20 @@ def create_app(
 ) -> FastAPI:
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
-    Whoever serves it logs what `app.state.template_warnings` returns, once the engine is ready.
+    Whoever serves it logs `app.state.access`, a line that says who may use it, and what
+    `app.state.template_warnings` returns, once the engine is ready.
 
     Args:
         observer: default: what `observability` says.
         storage: default: a temporary one.
 
     Raises:
-        ConfigError: --chat-template or --api-key-file cannot be read, --log-requests-target not be written, or
-            --enable-trace lacks its packages.
+        ConfigError: --chat-template or --api-key-file cannot be read, an API key has two owners, --log-requests-target
+            cannot be written, or --enable-trace lacks its packages.
     """
     if observer is None:
         observer = create_observer(engine, config, observability)
+    callers = Callers.of(config)
     context = Context(
         engine,
         config,
@@ -76,23 +78,16 @@ def create_app(
         observability,
         observer,
         storage or Storage.temporary(),
+        callers,
     )
     middleware = [
         Middleware(RequestBorder, root_path=config.root_path),
         Middleware(CountRequests, metrics=observer.metrics),
-        Middleware(
-            CORSMiddleware,
-            allow_origins=config.allowed_origins,
-            allow_methods=config.allowed_methods,
-            allow_headers=config.allowed_headers,
-            allow_credentials=config.allow_credentials,
-            expose_headers=["X-Request-Id", "Retry-After"],
-        ),
+        cors(config, callers),
         Middleware(Admission),
+        *browser_guard(config, callers),
+        Middleware(KeyAuth, callers=callers),
     ]
-    keys, admin_keys = ApiKeys(config.api_keys, config.api_key_file), ApiKeys(config.admin_api_keys)
-    if keys or admin_keys:
-        middleware.append(Middleware(KeyAuth, keys=keys, admin_keys=admin_keys))
     limits = {"max_bytes": config.max_request_bytes, "max_file_bytes": config.max_file_bytes}
     middleware.append(Middleware(BodyLimit, **limits, read_timeout=config.request_read_timeout))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
@@ -104,6 +99,7 @@ def create_app(
     _add_responses(app, context)
     _add_batches(app, context)
     app.state.template_warnings = context.template_warnings
+    app.state.access = describe_access(config, callers)
     return app
 
 

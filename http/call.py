@@ -12,6 +12,7 @@ from palladio.http.protocol import SamplingFields
 from palladio.http.protocol_embeddings import EmbeddingRequest
 from palladio.http.request_record import Origin
 from palladio.http.sampling import request_options
+from palladio.http.security.caller import Caller
 from palladio.runtime.request_options import RequestOptions
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class Call:
     request_id: the request's name, unless its body gives one.
     route: the path that was asked for.
     shown_id: the X-Request-Id that goes back.
+    caller: who asks.
     headers: those that carry a distributed trace.
     receive: messages of the client, whose body has been read; None: there is nobody who could go away.
     is_background: it only takes what other requests leave, see RequestOptions.
@@ -34,6 +36,7 @@ class Call:
     request_id: str
     route: str
     shown_id: str
+    caller: Caller
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     receive: Receive | None = None
     is_background: bool = False
@@ -42,11 +45,12 @@ class Call:
     @classmethod
     def of(cls, request: Request) -> Self:
         headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
-        return cls(request.state.request_id, request.url.path, request.state.shown_id, headers, request.receive)
+        state = request.state
+        return cls(state.request_id, request.url.path, state.shown_id, state.caller, headers, request.receive)
 
     def origin(self, *, no_logs: bool | None = None, log_metrics: bool | None = None) -> Origin:
         """For the observer. Args: as the body gives them."""
-        return Origin(self.route, self.shown_id, self.headers, not no_logs, log_metrics is not False)
+        return Origin(self.route, self.shown_id, self.headers, not no_logs, log_metrics is not False, self.caller.owner)
 
     def options(self, body: SamplingFields | EmbeddingRequest) -> RequestOptions:
         """
@@ -55,7 +59,7 @@ class Call:
         """
         options = request_options(body)
         timeout = self.timeout if options.timeout is None else options.timeout
-        return dataclasses.replace(options, background=self.is_background, timeout=timeout)
+        return dataclasses.replace(options, background=self.is_background, timeout=timeout, owner=self.caller.owner)
 
     def detached(self) -> Self:
         """The same for work that goes on when the client goes away."""

@@ -21,10 +21,11 @@ class HttpConfig:
         host: address to listen on.
         port: port to listen on; 0 takes a free one and prints it.
         api_key: clients must send this as `Authorization: Bearer KEY` or `x-api-key: KEY`; several keys: as several
-            values, or separated by commas. Other users of the host see what a command line holds: see api_key_file.
-        api_key_file: more keys, one a line (# begins a comment); read again when it changes.
+            values, or separated by commas. NAME:KEY says whose key it is; with keys of several owners, each finds only
+            what was made with its own. Other users of the host see what a command line holds: see api_key_file.
+        api_key_file: more keys, one a line (# begins a comment), with names or without; read again when it changes.
         admin_api_key: the routes that control the server (/flush_cache, /abort_request, /start_profile, /stop_profile)
-            need this key; it opens all other routes too.
+            need this key; it opens all other routes too, and finds what anybody made.
         served_model_name: model names that requests may give, the first one is shown; default: the model path;
             "*" accepts any name.
         chat_template: a .jinja or .json file, or the name of a built-in template; default: the tokenizer's own.
@@ -45,7 +46,8 @@ class HttpConfig:
         file_storage_path: folder for uploaded files, batches and stored responses, which outlive restarts; one server
             at a time uses it; default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio, else in
             ~/.local/share/palladio; with port 0 a temporary one.
-        max_stored_responses: answers of /v1/responses that are kept; the oldest make room for new ones.
+        max_stored_responses: answers of /v1/responses that are kept, of each owner of API keys; the oldest make room
+            for new ones.
         max_request_bytes: larger request bodies are refused with a 413; of a batch, longer lines are errors.
         max_file_bytes: larger uploads are refused with a 413, as soon as so much of them has arrived.
         max_batch_lines: a batch whose file has more lines fails.
@@ -55,7 +57,11 @@ class HttpConfig:
             else its connection is closed, and its request aborted.
         max_connections: connections that are served at the same time; requests on more of them get a 503, but for
             probes; default: no limit.
-        allowed_origins: web origins that browsers may call from (CORS); "*" allows any.
+        allowed_origins: web origins that browsers may call from (CORS); "*" allows any; default: any with api_key,
+            without it those of localhost.
+        allowed_hosts: names that requests may call this server by, beside localhost and addresses; "*.example.com" is
+            all names below one, and "*" any; default: any with api_key, without it the machine's own, and on an
+            address that others reach those that are no names of the Internet.
         allowed_methods: HTTP methods that they may use; "*" allows any.
         allowed_headers: request headers that they may send; "*" allows any.
         allow_credentials: they may send cookies; not with the origin "*".
@@ -96,7 +102,8 @@ class HttpConfig:
     request_read_timeout: float = 60.0
     response_write_timeout: float = 60.0
     max_connections: int | None = None
-    allowed_origins: tuple[str, ...] = ("*",)
+    allowed_origins: tuple[str, ...] | None = None
+    allowed_hosts: tuple[str, ...] | None = None
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
@@ -149,12 +156,13 @@ class HttpConfig:
                 raise ConfigError(f"{flag} must be > 0 and finite, got {seconds}")
         if self.max_connections is not None and self.max_connections < 1:
             raise ConfigError(f"--max-connections must be at least 1, got {self.max_connections}")
-        if self.allow_credentials and "*" in self.allowed_origins:
+        if self.allow_credentials and "*" in (self.allowed_origins or "*"):
             raise ConfigError(
                 "--allow-credentials needs --allowed-origins with the origins by name: browsers refuse it for *"
             )
         for flag, words in (
-            ("--allowed-origins", self.allowed_origins),
+            ("--allowed-origins", self.allowed_origins or ()),
+            ("--allowed-hosts", self.allowed_hosts or ()),
             ("--allowed-methods", self.allowed_methods),
             ("--allowed-headers", self.allowed_headers),
         ):

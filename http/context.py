@@ -1,11 +1,10 @@
 """What every route needs: the engine, the configuration and what follows from the two."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from palladio import __version__
@@ -15,6 +14,8 @@ from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
 from palladio.http.reasoning.auto import ModelTraits, choose_family
 from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.running_requests import RunningRequests
+from palladio.http.security.callers import Callers
 from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder
 from palladio.http.tool_calls.detection import choose_format
@@ -34,7 +35,8 @@ class Context:
     Attributes:
         observer: is told of every request.
         storage: for what outlives requests.
-        running: the client's request id → the engine's ids that serve it (one per prompt).
+        callers: who may ask, by API keys.
+        running: the requests that are with the engine.
     """
 
     engine: EngineClient
@@ -44,8 +46,9 @@ class Context:
     observability: ObservabilityConfig
     observer: Observer
     storage: Storage
+    callers: Callers
     started: float = dataclasses.field(default_factory=time.time)
-    running: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    running: RunningRequests = dataclasses.field(default_factory=RunningRequests)
 
     def require_ready(self) -> None:
         """
@@ -178,14 +181,3 @@ class Context:
         info = self.engine.info
         parts = (__version__, self.engine.config.source.model_path, info.architecture, info.dtype, info.device)
         return "fp_" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:10]
-
-    @contextlib.contextmanager
-    def track(self, name: str, engine_ids: list[str]) -> Iterator[None]:
-        """While it is open, /abort_request finds the engine's ids under the client's."""
-        if name in self.running:
-            raise InvalidRequestError(f"a request with id {name!r} is already running", param="rid")
-        self.running[name] = engine_ids
-        try:
-            yield
-        finally:
-            del self.running[name]

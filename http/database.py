@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +14,11 @@ from palladio.http.errors import ErrorBody, HttpError
 
 T = TypeVar("T")
 
-STORAGE_GONE = "storage_gone"  # code of the error
+STORAGE_GONE = ErrorBody(
+    503,
+    "the files of --file-storage-path were deleted or replaced while the server ran: its log says more",
+    code="storage_gone",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +30,18 @@ class Database:
     has deleted, or put others in the place of, would be gone with this process.
 
     Raises:
-        sqlite3.Error: the file cannot be opened, or is no database.
+        sqlite3.Error: the file cannot be opened, is no database, or one of a later version.
     """
 
-    def __init__(self, path: Path, schema: str) -> None:
-        """Args: schema: statements that make what is missing."""
+    def __init__(self, path: Path, schema: str, changes: Sequence[str] = ()) -> None:
+        """
+        Args:
+            schema: statements that make what is missing, as the first version had it.
+            changes: statements of each version after that, in their order. What a database has of them is counted in
+                its user_version; the others are made.
+        """
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="database")
-        self._connection: sqlite3.Connection = self._thread.submit(_connect, path, schema).result()
+        self._connection: sqlite3.Connection = self._thread.submit(_connect, path, schema, changes).result()
         self._path = path
         self._files = {file: _identity(file) for file in (path, path.with_name(f"{path.name}-wal"))}
         self._gone: str | None = None  # what is told, once the files are
@@ -64,10 +73,7 @@ class Database:
             self._gone = f"{self._path} was deleted or replaced while the server ran; {self._save()}"
             logger.error("%s", self._gone)
         if self._gone is not None:
-            message = (
-                "the files of --file-storage-path were deleted or replaced while the server ran: its log says more"
-            )
-            raise HttpError(ErrorBody(503, message, code=STORAGE_GONE))
+            raise HttpError(STORAGE_GONE)
 
     def _save(self) -> str:
         """Writes what the database held to a new file: the open one is still whole. Returns what to do with it."""
@@ -91,7 +97,7 @@ def _identity(file: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _connect(path: Path, schema: str) -> sqlite3.Connection:
+def _connect(path: Path, schema: str, changes: Sequence[str]) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.row_factory = sqlite3.Row
@@ -99,6 +105,11 @@ def _connect(path: Path, schema: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.executescript(schema)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > len(changes):
+            raise sqlite3.DatabaseError(f"{path.name} was made by a later version of this server")
+        for number in range(version, len(changes)):
+            connection.executescript(f"BEGIN IMMEDIATE; {changes[number]} PRAGMA user_version = {number + 1}; COMMIT;")
         connection.execute("BEGIN IMMEDIATE")  # from here on the write-ahead log is there
         connection.execute("COMMIT")
     except BaseException:

@@ -6,13 +6,12 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 
-from palladio.http.database import STORAGE_GONE
 from palladio.http.errors import ErrorBody, HttpError
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _UNWRITABLE = frozenset((errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR))
 _DATABASE_UNWRITABLE = frozenset((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN))
-_CODES = frozenset(("storage_full", "storage_unavailable", STORAGE_GONE))
+_CODES = frozenset(("storage_full", "storage_unavailable", "storage_gone"))
 
 logger = logging.getLogger(__name__)
 

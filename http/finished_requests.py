@@ -4,6 +4,7 @@ import collections
 from typing import Final
 
 from palladio.http.request_record import RequestRecord
+from palladio.http.security.caller import Caller
 
 SAMPLES_EACH: Final = 8  # of a remembered request, on average: one request may have thousands
 
@@ -20,30 +21,28 @@ class FinishedRequests:
         self._size = size
         self._num_samples = 0
         self._records: collections.deque[RequestRecord] = collections.deque()
-        self._by_id: dict[str, RequestRecord] = {}
+        self._by_id: dict[str, list[RequestRecord]] = {}  # the latest comes last
 
     def add(self, record: RequestRecord) -> None:
         if self._size == 0:
             return
         self._records.append(record)
         self._num_samples += len(record.samples)
-        for name in _names(record):
-            self._by_id[name] = record
+        for name in set(record.names):
+            self._by_id.setdefault(name, []).append(record)
         while len(self._records) > self._size or (
             self._num_samples > SAMPLES_EACH * self._size and len(self._records) > 1
         ):
             self._forget(self._records.popleft())
 
-    def find(self, request_id: str) -> RequestRecord | None:
-        return self._by_id.get(request_id)
+    def find(self, request_id: str, caller: Caller) -> RequestRecord | None:
+        records = reversed(self._by_id.get(request_id, ()))
+        return next((record for record in records if caller.may_see(record.origin.owner)), None)
 
     def _forget(self, record: RequestRecord) -> None:
         self._num_samples -= len(record.samples)
-        for name in _names(record):
-            if self._by_id.get(name) is record:
+        for name in set(record.names):
+            records = self._by_id[name]
+            records.remove(record)  # the first: it is the oldest of all
+            if not records:
                 del self._by_id[name]
-
-
-def _names(record: RequestRecord) -> tuple[str, ...]:
-    """By which it is found; of equal ones the last counts."""
-    return (*record.ids, record.origin.shown_id, record.name)

@@ -11,6 +11,7 @@ from starlette.types import Receive
 from palladio.http.context import Context
 from palladio.http.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
 from palladio.http.request_record import Origin, RequestRecord
+from palladio.http.running_requests import engine_id
 from palladio.runtime.async_engine import Room
 from palladio.runtime.errors import InvalidRequestError, request_error
 from palladio.runtime.outputs import RequestOutput
@@ -101,7 +102,7 @@ class OutputStream:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
         _check_grammars(self._jobs)
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._context.track(self._name, [job.request_id for job in self._jobs]))
+            stack.enter_context(self._context.running.track(self._name, self._jobs))
             self._begin_record(stack)
             await stack.enter_async_context(contextlib.aclosing(self.rest))
             self.first = await anext(self.rest, None)
@@ -191,7 +192,7 @@ def _start(context: Context, job: Job, received: float) -> Outputs:
     params = job.fitted_params(engine.info, len(job.prompt))
     if context.config.allow_auto_truncate:
         params = Room.of(engine.info).lower(params, len(job.prompt))
-    return engine.generate(job.prompt, params, request_id=job.request_id, received=received, options=job.options)
+    return engine.generate(job.prompt, params, request_id=engine_id(job), received=received, options=job.options)
 
 
 async def _merge(context: Context, jobs: Sequence[Job], received: float) -> Outputs:

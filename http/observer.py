@@ -10,6 +10,7 @@ from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.profile_folder import ProfileFolder
 from palladio.http.request_log import RequestLog
 from palladio.http.request_record import Origin, RequestRecord
+from palladio.http.security.caller import Caller
 from palladio.http.spans import Spans
 from palladio.runtime.logs import fields
 from palladio.runtime.sglang_format import Job
@@ -28,14 +29,14 @@ class Observer:
         ConfigError: --log-requests-target cannot be written.
 
     Attributes:
-        live: the requests that have not ended, by their ids.
+        live: the requests that have not ended, by owner and id.
         finished: the last ones that have.
         profiles: where they may be written.
     """
 
     def __init__(self, config: ObservabilityConfig, spans: Spans | None = None) -> None:
         self.metrics = FrontMetrics(config)
-        self.live: dict[str, RequestRecord] = {}
+        self.live: dict[tuple[str, str], RequestRecord] = {}
         self.finished = FinishedRequests(config.num_explained_requests)
         self.profiles = ProfileFolder(config.profile_folder)
         self._log = RequestLog(config) if config.log_requests else None
@@ -48,18 +49,18 @@ class Observer:
         """A request goes to the engine; its outputs are to be added to the record, and its end told."""
         keeps_text = self._log is not None and self._log.shows_text and origin.is_logged
         record = RequestRecord(name, received, jobs, origin, self.metrics, self._end, keeps_text=keeps_text)
-        self.live[name] = record
+        self.live[origin.owner, name] = record
         if self._log is not None and origin.is_logged:
             self._log.received(record, tokenizer)
         return record
 
-    def find(self, request_id: str) -> RequestRecord | None:
-        """By its own id, by its X-Request-Id, or by the id of one of its prompts."""
-        record = self.live.get(request_id)
+    def find(self, request_id: str, caller: Caller) -> RequestRecord | None:
+        """One that the caller may see: by its own id, by its X-Request-Id, or by the id of one of its prompts."""
+        record = self.live.get((caller.owner, request_id))
         if record is None:
-            others = (one for one in self.live.values() if request_id == one.origin.shown_id or request_id in one.ids)
-            record = next(others, None)
-        return record or self.finished.find(request_id)
+            seen = (one for one in self.live.values() if caller.may_see(one.origin.owner))
+            record = next((one for one in seen if request_id in one.names), None)
+        return record or self.finished.find(request_id, caller)
 
     def close(self) -> None:
         """Sends and writes what is left."""
@@ -70,8 +71,9 @@ class Observer:
         self.profiles.close()
 
     def _end(self, record: RequestRecord) -> None:
-        if self.live.get(record.name) is record:
-            del self.live[record.name]
+        key = record.origin.owner, record.name
+        if self.live.get(key) is record:
+            del self.live[key]
         self.finished.add(record)
         if self._log is not None and record.origin.is_logged:
             self._log.ended(record)

@@ -50,6 +50,8 @@ class RequestLog:
             "route": record.origin.route,
             "prompt_tokens": prompt_tokens[0] if len(prompt_tokens) == 1 else prompt_tokens,
         }
+        if record.origin.owner:
+            values["owner"] = record.origin.owner
         if self._level >= 1:
             params = [_given(job.params) for job in record.jobs]
             values["sampling_params"] = params[0] if all(other == params[0] for other in params) else params

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from palladio.http.front_metrics import FrontMetrics
+from palladio.http.running_requests import engine_id
 from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOutput, RequestTimes
 from palladio.runtime.request_trace import RequestTrace
 from palladio.runtime.sglang_format import Job
@@ -24,6 +25,7 @@ class Origin:
         headers: those that carry a distributed trace.
         is_logged: False: the client asked for no_logs.
         is_measured: False: with log_metrics: false it stays out of the requests' metrics.
+        owner: of the API key; empty: it came without one.
     """
 
     route: str
@@ -31,6 +33,7 @@ class Origin:
     headers: Mapping[str, str]
     is_logged: bool = True
     is_measured: bool = True
+    owner: str = ""
 
 
 @dataclasses.dataclass(slots=True)
@@ -150,6 +153,11 @@ class RequestRecord:
             self._measure()
         self._on_end(self)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which it is found."""
+        return (*self.ids, self.origin.shown_id, self.name)
+
     def forget_texts(self) -> None:
         """Of prompts and answers: what explains a request does not need them."""
         self.jobs = ()
@@ -163,7 +171,7 @@ class RequestRecord:
 
     def _take_refused(self, output: RequestOutput) -> None:
         """Args: output: never went to the client; its index is of its prompt's samples."""
-        first = next((job.first_index for job in self.jobs if job.request_id == output.request_id), None)
+        first = next((job.first_index for job in self.jobs if engine_id(job) == output.request_id), None)
         if first is not None:
             self.samples[first + output.index].take(output)
 

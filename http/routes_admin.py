@@ -17,6 +17,7 @@ from palladio.http.context import Context
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.generation import OutputStream
 from palladio.http.protocol import RequestId, WireModel
+from palladio.http.security.caller import CallerOf
 from palladio.http.shared_call import SharedCall
 from palladio.runtime.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.engine_client import EngineClient
@@ -167,13 +168,13 @@ def _add_control(router: APIRouter, context: Context) -> None:
         return Response("Cache flushed.\n", media_type="text/plain")
 
     @router.post("/abort_request", openapi_extra=describe_body(AbortRequest))
-    async def abort_request(body: Annotated[AbortRequest, Depends(JsonBody(AbortRequest))]) -> dict[str, int]:
-        """Aborts by request id, or all; an unknown id may have just ended, and is no error."""
-        if body.abort_all:
-            return {"aborted": await engine.abort(None)}
-        if body.rid is None:
+    async def abort_request(
+        caller: CallerOf, body: Annotated[AbortRequest, Depends(JsonBody(AbortRequest))]
+    ) -> dict[str, int]:
+        """Aborts the caller's requests, by request id or all; an unknown id may have just ended, and is no error."""
+        if body.rid is None and not body.abort_all:
             raise InvalidRequestError("give rid, or abort_all: true", param="rid")
-        engine_ids = list(context.running.get(body.rid, [body.rid]))
+        engine_ids = context.running.engine_ids(caller, None if body.abort_all else body.rid)
         return {"aborted": sum([await engine.abort(engine_id) for engine_id in engine_ids])}
 
 

@@ -98,6 +98,7 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
             "priority": body.priority,
             "timeout": body.timeout,
             "routed_dp_rank": body.routed_dp_rank,
+            "owner": call.caller.owner,
         }
         jobs, _ = expand_encode_jobs(prompt=None, input_ids=prompt_ids, rid=ids, options=options)
         origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
@@ -106,7 +107,7 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
     is_list = prompts is given
 
     def answer(vectors: Vectors) -> Any:
-        results = encode_results(ends, list(vectors))
+        results = encode_results(ids, ends, list(vectors))
         return results if is_list else results[0]
 
     return await run_encoding(lambda: _json(answer(_vectors(ends, body.dimensions, spec))), spec.size * len(ends))

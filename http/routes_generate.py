@@ -61,7 +61,7 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
         fields["grammar"], paths["grammar"] = grammars[0], f"sampling_params.{grammars[0]}"
     with client_names(paths | {"prompt": param}, fields):
         prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
-        jobs = _expand(context, body, sampling, prompt_ids, ids)
+        jobs = _expand(context, call, body, sampling, prompt_ids, ids)
         stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
         results = _Results(jobs, context.engine.tokenizer)
         is_list = prompts is given or stream.num_choices > 1
@@ -130,6 +130,7 @@ def _sampling(body: GenerateRequest) -> dict[str, Any] | list[dict[str, Any]]:
 
 def _expand(
     context: Context,
+    call: Call,
     body: GenerateRequest,
     sampling: dict[str, Any] | list[dict[str, Any]],
     prompts: list[list[int]],
@@ -147,6 +148,7 @@ def _expand(
         "priority": body.priority,
         "timeout": body.timeout,
         "routed_dp_rank": body.routed_dp_rank,
+        "owner": call.caller.owner,
     }
     jobs, _ = expand_jobs(
         prompt=None,

@@ -13,6 +13,8 @@ from palladio.http.explanation import explain_record
 from palladio.http.exposition import Snapshot, expose
 from palladio.http.protocol_profile import StartProfileRequest
 from palladio.http.request_record import RequestRecord
+from palladio.http.running_requests import engine_id
+from palladio.http.security.caller import CallerOf
 from palladio.http.security.profile_access import check_profile_access
 from palladio.runtime.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.messages import EngineReady, LiveRequest
@@ -55,9 +57,9 @@ def _limits(context: Context) -> EngineReady | None:
 
 def _add_explain(router: APIRouter, context: Context) -> None:
     @router.get("/v1/requests/{request_id:path}/explain")  # an id may hold slashes
-    async def explain(request_id: str) -> dict[str, Any]:
+    async def explain(request_id: str, caller: CallerOf) -> dict[str, Any]:
         """Where a request's time went or goes: one that runs, or one of the last --num-explained-requests."""
-        record = context.observer.find(request_id)
+        record = context.observer.find(request_id, caller)
         if record is None:
             raise HttpError(
                 ErrorBody(
@@ -75,10 +77,10 @@ async def _ask_about(context: Context, record: RequestRecord) -> dict[int, LiveR
     """What the engine says of the samples that have not ended, by their index in the request."""
     jobs = list(record.jobs)
     try:
-        found = await context.engine.explain([job.request_id for job in jobs])
+        found = await context.engine.explain([engine_id(job) for job in jobs])
     except (EngineDeadError, EngineNotReadyError):
         return {}  # it is being started again; what is known here is told
-    return {job.first_index + index: state for job in jobs for index, state in found.get(job.request_id, {}).items()}
+    return {job.first_index + index: state for job in jobs for index, state in found.get(engine_id(job), {}).items()}
 
 
 def _add_profile(router: APIRouter, context: Context) -> None:

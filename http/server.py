@@ -87,6 +87,7 @@ async def serve_async(
     observer = create_observer(engine, config, observability)
     storage = open_storage(config)
     app = create_app(engine, config, observability, observer, storage)
+    logger.info("%s", app.state.access)
     workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)
     server = _Server(make_settings(app, config, observability.log_format, tls))
     stop = _Stop(asyncio.get_running_loop())

@@ -56,7 +56,7 @@ class Storage:
                     check_file_within(beside)
                     with contextlib.suppress(FileNotFoundError, PermissionError):
                         beside.chmod(0o600)
-                self.database = Database(path, SCHEMA)
+                self.database = Database(path, SCHEMA, CHANGES)
                 sync_folder(folder)
                 with contextlib.suppress(PermissionError):  # the parent may be somebody else's
                     sync_folder(folder.parent)
@@ -94,5 +94,16 @@ def _lock(folder: Path) -> int:
 
 DATABASE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files that SQLite keeps beside the database's
 
-# Made if they are missing. A new column of a later version: a new table, or ALTER TABLE here, behind user_version.
+# What the stores' tables have since they know owners; what was there before is nobody's.
+_OWNERS = """
+ALTER TABLE files ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE batches ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+CREATE INDEX files_by_owner ON files (owner, position);
+CREATE INDEX batches_by_owner ON batches (owner, id);
+CREATE INDEX responses_by_owner ON responses (owner, number);
+"""
+
+# Made if they are missing, and then changed: what a later version needs is a script more at the end of CHANGES.
 SCHEMA = FILES + BATCHES + RESPONSES
+CHANGES = (_OWNERS,)

@@ -302,7 +302,7 @@ class Engine:
         check_dimensions(dimensions, spec)
         ends = await self._gather([self._embed_job(job) for job in jobs], show_progress)
         vectors = read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
-        results = encode_results(ends, vectors.tolist())
+        results = encode_results([end.request_id for end in ends], ends, vectors.tolist())
         return results if is_list else results[0]
 
     async def _embed_job(self, job: Job) -> RequestOutput:

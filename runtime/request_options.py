@@ -52,11 +52,13 @@ class RequestOptions:
         priority: int | None = None,
         timeout: float | None = None,
         routed_dp_rank: int | None = None,
+        owner: str = "",
     ) -> Self:
         """From a caller's fields; None: not given.
 
         Args:
             cache_salt, extra_key: two names of one thing, vLLM's and SGLang's; of two salts both must match.
+            owner: no field of a caller's; whoever serves it says who it is.
 
         Raises:
             InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
@@ -64,7 +66,7 @@ class RequestOptions:
         for name, value in (("cache_salt", cache_salt), ("extra_key", extra_key)):
             _check_salt(name, value)
         salt = _join_salts(cache_salt, extra_key)
-        return cls(salt, 0 if priority is None else priority, timeout, dp_rank=routed_dp_rank)
+        return cls(salt, 0 if priority is None else priority, timeout, dp_rank=routed_dp_rank, owner=owner)
 
     def settle(self, scheduler: SchedulerConfig, num_groups: int = 1) -> Self:
         """The options as this server's flags complete them.

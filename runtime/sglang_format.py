@@ -156,17 +156,20 @@ def expand_encode_jobs(
     return jobs, is_list
 
 
-def encode_results(outputs: Sequence[RequestOutput], vectors: Sequence[Any]) -> list[dict[str, Any]]:
-    """[{"embedding", "meta_info"}] of these prompts; `vectors` are the embeddings."""
+def encode_results(
+    names: Sequence[str], outputs: Sequence[RequestOutput], vectors: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """[{"embedding", "meta_info"}] of these prompts. Args: names: the callers' ids; vectors: the embeddings."""
     return [
-        {"embedding": vector, "meta_info": _meta_info(output)} for output, vector in zip(outputs, vectors, strict=True)
+        {"embedding": vector, "meta_info": _meta_info(name, output)}
+        for name, output, vector in zip(names, outputs, vectors, strict=True)
     ]
 
 
-def _meta_info(last: RequestOutput) -> dict[str, Any]:
-    """What every result tells of its request."""
+def _meta_info(name: str, last: RequestOutput) -> dict[str, Any]:
+    """What every result tells of its request. Args: name: the caller's id, which the engine may know as another."""
     meta = {
-        "id": last.request_id,
+        "id": name,
         "finish_reason": None if last.finish is None else finish_reason(last.finish, last.completion_tokens),
         "prompt_tokens": last.prompt_tokens,
         "completion_tokens": last.completion_tokens,
@@ -196,11 +199,13 @@ class SampleResult:
         prompt_logprobs: of the prompt's tokens, once they are known.
 
     Args:
+        name: the caller's id of the prompt.
         options: which log-probabilities to show.
         tokenizer: for the text of tokens; None leaves it out.
     """
 
-    def __init__(self, options: LogprobOptions, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, name: str, options: LogprobOptions, tokenizer: Tokenizer | None) -> None:
+        self._name = name
         self._options = options
         self._tokenizer = tokenizer
         self._texts: list[str] = []
@@ -224,7 +229,7 @@ class SampleResult:
         last = self._last
         assert last is not None
         self._texts = ["".join(self._texts)]
-        meta = _meta_info(last)
+        meta = _meta_info(self._name, last)
         if self._options.return_logprob:
             meta |= self._logprob_info()
         return {"text": self._texts[0], "output_ids": list(self._token_ids), "meta_info": meta}
@@ -272,7 +277,7 @@ class JobResult:
     """
 
     def __init__(self, job: GenerateJob, tokenizer: Tokenizer | None, *, first_index: int = 0) -> None:
-        self.samples = [SampleResult(job.logprobs, tokenizer) for _ in range(job.params.n)]
+        self.samples = [SampleResult(job.request_id, job.logprobs, tokenizer) for _ in range(job.params.n)]
         self._first_index = first_index
 
     def add(self, output: RequestOutput) -> SampleResult:

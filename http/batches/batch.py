@@ -56,6 +56,7 @@ class Batch:
         metadata, errors: JSON.
         output_expires_after: seconds that the files of its results stay; None: until they are deleted.
         total, completed, failed: lines; failed are those of the error file.
+    owner: of the API key that it came with, and of all that comes of it; empty: of none.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Batch:
     output_tokens: int = 0
     reasoning_tokens: int = 0
     total_tokens: int = 0
+    owner: str = ""
 
     @classmethod
     def of(cls, row: sqlite3.Row) -> Self:

@@ -23,6 +23,7 @@ from palladio.http.files.file_store import (
     StoredFile,
     discarded_on_failure,
 )
+from palladio.http.security.caller import SERVER
 
 MAX_ERRORS = 100  # that a failed batch lists
 
@@ -67,7 +68,7 @@ class BatchRun:
         Raises:
             OSError, sqlite3.Error, HttpError: such as a full disk, also in groups. It may be run again.
         """
-        batch = await self.store.get(self.batch_id)
+        batch = await self.store.get(self.batch_id, SERVER)
         while batch.status in LIVE:
             endpoint = find_endpoint(batch.endpoint)
             assert endpoint is not None, "it was looked up when the batch was made"
@@ -208,7 +209,13 @@ class BatchRun:
             return None
         await asyncio.to_thread(new.seal)
         name = f"{batch.id}_{'output' if succeeded else 'error'}.jsonl"
-        return self.files.describe(new, purpose=RESULT_PURPOSE, filename=name, expires_after=batch.output_expires_after)
+        return self.files.describe(
+            new,
+            purpose=RESULT_PURPOSE,
+            filename=name,
+            expires_after=batch.output_expires_after,
+            owner=batch.owner,
+        )
 
 
 def log_status(batch: Batch) -> None:

@@ -17,6 +17,7 @@ from palladio.http.batches.batch_records import LineResult
 from palladio.http.database import Database
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.files.file_store import StoredFile, find_file, hold_file, insert_file, release_file
+from palladio.http.security.caller import SERVER, Caller
 from palladio.runtime.errors import InvalidRequestError
 
 SCHEMA = """
@@ -76,17 +77,17 @@ class BatchStore:
         self._database = database
         self._now = now
 
-    async def create(self, batch: Batch) -> None:
+    async def create(self, batch: Batch, caller: Caller) -> None:
         """Keeps the contents of its input file until it has ended.
 
         Raises:
-            HttpError: there is no such file.
+            HttpError: there is no such file that the caller may see.
             InvalidRequestError: the file is for something else.
         """
 
         def work(connection: sqlite3.Connection) -> None:
             try:
-                file = find_file(connection, batch.input_file_id, self._now())
+                file = find_file(connection, batch.input_file_id, caller, self._now())
             except HttpError as error:
                 raise HttpError(dataclasses.replace(error.body, param="input_file_id")) from None
             if file.purpose != "batch":
@@ -99,33 +100,35 @@ class BatchStore:
 
         await self._database.run(work)
 
-    async def get(self, batch_id: str) -> Batch:
+    async def get(self, batch_id: str, caller: Caller) -> Batch:
         """
         Raises:
-            HttpError: there is none.
+            HttpError: there is none that the caller may see.
         """
-        return await self._database.run(lambda connection: _find(connection, batch_id))
+        return await self._database.run(lambda connection: _find(connection, batch_id, caller))
 
-    async def page(self, *, after: str | None, limit: int) -> list[Batch]:
+    async def page(self, caller: Caller, *, after: str | None, limit: int) -> list[Batch]:
         """The latest first. Args: after: the position that the list goes on from."""
-        query = "SELECT * FROM batches WHERE ? IS NULL OR substr(id, -36) < ? ORDER BY id DESC LIMIT ?"
-        return await self._database.run(
-            lambda connection: [Batch.of(row) for row in connection.execute(query, (after, after, limit))]
+        condition, owners = caller.condition()
+        query = (
+            f"SELECT * FROM batches WHERE {condition} AND (? IS NULL OR substr(id, -36) < ?) ORDER BY id DESC LIMIT ?"
         )
+        values = (*owners, after, after, limit)
+        return await self._database.run(lambda connection: [Batch.of(row) for row in connection.execute(query, values)])
 
     async def live(self) -> list[str]:
         """The ids of those that have not ended, the oldest first."""
         query = f"SELECT id FROM batches WHERE status IN ({', '.join('?' * len(LIVE))}) ORDER BY id"
         return await self._database.run(lambda connection: [row["id"] for row in connection.execute(query, LIVE)])
 
-    async def cancel(self, batch_id: str) -> Batch:
+    async def cancel(self, batch_id: str, caller: Caller) -> Batch:
         """
         Raises:
-            HttpError: there is none, or it has ended.
+            HttpError: there is none that the caller may see, or it has ended.
         """
 
         def work(connection: sqlite3.Connection) -> Batch:
-            batch = _find(connection, batch_id)
+            batch = _find(connection, batch_id, caller)
             if batch.status == "cancelling":
                 return batch
             if batch.status not in ("validating", "in_progress"):
@@ -249,8 +252,9 @@ class BatchStore:
         return int(self._now())
 
 
-def _find(connection: sqlite3.Connection, batch_id: str) -> Batch:
-    row = connection.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
+def _find(connection: sqlite3.Connection, batch_id: str, caller: Caller = SERVER) -> Batch:
+    condition, owners = caller.condition()
+    row = connection.execute(f"SELECT * FROM batches WHERE id = ? AND {condition}", (batch_id, *owners)).fetchone()
     if row is None:
         raise HttpError(ErrorBody(404, f"no such batch: {batch_id[:256]!r}", "batch_id", code="batch_not_found"))
     return Batch.of(row)

@@ -105,7 +105,9 @@ class LineRunner:
 
     async def _ask(self, line: Line, request_id: str) -> LineResult:
         left = max(0.0, self.batch.expires_at - self.now())
-        call = Call(request_id, self.endpoint.path, request_id, is_background=True, timeout=left + _GRACE)
+        caller = self.context.callers.of_owner(self.batch.owner)
+        path = self.endpoint.path
+        call = Call(request_id, path, request_id, caller, is_background=True, timeout=left + _GRACE)
         try:
             response = await self.endpoint.run(self.context, call, line.body)
         except (EngineDeadError, EngineNotReadyError, OverloadedError, RequestAbortedError):

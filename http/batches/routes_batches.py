@@ -18,6 +18,7 @@ from palladio.http.disk_errors import disk_errors
 from palladio.http.files.upload import check_expiry
 from palladio.http.object_ids import new_id, position_after
 from palladio.http.paging import page
+from palladio.http.security.caller import Caller, CallerOf
 from palladio.runtime.errors import InvalidRequestError
 
 PREFIX = "batch_"
@@ -32,10 +33,12 @@ def batches_router(store: BatchStore, worker: BatchWorker) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/batches", openapi_extra=describe_body(BatchRequest))
-    async def create_batch(body: Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]) -> dict[str, Any]:
-        batch = new_batch(body)
+    async def create_batch(
+        caller: CallerOf, body: Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
+    ) -> dict[str, Any]:
+        batch = new_batch(body, caller)
         with disk_errors():
-            await store.create(batch)
+            await store.create(batch, caller)
             await worker.start()
         log_status(batch)
         worker.run(batch.id)
@@ -43,20 +46,20 @@ def batches_router(store: BatchStore, worker: BatchWorker) -> APIRouter:
 
     @router.get("/v1/batches")
     async def list_batches(
-        after: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = LISTED
+        caller: CallerOf, after: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = LISTED
     ) -> dict[str, Any]:
         position = position_after(after, (PREFIX,))
-        return page(await store.page(after=position, limit=limit + 1), limit)
+        return page(await store.page(caller, after=position, limit=limit + 1), limit)
 
     @router.get("/v1/batches/{batch_id}")
-    async def get_batch(batch_id: str) -> dict[str, Any]:
-        return (await store.get(batch_id)).as_dict()
+    async def get_batch(batch_id: str, caller: CallerOf) -> dict[str, Any]:
+        return (await store.get(batch_id, caller)).as_dict()
 
     @router.post("/v1/batches/{batch_id}/cancel")
-    async def cancel_batch(batch_id: str) -> dict[str, Any]:
+    async def cancel_batch(batch_id: str, caller: CallerOf) -> dict[str, Any]:
         with disk_errors():
-            before = await store.get(batch_id)
-            batch = await store.cancel(batch_id)
+            before = await store.get(batch_id, caller)
+            batch = await store.cancel(batch_id, caller)
             await worker.start()
         if before.status != batch.status:
             log_status(batch)
@@ -66,7 +69,7 @@ def batches_router(store: BatchStore, worker: BatchWorker) -> APIRouter:
     return router
 
 
-def new_batch(body: BatchRequest) -> Batch:
+def new_batch(body: BatchRequest, caller: Caller) -> Batch:
     """
     Raises:
         InvalidRequestError: a field is wrong; `param` names it.
@@ -90,6 +93,7 @@ def new_batch(body: BatchRequest) -> Batch:
         expires_at=now + window,
         metadata=_metadata(body.metadata),
         output_expires_after=expires_after,
+        owner=caller.owner,
     )
 
 

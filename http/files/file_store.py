@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal
 from palladio.http.database import Database
 from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.object_ids import new_id, position_of
+from palladio.http.security.caller import Caller
 from palladio.runtime.private_folder import FILE_MODE, make_folder_within
 
 INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"
@@ -49,6 +50,7 @@ class StoredFile:
     """Attributes:
     filename: as the client named it; nothing on the disk is called so.
     created_at, expires_at: seconds since the epoch; None: it stays until it is deleted.
+    owner: of the API key that it came with; empty: of none.
     """
 
     id: str
@@ -57,6 +59,7 @@ class StoredFile:
     bytes: int
     created_at: int
     expires_at: int | None
+    owner: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -168,30 +171,33 @@ class FileStore:
         """Of the contents. Args: file_id: out of the database."""
         return self._folder / file_id
 
-    def describe(self, new: NewFile, *, purpose: str, filename: str, expires_after: int | None) -> StoredFile:
+    def describe(
+        self, new: NewFile, *, purpose: str, filename: str, expires_after: int | None, owner: str
+    ) -> StoredFile:
         """Args: expires_after: seconds from now."""
         now = int(self._now())
         expires_at = None if expires_after is None else now + expires_after
-        return StoredFile(new.id, purpose, filename, new.size, now, expires_at)
+        return StoredFile(new.id, purpose, filename, new.size, now, expires_at, owner)
 
     async def add(self, file: StoredFile) -> None:
         """Its contents are on the disk."""
         await self._database.run(lambda connection: insert_file(connection, file))
 
-    async def get(self, file_id: str) -> StoredFile:
+    async def get(self, file_id: str, caller: Caller) -> StoredFile:
         """
         Raises:
-            HttpError: there is none, or it has expired.
+            HttpError: there is none that the caller may see, or it has expired.
         """
-        return await self._database.run(lambda connection: find_file(connection, file_id, self._now()))
+        return await self._database.run(lambda connection: find_file(connection, file_id, caller, self._now()))
 
     async def page(
-        self, *, purpose: str | None, after: str | None, limit: int, order: Literal["asc", "desc"]
+        self, caller: Caller, *, purpose: str | None, after: str | None, limit: int, order: Literal["asc", "desc"]
     ) -> list[StoredFile]:
         """Args: after: the position that the list goes on from."""
         comparison = ">" if order == "asc" else "<"
-        conditions = ["(expires_at IS NULL OR expires_at > ?)"]
-        values: list[object] = [self._now()]
+        condition, owners = caller.condition()
+        conditions = [condition, "(expires_at IS NULL OR expires_at > ?)"]
+        values: list[object] = [*owners, self._now()]
         if purpose is not None:
             conditions.append("purpose = ?")
             values.append(purpose)
@@ -203,14 +209,14 @@ class FileStore:
             lambda connection: [_file(row) for row in connection.execute(query, (*values, limit))]
         )
 
-    async def delete(self, file_id: str) -> None:
+    async def delete(self, file_id: str, caller: Caller) -> None:
         """
         Raises:
-            HttpError: there is none.
+            HttpError: there is none that the caller may see.
         """
 
         def work(connection: sqlite3.Connection) -> Iterable[str]:
-            find_file(connection, file_id, self._now())
+            find_file(connection, file_id, caller, self._now())
             connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
             return _unheld(connection, [file_id])
 
@@ -247,12 +253,13 @@ def _unlink(paths: Iterable[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
-def find_file(connection: sqlite3.Connection, file_id: str, now: float) -> StoredFile:
+def find_file(connection: sqlite3.Connection, file_id: str, caller: Caller, now: float) -> StoredFile:
     """
     Raises:
-        HttpError: there is none, or it has expired.
+        HttpError: there is none that the caller may see, or it has expired.
     """
-    row = connection.execute("SELECT * FROM files WHERE id = ?", (file_id,)).fetchone()
+    condition, owners = caller.condition()
+    row = connection.execute(f"SELECT * FROM files WHERE id = ? AND {condition}", (file_id, *owners)).fetchone()
     if row is None or (row["expires_at"] is not None and row["expires_at"] <= now):
         raise HttpError(file_not_found(file_id))
     return _file(row)

@@ -23,6 +23,7 @@ from palladio.http.files.file_store import (
 from palladio.http.files.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
 from palladio.http.object_ids import position_after
 from palladio.http.paging import page
+from palladio.http.security.caller import Caller, CallerOf
 
 logger = logging.getLogger(__name__)
 
@@ -47,32 +48,33 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
     router = APIRouter()
 
     @router.post("/v1/files", openapi_extra=_UPLOAD)
-    async def upload_file(request: Request) -> dict[str, Any]:
+    async def upload_file(request: Request, caller: CallerOf) -> dict[str, Any]:
         with disk_errors():
-            return await _upload(request, store, context.config.max_file_bytes)
+            return await _upload(request, caller, store, context.config.max_file_bytes)
 
     @router.get("/v1/files")
     async def list_files(
+        caller: CallerOf,
         purpose: str | None = None,
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = MAX_LISTED,
         order: Literal["asc", "desc"] = "desc",
     ) -> dict[str, Any]:
         position = position_after(after, (INPUT_PREFIX, RESULT_PREFIX))
-        return page(await store.page(purpose=purpose, after=position, limit=limit + 1, order=order), limit)
+        return page(await store.page(caller, purpose=purpose, after=position, limit=limit + 1, order=order), limit)
 
     @router.get("/v1/files/{file_id}")
-    async def get_file(file_id: str) -> dict[str, Any]:
-        return (await store.get(file_id)).as_dict()
+    async def get_file(file_id: str, caller: CallerOf) -> dict[str, Any]:
+        return (await store.get(file_id, caller)).as_dict()
 
     @router.get("/v1/files/{file_id}/content", response_model=None)
-    async def get_content(file_id: str) -> Response:
-        file = await store.get(file_id)
+    async def get_content(file_id: str, caller: CallerOf) -> Response:
+        file = await store.get(file_id, caller)
         try:
             with disk_errors(missing=False):
                 contents = await asyncio.to_thread(store.path(file.id).open, "rb")
         except FileNotFoundError:
-            await store.get(file_id)  # raises HttpError if it was deleted a moment ago
+            await store.get(file_id, caller)  # raises HttpError if it was deleted a moment ago
             logger.error("the contents of file %s are gone from --file-storage-path", file.id)
             raise HttpError(contents_gone(file_id)) from None
         quoted = urllib.parse.quote(file.filename, safe="")
@@ -84,20 +86,24 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
         return StreamingResponse(_chunks(contents), media_type="application/octet-stream", headers=headers)
 
     @router.delete("/v1/files/{file_id}")
-    async def delete_file(file_id: str) -> dict[str, Any]:
+    async def delete_file(file_id: str, caller: CallerOf) -> dict[str, Any]:
         with disk_errors():
-            await store.delete(file_id)
+            await store.delete(file_id, caller)
         return {"id": file_id, "object": "file", "deleted": True}
 
     return router
 
 
-async def _upload(request: Request, store: FileStore, max_bytes: int) -> dict[str, Any]:
+async def _upload(request: Request, caller: Caller, store: FileStore, max_bytes: int) -> dict[str, Any]:
     upload = await read_upload(request, store, max_bytes)
     with discarded_on_failure([upload.new]):
         await asyncio.to_thread(upload.new.seal)
         file = store.describe(
-            upload.new, purpose=upload.purpose, filename=upload.filename, expires_after=upload.expires_after
+            upload.new,
+            purpose=upload.purpose,
+            filename=upload.filename,
+            expires_after=upload.expires_after,
+            owner=caller.owner,
         )
     with discarded_on_failure([upload.new], but_not_on_cancel=True):
         await store.add(file)

@@ -13,6 +13,7 @@ from palladio.http.responses.event_log import EventLog
 from palladio.http.responses.response_events import ResponseEvents, unmade_events
 from palladio.http.responses.response_items import Response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
+from palladio.http.security.caller import SERVER
 from palladio.runtime.engine_client import EngineClient
 from palladio.runtime.errors import OverloadedError, PalladioError
 
@@ -100,7 +101,7 @@ class BackgroundResponses:
         return running
 
     async def _cancel_stored(self, response_id: str) -> Response:
-        stored = await self._store.get(response_id)
+        stored = await self._store.get(response_id, SERVER)
         if stored.request is None:
             return stored.response
         response = stored.response | {"status": "cancelled"}

@@ -14,6 +14,7 @@ from palladio.http.responses.response_events import ResponseEvents
 from palladio.http.responses.response_items import Item, input_items, referenced_ids
 from palladio.http.responses.response_object import new_response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
+from palladio.http.security.caller import Caller
 
 ROUTE = "/v1/responses"
 
@@ -33,6 +34,7 @@ class ResponseRun:
     _body: ResponseRequest
     _items: list[Item]
     _store: ResponseStore
+    _caller: Caller
 
     @classmethod
     async def prepare(
@@ -47,14 +49,14 @@ class ResponseRun:
             HttpError: what it goes on from is not stored.
         """
         name = response_id or new_id("resp_")
-        conversation = await conversation_of(store, body, name)
+        conversation = await conversation_of(store, body, name, call.caller)
         chat = ResponseChat(body, conversation, name)
         with chat.client_paths:
             run = await ChatRun.prepare(context, call, chat.chat)
         response = new_response(body, run.chat.params, name, run.received, context.model_name(body.model))
         obfuscate = bool(body.stream_options and body.stream_options.include_obfuscation)
         events = ResponseEvents(run, response, obfuscate=obfuscate)
-        return cls(chat, run, events, body, list(conversation.new), store)
+        return cls(chat, run, events, body, list(conversation.new), store, call.caller)
 
     async def save(self) -> None:
         """Keeps it, if it is to be kept: when it has ended, or, in the background, before it begins.
@@ -66,21 +68,24 @@ class ResponseRun:
             return
         request = self._body.model_dump(exclude_none=True) if self._body.background else None
         with disk_errors():
-            await self._store.add(StoredResponse(self.events.response, request), self._items)
+            stored = StoredResponse(self.events.response, request, owner=self._caller.owner)
+            await self._store.add(stored, self._items, self._caller)
 
 
-async def conversation_of(store: ResponseStore, body: InputTokensRequest, response_id: str) -> Conversation:
+async def conversation_of(
+    store: ResponseStore, body: InputTokensRequest, response_id: str, caller: Caller
+) -> Conversation:
     """What a request goes on from, out of the store where it refers to it.
 
     Raises:
         InvalidRequestError: an item is malformed.
-        HttpError: what it refers to is not stored.
+        HttpError: what it refers to is not stored, or not for this caller.
     """
     earlier: list[Item] = []
     if body.previous_response_id is not None:
-        earlier = await store.conversation(body.previous_response_id, "previous_response_id")
+        earlier = await store.conversation(body.previous_response_id, "previous_response_id", caller)
     wanted = referenced_ids(body.input)
-    found = await store.items(wanted)
+    found = await store.items(wanted, caller)
     for name in wanted:
         if name not in found:
             raise not_found(name, "input")

@@ -19,6 +19,7 @@ from palladio.http.responses.response_chat import ResponseChat
 from palladio.http.responses.response_run import ResponseRun, conversation_of
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
+from palladio.http.security.caller import Caller, CallerOf
 from palladio.http.sse import HEADERS, EventStream
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 
@@ -30,9 +31,9 @@ def responses_router(
 ) -> APIRouter:
     router = APIRouter()
 
-    async def find(response_id: str) -> StoredResponse:
+    async def find(response_id: str, caller: Caller) -> StoredResponse:
         await unfinished.start()
-        return await store.get(response_id)
+        return await store.get(response_id, caller)
 
     @router.post("/v1/responses", openapi_extra=describe_body(ResponseRequest), response_model=None)
     async def create(
@@ -43,22 +44,17 @@ def responses_router(
             return await _start(context, Call.of(request), body, store, background)
         return await complete_response(context, Call.of(request), body)
 
-    @router.post("/v1/responses/input_tokens", openapi_extra=describe_body(InputTokensRequest))
-    async def input_tokens(
-        body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest))],
-    ) -> dict[str, Any]:
-        context.require_ready()
-        context.model_name(body.model)
-        chat = ResponseChat(body, await conversation_of(store, body, "resp_"))
-        with chat.client_paths:
-            job = await ChatJob.prepare(context, chat.chat, is_counted=True)
-        return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
+    _add_input_tokens(router, context, store)
 
     @router.get("/v1/responses/{response_id}", response_model=None)
     async def retrieve(
-        response_id: str, *, stream: bool = False, starting_after: Annotated[int | None, Query(ge=0)] = None
+        response_id: str,
+        caller: CallerOf,
+        *,
+        stream: bool = False,
+        starting_after: Annotated[int | None, Query(ge=0)] = None,
     ) -> Response:
-        stored = await find(response_id)
+        stored = await find(response_id, caller)
         running = background.find(response_id)
         if not stream:
             return _json(stored.response if running is None else running.events.response)
@@ -73,18 +69,18 @@ def responses_router(
         return _events(_replay(split_events(stored.events)[first:]))
 
     @router.delete("/v1/responses/{response_id}")
-    async def delete(response_id: str) -> dict[str, Any]:
-        await find(response_id)
+    async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:
+        await find(response_id, caller)
         unfinished.withdraw(response_id)
         await background.drop(response_id)
         with disk_errors():
-            await store.delete(response_id)
+            await store.delete(response_id, caller)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post("/v1/responses/{response_id}/cancel", response_model=None)
-    async def cancel(response_id: str) -> Response:
+    async def cancel(response_id: str, caller: CallerOf) -> Response:
         """One that has ended stays as it is."""
-        stored = await find(response_id)
+        stored = await find(response_id, caller)
         if not stored.response["background"]:
             raise InvalidRequestError("only responses with background: true can be cancelled", param="response_id")
         unfinished.withdraw(response_id)
@@ -93,14 +89,29 @@ def responses_router(
     @router.get("/v1/responses/{response_id}/input_items")
     async def input_items(
         response_id: str,
+        caller: CallerOf,
         limit: Annotated[int, Query(ge=0, le=MAX_LISTED)] = 20,
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
     ) -> dict[str, Any]:
-        items = await store.input_items(response_id)
+        items = await store.input_items(response_id, caller)
         return _page(items if order == "asc" else items[::-1], limit, after)
 
     return router
+
+
+def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore) -> None:
+    @router.post("/v1/responses/input_tokens", openapi_extra=describe_body(InputTokensRequest))
+    async def input_tokens(
+        caller: CallerOf,
+        body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest))],
+    ) -> dict[str, Any]:
+        context.require_ready()
+        context.model_name(body.model)
+        chat = ResponseChat(body, await conversation_of(store, body, "resp_", caller))
+        with chat.client_paths:
+            job = await ChatJob.prepare(context, chat.chat, is_counted=True)
+        return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
 
 
 async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:
@@ -120,7 +131,7 @@ async def complete_response(context: Context, call: Call, body: ResponseRequest)
         else:  # a line that is run again takes the place of what it stored
             response_id = f"resp_{call.request_id}"
             with disk_errors():
-                await store.delete(response_id)
+                await store.delete(response_id, call.caller)
     response = await ResponseRun.prepare(context, call, body, store, response_id)
     if body.stream:
         with response.chat.client_paths:

@@ -119,7 +119,7 @@ class UnfinishedResponses:
             return ErrorBody(500, message)
         try:
             body = ResponseRequest.parse(stored.request)
-            call = Call(stored.id, ROUTE, stored.id)
+            call = Call(stored.id, ROUTE, stored.id, self._context.callers.of_owner(stored.owner))
             return await ResponseRun.prepare(self._context, call, body, self._store, stored.id)
         except (OverloadedError, OSError, sqlite3.Error):
             raise

@@ -3,59 +3,126 @@
 import hashlib
 import hmac
 import logging
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from palladio.http.security.caller import ADMIN, UNNAMED
 from palladio.http.security.watched_files import FileWatch
 from palladio.runtime.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+MIN_NAMED_KEY = 8  # characters of a key behind a name: less, and the colon is a part of the key
+
+_NAMED = re.compile(rf"([A-Za-z0-9_.-]{{1,64}}):(.{{{MIN_NAMED_KEY},}})", re.DOTALL)
+_LOOKS_NAMED = re.compile(r"[A-Za-z0-9_.-]{1,64}:.")
+
+Owners = dict[bytes, str]  # the hash of what a client sends → the owner
+
 
 class ApiKeys:
     """Only hashes are kept, so that neither a comparison's time nor a dump of this object tells anything of a key.
+
+    A key belongs to an owner: NAME:KEY to NAME, and one without a name to a digest of itself. A client sends KEY; or
+    all of NAME:KEY, so that keys which hold a colon, of servers that knew no names, stay as good as they were.
 
     Args:
         keys: of the flags.
         file: --api-key-file; None: there is none.
 
     Raises:
-        ConfigError: the file cannot be read, or holds no key.
+        ConfigError: the file cannot be read, or holds no key; or a key has two owners.
     """
 
     def __init__(self, keys: Iterable[str], file: str | None = None) -> None:
-        self._fixed = [_hash(key.encode()) for key in keys]
+        self._fixed = _parse(keys, "--api-key")
         self._file = None if file is None else Path(file).expanduser()
         self._watch = FileWatch([] if self._file is None else [str(self._file)])  # before the file is read
-        self._read = [] if self._file is None else _read_hashes(self._file)
+        self._owners = self._fixed if self._file is None else _join(self._fixed, _read_owners(self._file))
 
     def __bool__(self) -> bool:
         """Whether there are any: without, nobody needs one."""
-        return bool(self._fixed or self._read)
+        return bool(self._owners)
 
-    def accept(self, given: bytes) -> bool:
-        """Takes the same time for every key that is given."""
+    @property
+    def owners(self) -> frozenset[str]:
+        """Of the keys in force."""
+        return frozenset(self._owners.values())
+
+    def owner_of(self, given: bytes) -> str | None:
+        """Whose key it is; None: it is none. Takes the same time for every key that is given."""
         self._refresh()
         found = _hash(given)
-        matches = [hmac.compare_digest(found, known) for known in (*self._fixed, *self._read)]  # all of them
-        return any(matches)
+        matches = [owner for known, owner in self._owners.items() if hmac.compare_digest(found, known)]  # all of them
+        return matches[0] if matches else None
 
     def _refresh(self) -> None:
         if self._file is None or not self._watch.changed():
             return
         try:
-            self._read = _read_hashes(self._file)
+            self._owners = _join(self._fixed, _read_owners(self._file))
         except ConfigError as error:
             logger.warning("%s; the keys that it held before stay in force", error)
         else:
-            logger.info("--api-key-file has changed: %d keys are in force", len(self._fixed) + len(self._read))
+            logger.info("--api-key-file has changed: keys of %s are in force", ", ".join(sorted(self.owners)))
+
+
+class AdminKeys:
+    """The keys of --admin-api-key. They have no names: whoever has one is the admin."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._hashes = [_hash(key.encode()) for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._hashes)
+
+    def owner_of(self, given: bytes) -> str | None:
+        """As that of ApiKeys."""
+        found = _hash(given)
+        matches = [hmac.compare_digest(found, known) for known in self._hashes]  # all of them
+        return ADMIN if any(matches) else None
 
 
 def _hash(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _read_hashes(path: Path) -> list[bytes]:
+def _parse(keys: Iterable[str], source: str) -> Owners:
+    """Args: source: of the keys, in messages.
+
+    Raises:
+        ConfigError: a key has two owners.
+    """
+    owners: Owners = {}
+    for written in keys:
+        whole = _hash(written.encode())
+        if named := _NAMED.fullmatch(written):
+            name, key = named.groups()
+            owners = _join(owners, {_hash(key.encode()): name, whole: name})
+            continue
+        if _LOOKS_NAMED.match(written):
+            logger.warning(
+                "%s: a key with a colon has less than %d characters behind it, so all of it is the key, without a name",
+                *(source, MIN_NAMED_KEY),
+            )
+        owners = _join(owners, {whole: f"{UNNAMED}{whole.hex()[:16]}"})
+    return owners
+
+
+def _join(some: Owners, more: Owners) -> Owners:
+    """
+    Raises:
+        ConfigError: a key has two owners.
+    """
+    for key in some.keys() & more.keys():
+        if some[key] != more[key]:
+            names = " and ".join(sorted((some[key], more[key])))
+            raise ConfigError(f"--api-key, --api-key-file: one key has two owners, {names}; give each a key of its own")
+    return some | more
+
+
+def _read_owners(path: Path) -> Owners:
     """One key a line; empty lines and those that begin with # hold none."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -65,4 +132,4 @@ def _read_hashes(path: Path) -> list[bytes]:
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise ConfigError(f"--api-key-file {path} holds no key: write one on each line")
-    return [_hash(key.encode()) for key in keys]
+    return _parse(keys, "--api-key-file")

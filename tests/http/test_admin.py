@@ -156,7 +156,7 @@ def test_api_keys(serve, engine: FakeEngine) -> None:
 
 def test_cors(serve) -> None:
     origin = {"origin": "http://x.org"}
-    assert httpx.get(serve() + "/health", headers=origin).headers["access-control-allow-origin"] == "*"
+    assert httpx.get(serve(api_key="k") + "/health", headers=origin).headers["access-control-allow-origin"] == "*"
     url = serve(allowed_origins=("http://y.org",), api_key="k")
     assert "access-control-allow-origin" not in httpx.get(url + "/v1/models", headers=origin).headers
     refused = httpx.get(url + "/v1/models", headers={"origin": "http://y.org"})

@@ -18,6 +18,7 @@ from palladio.http.files import routes_files
 from palladio.http.files.file_store import INPUT_PREFIX
 from palladio.http.files.upload import Upload
 from palladio.http.responses.response_store import ResponseStore
+from palladio.http.security.caller import SERVER
 from palladio.runtime.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batch_files import chat_line, jsonl
@@ -65,14 +66,14 @@ async def test_an_upload_that_is_cancelled_while_it_is_made_known_is_a_whole_fil
             await add(*arguments)
 
         monkeypatch.setattr(server.files, "add", told)
-        upload = asyncio.ensure_future(routes_files._upload(Request({"type": "http"}), server.files, 100))
+        upload = asyncio.ensure_future(routes_files._upload(Request({"type": "http"}), SERVER, server.files, 100))
         await reached.wait()
         upload.cancel()
         await asyncio.wait([upload])
         assert upload.cancelled()
         go_on.set()
         await busy
-        file = await server.files.get(new.id)
+        file = await server.files.get(new.id, SERVER)
         assert server.files.path(file.id).read_bytes() == b"content"
 
 

@@ -28,6 +28,8 @@ from palladio.http.files.file_store import INPUT_PREFIX, FileStore, NewFile
 from palladio.http.object_ids import new_id
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
+from palladio.http.security.caller import SERVER
+from palladio.http.security.callers import Callers
 from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder
 from palladio.runtime.errors import EngineDeadError
@@ -45,7 +47,8 @@ class Server:
         self.engine = engine
         self.storage = Storage(folder)
         encoder = TextEncoder(engine, bounded=True)
-        context = Context(engine, config, ChatTemplate(config), encoder, told, Observer(told), self.storage)
+        parts = (engine, config, ChatTemplate(config), encoder, told, Observer(told), self.storage)
+        context = Context(*parts, Callers.of(config))
         self.files = FileStore(self.storage.database, self.storage.files)
         self.store = BatchStore(self.storage.database)
         self.worker = BatchWorker(context, self.files, self.store)
@@ -54,7 +57,8 @@ class Server:
         new = self.files.new(INPUT_PREFIX)
         new.write(content)
         new.seal()
-        await self.files.add(self.files.describe(new, purpose="batch", filename="in.jsonl", expires_after=None))
+        told = {"purpose": "batch", "filename": "in.jsonl", "expires_after": None, "owner": ""}
+        await self.files.add(self.files.describe(new, **told))
         batch = Batch(
             id=new_id("batch_"),
             endpoint=endpoint,
@@ -64,13 +68,13 @@ class Server:
             created_at=1,
             expires_at=2**40,
         )
-        await self.store.create(batch)
+        await self.store.create(batch, SERVER)
         self.worker.run(batch.id)
         return batch.id
 
     async def wait_for(self, batch_id: str, condition: Callable[[Batch], bool], seconds: float = 30.0) -> Batch:
         async with asyncio.timeout(seconds):
-            while not condition(batch := await self.store.get(batch_id)):
+            while not condition(batch := await self.store.get(batch_id, SERVER)):
                 await asyncio.sleep(0.01)
         return batch
 
@@ -104,8 +108,8 @@ async def test_a_stop_aborts_lines_at_once_and_the_next_server_runs_only_what_is
         done = await server.wait_for(batch_id, lambda batch: batch.completed > 0)
         await server.worker.stop()
         assert not first._running
-        assert (await server.store.get(batch_id)).status == "in_progress"
-        done = await server.store.get(batch_id)
+        assert (await server.store.get(batch_id, SERVER)).status == "in_progress"
+        done = await server.store.get(batch_id, SERVER)
         kept = await server.store.lines_done(batch_id)
         server.worker.run(batch_id)  # after the stop: left to the next server
     assert done.completed == len(kept) < 300
@@ -172,7 +176,7 @@ async def run_with_kills(folder: Path, tokenizer: Tokenizer, kills: list[int], c
         batch_id = await server.submit(jsonl(LINES))
         if cancels:
             await server.store.begin(batch_id, total=len(LINES), model="m")
-            await server.store.cancel(batch_id)
+            await server.store.cancel(batch_id, SERVER)
     for countdown in kills:
         with pytest.MonkeyPatch.context() as patch:
             server = Server(folder, FakeEngine(tokenizer, reply="x"))
@@ -279,7 +283,7 @@ async def test_an_engine_that_is_dead_for_good_leaves_the_batch_for_the_next_ser
         batch_id = await server.submit(jsonl([chat_line(1)]))
         await server.wait_for(batch_id, lambda batch: batch.status == "in_progress")
         await asyncio.sleep(0.3)
-        assert (await server.store.get(batch_id)).failed == 0
+        assert (await server.store.get(batch_id, SERVER)).failed == 0
     async with serving(tmp_path, FakeEngine(tokenizer, reply="x")) as server:
         assert (await server.ended(batch_id)).completed == 1
 
@@ -301,7 +305,7 @@ async def test_a_full_disk_delays_a_batch(
                 while "cannot go on" not in caplog.text:
                     await asyncio.sleep(0.01)
             assert {path.name for path in server.storage.files.iterdir()} == {
-                (await server.store.get(batch_id)).input_file_id
+                (await server.store.get(batch_id, SERVER)).input_file_id
             }
         batch = await server.ended(batch_id)
         assert (batch.status, len(server.results(batch.output_file_id))) == ("completed", 1)
@@ -316,7 +320,7 @@ async def test_contents_that_somebody_removed(tmp_path: Path, tokenizer: Tokeniz
         await server.worker.stop()
         server.files.path(batch.input_file_id).unlink()
         fresh = await server.submit(jsonl([chat_line(1)]))
-        server.files.path((await server.store.get(fresh)).input_file_id).unlink()
+        server.files.path((await server.store.get(fresh, SERVER)).input_file_id).unlink()
     async with serving(tmp_path, FakeEngine(tokenizer, reply="x")) as server:
         batch = await server.ended(running)
         assert (batch.status, batch.total, batch.completed, batch.failed) == ("completed", 1, 0, 0)

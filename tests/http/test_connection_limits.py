@@ -12,8 +12,9 @@ from tests.fake_engine import FakeEngine
 from tests.http.limited_server import limited_server
 
 BODY = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
-POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-GET = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+POST = HEAD + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+GET = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def connect(address: tuple[str, int]) -> socket.socket:
     return socket.create_connection(address, timeout=20)
 
 
-@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET /version HT", b"GET /version HTTP/1.1\r\nHost: x\r\nA: "])
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET /version HT", b"GET /version HTTP/1.1\r\nHost: localhost\r\nA: "])
 def test_a_head_that_does_not_arrive(serve, sent: bytes) -> None:
     with serve(request_read_timeout=0.3) as address:
         sock = connect(address)
@@ -164,7 +165,8 @@ def test_large_heads(serve, where: str, size: int) -> None:
     with serve() as address:
         sock = connect(address)
         try:
-            sock.sendall(b"GET %b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (line, b"%b: %b\r\n" % (name, value) * count))
+            headers = b"Host: localhost\r\n" + b"%b: %b\r\n" % (name, value) * count
+            sock.sendall(b"GET %b HTTP/1.1\r\n%b\r\n" % (line, headers))
             sock.shutdown(socket.SHUT_WR)
             raw = read_all(sock)
         except OSError:
@@ -188,7 +190,7 @@ def test_what_is_no_http_gets_an_error_like_all_others(serve) -> None:
 
 
 def test_a_websocket_is_not_spoken(serve) -> None:
-    upgrade = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    upgrade = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     upgrade += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     with serve(api_key="k") as address:
         sock = connect(address)

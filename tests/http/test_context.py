@@ -13,6 +13,7 @@ from palladio.http.context import Context
 from palladio.http.errors import error_body
 from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
+from palladio.http.security.callers import Callers
 from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.runtime.async_engine import LONG_TEXT, Room
@@ -54,6 +55,7 @@ def context_of(engine: FakeEngine) -> Context:
         told,
         Observer(told),
         Storage.temporary(),
+        Callers.of(config),
     )
 
 

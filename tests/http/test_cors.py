@@ -23,7 +23,7 @@ def test_preflights_need_no_key(serve) -> None:
 
 
 def test_methods_and_headers_can_be_named(serve) -> None:
-    url = serve(allowed_methods=("GET", "POST"), allowed_headers=("x-mine", "authorization"))
+    url = serve(allowed_methods=("GET", "POST"), allowed_headers=("x-mine", "authorization"), api_key="k")
     assert preflight(url).status_code == 200
     assert preflight(url, header="x-mine").status_code == 200
     assert preflight(url, header="x-other").status_code == 400

@@ -21,7 +21,8 @@ def send_and_hang_up(url: str, path: str, body: dict, wait: object) -> None:
     raw = json.dumps(body).encode()
     with socket.create_connection((parts.hostname, parts.port)) as connection:
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(raw)}\r\n\r\n"
         )
         connection.sendall(head.encode() + raw)
         wait()

@@ -209,7 +209,7 @@ def test_a_large_file_is_refused_while_it_arrives(start, storage: Storage, chunk
 def test_a_client_that_goes_away_leaves_nothing(start, storage: Storage) -> None:
     http = start(storage)
     head = (
-        b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n"
+        b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n"
         b"Content-Type: multipart/form-data; boundary=B\r\n\r\n"
     )
     begin = b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 2_000_000

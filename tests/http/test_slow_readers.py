@@ -61,9 +61,10 @@ def read_all(sock: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_one_that_never_reads_is_cut_and_its_request_aborted(engine: FakeEngine, caplog, stream: bool) -> None:
-    with limited_server(engine, response_write_timeout=0.8) as address, ask(
-        address, "/v1/completions", LONG | {"stream": stream}
-    ) as sock:
+    with (
+        limited_server(engine, response_write_timeout=0.8) as address,
+        ask(address, "/v1/completions", LONG | {"stream": stream}) as sock,
+    ):
         if stream:
             wait_until(lambda: len(engine.calls) == 16)
             wait_until(lambda: all(call.aborted for call in engine.calls) and not engine._running, 20)

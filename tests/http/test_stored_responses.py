@@ -13,7 +13,8 @@ import pytest
 from palladio.http.config import HttpConfig
 from palladio.http.database import Database
 from palladio.http.errors import HttpError
-from palladio.http.responses.response_store import SCHEMA, ResponseStore, StoredResponse
+from palladio.http.responses.response_store import ResponseStore, StoredResponse
+from palladio.http.security.caller import SERVER
 from palladio.http.storage import Storage
 from palladio.runtime.errors import GenerationError
 from palladio.runtime.tokenizer import Tokenizer
@@ -228,19 +229,19 @@ def test_a_full_disk(restart: Callable[..., openai.OpenAI], monkeypatch: pytest.
 
 def test_the_store_by_itself(tmp_path: Path) -> None:
     async def use() -> None:
-        database = Database(tmp_path / "db", SCHEMA)
-        store = ResponseStore(database, 3)
+        storage = Storage(tmp_path / "storage")
+        store = ResponseStore(storage.database, 3)
         for number in range(5):
             previous = f"resp_{number - 1}" if number else None
             item = {"id": f"msg_{number}", "type": "message"}
             response = {"id": f"resp_{number}", "previous_response_id": previous, "status": "completed"}
-            await store.add(StoredResponse(response | {"output": [item | {"id": f"out_{number}"}]}), [item])
-        assert not await store.delete("resp_0")
-        assert (await store.get("resp_4")).response["previous_response_id"] == "resp_3"
+            await store.add(StoredResponse(response | {"output": [item | {"id": f"out_{number}"}]}), [item], SERVER)
+        assert not await store.delete("resp_0", SERVER)
+        assert (await store.get("resp_4", SERVER)).response["previous_response_id"] == "resp_3"
         with pytest.raises(HttpError, match="resp_1"):
-            await store.conversation("resp_4", "previous_response_id")
-        assert set(await store.items(["msg_1", "msg_4", "out_4"])) == {"msg_4", "out_4"}
+            await store.conversation("resp_4", "previous_response_id", SERVER)
+        assert set(await store.items(["msg_1", "msg_4", "out_4"], SERVER)) == {"msg_4", "out_4"}
         assert not await store.finish(StoredResponse({"id": "resp_0", "status": "completed", "output": []}))
-        database.close()
+        storage.close()
 
     asyncio.run(use())

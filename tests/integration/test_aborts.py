@@ -17,7 +17,8 @@ def send_and_leave(server: Server, path: str, body: dict) -> None:
     raw = json.dumps(body).encode()
     with socket.create_connection(("127.0.0.1", server.http.base_url.port or 0), timeout=20) as connection:
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(raw)}\r\n\r\n"
         )
         connection.sendall(head.encode() + raw)
         time.sleep(0.01)

@@ -279,7 +279,7 @@ def test_ten_megabytes(server, path):
 
 def test_body_over_the_limit(server):
     with socket.create_connection(("127.0.0.1", server.http.base_url.port or 0), timeout=20) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
 
 

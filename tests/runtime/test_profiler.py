@@ -66,9 +66,7 @@ def test_until_it_is_stopped(tiny: TinyEngine, tmp_path: Path) -> None:
         core.stop_profile()
 
 
-def test_so_many_steps_from_a_later_one_on(
-    tiny: TinyEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_so_many_steps_from_a_later_one_on(tiny: TinyEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     core = tiny.core()
     core.start_profile(ProfileOptions(str(tmp_path), start_step=3, num_steps=4, host_tracer_level=1))
