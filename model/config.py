@@ -18,11 +18,11 @@ DType = Literal["float32", "bfloat16", "float16"]
 
 # The most that config.json may ask for: several times what the largest published models have. Beyond it, a wrong file
 # would keep the start busy for minutes, or end it in the middle of something else.
-MAX_LAYERS = 1024
+MAX_LAYERS = 512
 MAX_HEADS = 4096
 MAX_HEAD_SIZE = 4096
 MAX_HIDDEN_SIZE = 1 << 17
-MAX_INTERMEDIATE_SIZE = 1 << 21
+MAX_INTERMEDIATE_SIZE = 1 << 28
 MAX_VOCAB_SIZE = 1 << 24
 _MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
 
