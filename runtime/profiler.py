@@ -224,18 +224,21 @@ class Profiler:
         late = threading.Timer(self._limits.write_seconds, _complain, (options.output_dir, self._limits.write_seconds))
         late.daemon = True
         late.start()
+        failure = ""
         try:
             jax.profiler.stop_trace()
         except _FAILURES as error:
-            self._unwritten = options.output_dir
-            profile.failure = f"the profile could not be written to {options.output_dir}: {_reason(error)}"
-            logger.error("The profile in %s failed: %s", options.output_dir, _reason(error))
+            failure = _reason(error)
+        late.cancel()
+        with self._lock:
+            if failure:
+                self._unwritten = options.output_dir
+                profile.failure = f"the profile could not be written to {options.output_dir}: {failure}"
+            profile.phase = "over"
+        if failure:
+            logger.error("The profile in %s failed: %s", options.output_dir, failure)
         else:
             logger.info("The profile of %d steps is in %s", num_steps, options.output_dir)
-        finally:
-            late.cancel()
-            with self._lock:
-                profile.phase = "over"
 
     def _write_the_last(self) -> None:
         """JAX takes no new trace before the last one is written.

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,10 @@ def test_a_profile_of_a_server(server: Server) -> None:
     assert folder.name == "mine"
     server.post("/v1/completions", BODY)
     server.wait_for_stats(num_running=0)
+    deadline = time.monotonic() + 60
+    while f"The profile of 3 steps is in {folder}" not in server.log():
+        assert time.monotonic() < deadline, "it is not written"
+        time.sleep(0.05)
     assert list(folder.rglob("*.xplane.pb"))
     refused = server.post("/stop_profile", {})
     assert (refused.status_code, "no profile is under way" in refused.text) == (400, True)
