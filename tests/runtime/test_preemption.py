@@ -7,7 +7,7 @@ from palladio.runtime.new_token_ratio import NewTokenRatio
 from palladio.runtime.request import Request
 from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.retraction import MAX_FRUITLESS, Retractor
-from tests.runtime.scheduler_sim import Simulation, check
+from tests.runtime.scheduler_sim import Simulation, check, expected_output
 from tests.runtime.tiny_engine import Collector, TinyEngine, generate, random_prompt
 
 
@@ -158,6 +158,39 @@ def test_pages_that_victims_share_with_others_are_not_counted(num_low: int) -> N
     assert ("high" in running(sim)) == (num_low == 2)
     sim.run()
     assert [sim.finished[f"r{number}"].num_retractions for number in range(2)] == [int(num_low == 2)] * 2
+
+
+def test_room_kept_for_a_victim_is_free() -> None:
+    """The pages that it has are too few for the waiting one; those that it would have had do."""
+    sim = Simulation(num_pages=31, page_size=1, max_running=4, max_step_tokens=32, policy="priority")
+    urgent = RequestOptions(priority=20)
+    sim.add("small", [1, 2, 3], 3, options=urgent, ignore_eos=True)
+    sim.add("low", [5, 6, 7, 8], 16, ignore_eos=True)
+    sim.step()
+    assert running(sim) == {"small", "low"}
+    sim.add("high", list(range(20, 30)), 8, options=urgent, ignore_eos=True)
+    sim.step()
+    sim.step()
+    assert running(sim) == {"small", "high"}
+    sim.run()
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_victim_that_fits_beside_the_other_one_waits_for_its_last_token(lag: int) -> None:
+    """Two make way, the second with so many pages that the first has room again at once."""
+    for num_steps in range(2, 9):
+        sim = Simulation(num_pages=43, page_size=1, max_running=3, max_step_tokens=32, policy="priority", lag=lag)
+        sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+        prompts = {"large": (list(range(20, 45)), 12), "small": ([1, 2], 12), "high": (list(range(50, 64)), 4)}
+        for name in ("large", "small"):
+            sim.add(name, *prompts[name], ignore_eos=True)
+        for _ in range(num_steps):
+            sim.step()
+        sim.add("high", *prompts["high"], options=RequestOptions(priority=11), ignore_eos=True)
+        sim.run()
+        assert sim.outputs == {name: expected_output(*request, frozenset()) for name, request in prompts.items()}
+        if num_steps == 8:
+            assert [sim.finished[name].num_retractions for name in prompts] == [1, 1, 0]
 
 
 def test_should_requests_go_in_circles_those_that_run_go_on(
