@@ -206,7 +206,7 @@ def paths_of(value: object, path: str = "") -> Iterator[str]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     tokenizer = Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
-    return TestClient(create_app(FakeEngine(tokenizer, reply="Hello, wörld!"), HttpConfig()))
+    return TestClient(create_app(FakeEngine(tokenizer, reply="Hello, wörld!"), HttpConfig()), "http://localhost")
 
 
 def test_server_info(server: TestClient) -> None:
@@ -263,7 +263,7 @@ def test_fields_of_answers(server: TestClient, path: str, bodies: list[dict[str,
 def test_fields_of_embeddings(tmp_path: Path) -> None:
     engine = FakeEngine(Tokenizer.load(build_tiny_tokenizer(tmp_path)))
     engine.embedding = EmbeddingSpec(4, "last", normalized=True)
-    client = TestClient(create_app(engine, HttpConfig()))
+    client = TestClient(create_app(engine, HttpConfig()), "http://localhost")
     given = set(paths_of(client.post("/v1/embeddings", json={"input": "hi"}).raise_for_status().json()))
     assert {leaf for cell, _ in rows("answer of /v1/embeddings") for leaf in names(cell)} == given
     told = {f"meta_info.{name}" for name in client.post("/encode", json={"text": "hi"}).json()["meta_info"]}
