@@ -93,8 +93,7 @@ def create_app(
     keys, admin_keys = ApiKeys(config.api_keys, config.api_key_file), ApiKeys(config.admin_api_keys)
     if keys or admin_keys:
         middleware.append(Middleware(KeyAuth, keys=keys, admin_keys=admin_keys))
-    limits = {"max_bytes": config.max_request_bytes, "max_file_bytes": config.max_file_bytes}
-    middleware.append(Middleware(BodyLimit, **limits, read_timeout=config.request_read_timeout))
+    middleware.append(Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app)
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)

@@ -15,6 +15,7 @@ from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
 from palladio.http.reasoning.auto import ModelTraits, choose_family
 from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.request_limits import RequestLimits
 from palladio.http.storage import Storage
 from palladio.http.text_encoder import TextEncoder
 from palladio.http.tool_calls.detection import choose_format
@@ -88,6 +89,11 @@ class Context:
             InvalidRequestError: the server runs without one.
         """
         return self.encoder.tokenizer
+
+    @functools.cached_property
+    def limits(self) -> RequestLimits:
+        """How large requests may be."""
+        return RequestLimits(self.engine, self.config)
 
     @functools.cached_property
     def counting_encoder(self) -> TextEncoder:
