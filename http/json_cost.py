@@ -14,11 +14,15 @@ class JsonMeter:
 
     Of a malformed text, what stands before the first fault is counted, which is all that a parser reads.
 
+    Args:
+        limit: what it may come to; of several texts, if they are given one after the other, together.
+
     Attributes:
         cost: plain values, with what lists, objects and fields count as.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.cost = 0
         self._is_in_string = False
         self._carried = b""  # a backslash that ends a piece: what it stands before is in the next one
@@ -38,12 +42,12 @@ class JsonMeter:
         self.cost += LIST_COST * (outside.count(b"[") + outside.count(b"{")) + FIELD_COST * outside.count(b":")
         self.cost += max(outside.count(b","), num_quotes // 2)  # the others are for quotes that follow each other
 
-    def exceeds(self, text: bytes, limit: int) -> bool:
-        """Whether it is more than `limit` with this text, which is looked at no further than that. Other threads run
+    def exceeds(self, text: bytes) -> bool:
+        """Whether it is more than the limit with this text, which is looked at no further than that. Other threads run
         between its slices."""
         for begin in range(0, len(text), _SLICE):
             self.feed(text[begin : begin + _SLICE])
-            if self.cost > limit:
+            if self.cost > self.limit:
                 return True
         return False
 

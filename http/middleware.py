@@ -113,7 +113,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         max_bytes, too_large = self._limit(scope)
-        max_values, meter = self._limits.max_values, None if _is_upload(scope) else JsonMeter()
+        meter = None if _is_upload(scope) else JsonMeter(self._limits.max_values)
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > max_bytes:
             await too_large.response(route_path(scope))(scope, receive, send)
@@ -136,8 +136,8 @@ class BodyLimit:
             received += len(body)
             if received > max_bytes:
                 raise HttpError(too_large)
-            if meter is not None and meter.exceeds(body, max_values):
-                raise body_refusal(max_values)
+            if meter is not None and meter.exceeds(body):
+                raise body_refusal(meter.limit)
             is_whole = not part.get("more_body", False)
             return part
 

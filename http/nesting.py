@@ -19,22 +19,24 @@ def read_json(
     *,
     param: str | None = None,
     code: str | None = None,
-    max_values: int | None = NESTED_VALUES,
+    meter: JsonMeter | None = None,
+    is_counted: bool = False,
 ) -> Any:
     """The value that a JSON text of a request stands for.
 
     Args:
         what: the text, in messages.
         param, code: of the errors.
-        max_values: that it may hold, as json_cost counts them; None: they have been counted.
+        meter: counts what it holds, with what it has counted before; default: NESTED_VALUES are allowed.
+        is_counted: that has been done.
 
     Raises:
         InvalidRequestError: it is malformed, holds too much, or is nested deeper than MAX_DEPTH.
     """
-    if max_values is not None:
-        counted = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        if JsonMeter().exceeds(counted, max_values):
-            raise InvalidRequestError(values_message(what, max_values), param=param, code=code)
+    if not is_counted:
+        meter = meter or JsonMeter(NESTED_VALUES)
+        if meter.exceeds(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text):
+            raise InvalidRequestError(values_message(what, meter.limit), param=param, code=code)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as exc:

@@ -70,11 +70,11 @@ class LineReader:
     def _read(self, number: int, raw: bytes) -> Line:
         begun = time.perf_counter()
         text = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        if JsonMeter().exceeds(text, self._max_values):
+        if JsonMeter(self._max_values).exceeds(text):
             message = f"{values_message(f'line {number}', self._max_values)} (--max-request-values)"
             return Line(number, fault=Fault("line_too_large", message), is_object=False)
         try:
-            value = read_json(text, f"line {number}", max_values=None)
+            value = read_json(text, f"line {number}", is_counted=True)
         except InvalidRequestError as error:
             return Line(number, fault=Fault("invalid_json_line", str(error)), is_object=False)
         finally:

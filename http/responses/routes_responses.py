@@ -20,6 +20,7 @@ from palladio.http.responses.response_run import ResponseRun, conversation_of
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.sse import HEADERS, EventStream
+from palladio.http.text_encoder import entries_size, run_encoding
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100
@@ -49,7 +50,9 @@ def responses_router(
     ) -> dict[str, Any]:
         context.require_ready()
         context.model_name(body.model)
-        chat = ResponseChat(body, await conversation_of(store, body, "resp_"))
+        conversation = await conversation_of(store, body, "resp_")
+        size = entries_size([*conversation.earlier, *conversation.new])
+        chat = await run_encoding(lambda: ResponseChat(body, conversation), size)
         with chat.client_paths:
             job = await ChatJob.prepare(context, chat.chat, is_counted=True)
         return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
