@@ -11,6 +11,7 @@ from palladio.http.field_rules import screen
 from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.sampling_params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 
+MAX_FIELDS = 256  # of an object whose fields are known
 MAX_PARSED_TEXT = 1 << 20  # characters
 MAX_CHOICES = 1 << 16  # more are more than any grammar may be long
 
@@ -43,6 +44,14 @@ class WireModel(pydantic.BaseModel):
     """A JSON object as clients send it. Strict: no number is taken from a string."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _check_number_of_fields(cls, data: object) -> object:
+        """Each unknown one would be an error of its own."""
+        if isinstance(data, dict) and len(data) > MAX_FIELDS:
+            raise ValueError(f"takes at most {MAX_FIELDS} fields, got {len(data)}")
+        return data
 
     @classmethod
     def parse(cls, data: object) -> Self:
