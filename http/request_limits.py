@@ -15,7 +15,7 @@ BASE_VALUES = 1_000_000  # likewise
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Of one server. While the engine starts, they are those of a model without a context."""
+    """Of one server. While the model's context is not known, they are the largest."""
 
     engine: EngineClient
     config: HttpConfig
@@ -39,4 +39,4 @@ class RequestLimits:
         try:
             return Room.of(self.engine.info).limit
         except (EngineNotReadyError, EngineDeadError):
-            return 0
+            return (MOST_BYTES - BASE_BYTES) // TOKEN_BYTES

@@ -12,7 +12,7 @@ from palladio.runtime.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
-COUNTED_BASE, COUNTED_PER_TOKEN = 65_536, 32  # characters
+COUNTED_BASE, COUNTED_PER_TOKEN = 262_144, 32  # characters
 ENTRY_SIZE = 64  # characters
 CUT_MARGIN = 65_536  # characters: how a text begins and ends may depend on so many others
 
@@ -82,7 +82,7 @@ class TextEncoder:
 
     @property
     def max_counted(self) -> int:
-        """Characters of a text that is only to be counted: some eight contexts of English."""
+        """Characters of a text that is only to be counted: some eight contexts of English, and more of a small one."""
         return COUNTED_BASE + COUNTED_PER_TOKEN * Room.of(self._engine.info).limit
 
     def check_counted(self, num_characters: int) -> None:

@@ -87,7 +87,6 @@ class BatchRun:
     async def _validate(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
         """Counts the lines, and gives those that are no requests their results. A file without any request, or with
         too many lines, fails the batch."""
-        await self.turns.gate.wait_ready()  # the limits of a line go with the context
         async with self.turns.validating:
             finder, faults = DuplicateFinder(), list[tuple[int, Fault]]()
             total, has_object, model = 0, False, None

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import openai
+import orjson
 import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response

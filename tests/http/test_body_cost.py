@@ -143,7 +143,7 @@ def test_default_limits_follow_from_the_context(tokenizer: Tokenizer, context_le
 def test_limits_before_the_model_is_known(tokenizer: Tokenizer) -> None:
     engine = FakeEngine(tokenizer)
     engine.state = "starting"
-    assert RequestLimits(engine, HttpConfig()).max_bytes == BASE_BYTES
+    assert RequestLimits(engine, HttpConfig()).max_bytes == MOST_BYTES
 
 
 def test_json_in_strings() -> None:
