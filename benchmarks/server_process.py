@@ -74,12 +74,13 @@ def palladio_command(model_path: str | None, flags: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def running_server(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Iterator[RunningServer]:
     """Starts `command` with a --host and a --port, waits until /health is 200, and ends it in the end.
 
     Args:
         environment: beside this process's own.
+        folder: where it runs; default: where this process does.
 
     Raises:
         RuntimeError: it ended before it was ready.
@@ -95,6 +96,7 @@ def running_server(
                 stderr=subprocess.STDOUT,
                 text=True,
                 env=os.environ | ours | dict(environment or {}),
+                cwd=folder,
                 start_new_session=True,
             )
         try:

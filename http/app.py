@@ -87,9 +87,8 @@ def create_app(
         Middleware(Admission),
         *browser_guard(config, callers),
         Middleware(KeyAuth, callers=callers),
+        Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
-    limits = {"max_bytes": config.max_request_bytes, "max_file_bytes": config.max_file_bytes}
-    middleware.append(Middleware(BodyLimit, **limits, read_timeout=config.request_read_timeout))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app)
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)

@@ -79,4 +79,4 @@ def _inline(node: Any, definitions: dict[str, Any]) -> Any:
 def _decode(raw: bytes) -> object:
     if not raw:
         raise InvalidRequestError("the request body is empty; it must be a JSON object", code="invalid_json")
-    return read_json(raw, "the request body", code="invalid_json")
+    return read_json(raw, "the request body", code="invalid_json", is_counted=True)  # BodyLimit has counted them

@@ -48,7 +48,11 @@ class HttpConfig:
             ~/.local/share/palladio; with port 0 a temporary one.
         max_stored_responses: answers of /v1/responses that are kept, of each owner of API keys; the oldest make room
             for new ones.
-        max_request_bytes: larger request bodies are refused with a 413; of a batch, longer lines are errors.
+        max_request_bytes: larger request bodies are refused with a 413; of a batch, longer lines are errors; default:
+            8 MiB, and 64 bytes more for each token of the context, 32 MiB at most.
+        max_request_values: JSON bodies that hold more values are refused with a 413; of a batch, lines with more are
+            errors; a list or an object counts as 20 values, a field of an object as 10; default: 1,000,000, and one
+            more for each token of the context. Nothing else is served while a body is read: some 100 ms for a million.
         max_file_bytes: larger uploads are refused with a 413, as soon as so much of them has arrived.
         max_batch_lines: a batch whose file has more lines fails.
         request_read_timeout: seconds that a request's head may take to arrive, and that its body may stand still; more
@@ -96,7 +100,8 @@ class HttpConfig:
     stream_output: bool = False
     file_storage_path: str | None = None
     max_stored_responses: int = 10_000
-    max_request_bytes: int = 64 * 1024 * 1024
+    max_request_bytes: int | None = None
+    max_request_values: int | None = None
     max_file_bytes: int = 512 * 1024 * 1024
     max_batch_lines: int = 50_000
     request_read_timeout: float = 60.0
@@ -126,10 +131,11 @@ class HttpConfig:
             raise ConfigError(f"--max-stored-responses must be at least 1, got {self.max_stored_responses}")
         for flag, limit in (
             ("--max-request-bytes", self.max_request_bytes),
+            ("--max-request-values", self.max_request_values),
             ("--max-file-bytes", self.max_file_bytes),
             ("--max-batch-lines", self.max_batch_lines),
         ):
-            if limit < 1:
+            if limit is not None and limit < 1:
                 raise ConfigError(f"{flag} must be at least 1, got {limit}")
         if self.drain_timeout < 0:
             raise ConfigError(f"--drain-timeout must be ≥ 0, got {self.drain_timeout}")

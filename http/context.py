@@ -14,6 +14,7 @@ from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.observer import Observer
 from palladio.http.reasoning.auto import ModelTraits, choose_family
 from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.request_limits import RequestLimits
 from palladio.http.running_requests import RunningRequests
 from palladio.http.security.callers import Callers
 from palladio.http.storage import Storage
@@ -91,6 +92,11 @@ class Context:
             InvalidRequestError: the server runs without one.
         """
         return self.encoder.tokenizer
+
+    @functools.cached_property
+    def limits(self) -> RequestLimits:
+        """How large requests may be."""
+        return RequestLimits(self.engine, self.config)
 
     @functools.cached_property
     def counting_encoder(self) -> TextEncoder:

@@ -22,6 +22,7 @@ Outputs = AsyncGenerator[RequestOutput, None]
 
 MAX_GRAMMAR_BYTES = 16 * 1024 * 1024  # of all samples: each is told its grammar
 MAX_UNREAD = 64  # outputs of several prompts that wait for their reader here
+_AT_A_TIME = 32  # prompts that go to the engine in one go
 MAX_SAMPLES = 4096  # prompts × n in one request; more would hold one connection for very long
 
 
@@ -208,10 +209,14 @@ async def _merge(context: Context, jobs: Sequence[Job], received: float) -> Outp
                 await room.acquire()
                 queue.put_nowait(output)
 
-    tasks = [asyncio.create_task(pump(job)) for job in jobs]
+    tasks: list[asyncio.Task[None]] = []
     try:
-        for task in tasks:
+        for job in jobs:
+            task = asyncio.create_task(pump(job))
             task.add_done_callback(queue.put_nowait)
+            tasks.append(task)
+            if len(tasks) % _AT_A_TIME == 0:
+                await asyncio.sleep(0)  # they begin, then others have their turn
         running = len(tasks)
         while running:
             item = await queue.get()

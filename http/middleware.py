@@ -11,6 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palladio.http.errors import ErrorBody, HttpError, internal_error, route_path
 from palladio.http.files.upload import FORM_BYTES, file_too_large
+from palladio.http.json_cost import JsonMeter, body_refusal
+from palladio.http.request_limits import RequestLimits
 from palladio.http.security.auth import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
 
@@ -93,16 +95,17 @@ def _refusal(scope: Scope) -> ErrorBody | None:
 class BodyLimit:
     """Refuses request bodies that are too large, at once by Content-Length, else while they arrive, or too slow.
 
+    JSON that would take too long to read is too large: its values are counted as it arrives.
+
     Args:
-        max_file_bytes: of an uploaded file; its route has this limit in place of `max_bytes`.
+        limits: of bodies; an uploaded file has one of its own.
         read_timeout: seconds that a body may stand still. It may be waited for so long in all, and a second more for
             every MIN_RATE bytes that have come.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, max_file_bytes: int, read_timeout: float) -> None:
+    def __init__(self, app: ASGIApp, limits: RequestLimits, read_timeout: float) -> None:
         self._app = app
-        self._max_bytes = max_bytes
-        self._max_file_bytes = max_file_bytes
+        self._limits = limits
         self._read_timeout = read_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,6 +113,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         max_bytes, too_large = self._limit(scope)
+        meter = None if _is_upload(scope) else JsonMeter(self._limits.max_values)
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > max_bytes:
             await too_large.response(route_path(scope))(scope, receive, send)
@@ -128,9 +132,12 @@ class BodyLimit:
                 message = f"the request's body stood still or came too slowly; {received} bytes have arrived"
                 raise HttpError(read_timeout_error(message)) from None
             waited += time.monotonic() - begun
-            received += len(part.get("body", b""))
+            body = part.get("body", b"")
+            received += len(body)
             if received > max_bytes:
                 raise HttpError(too_large)
+            if meter is not None and meter.exceeds(body):
+                raise body_refusal(meter.limit)
             is_whole = not part.get("more_body", False)
             return part
 
@@ -138,7 +145,13 @@ class BodyLimit:
 
     def _limit(self, scope: Scope) -> tuple[int, ErrorBody]:
         """Most bytes of the body, and the answer to more."""
-        if (scope["method"], route_path(scope)) == ("POST", "/v1/files"):
-            return self._max_file_bytes + FORM_BYTES, file_too_large(self._max_file_bytes)
-        message = f"the request body is over {self._max_bytes} bytes; --max-request-bytes sets the limit"
-        return self._max_bytes, ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"})
+        if _is_upload(scope):
+            max_file_bytes = self._limits.config.max_file_bytes
+            return max_file_bytes + FORM_BYTES, file_too_large(max_file_bytes)
+        max_bytes = self._limits.max_bytes
+        message = f"the request body is over {max_bytes} bytes; --max-request-bytes sets the limit"
+        return max_bytes, ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"})
+
+
+def _is_upload(scope: Scope) -> bool:
+    return (scope["method"], route_path(scope)) == ("POST", "/v1/files")

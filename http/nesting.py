@@ -1,9 +1,11 @@
-"""How deeply JSON may be nested. What is deeper is refused where it comes in: much that walks JSON calls itself."""
+"""Reading the JSON of requests. What holds too much, or is nested too deeply, is refused where it comes in: nothing
+else runs while JSON is read, and much that walks it calls itself."""
 
 from typing import Any
 
 import orjson
 
+from palladio.http.json_cost import NESTED_VALUES, JsonMeter, values_message
 from palladio.runtime.errors import InvalidRequestError
 
 MAX_DEPTH = 128
@@ -11,16 +13,30 @@ MAX_DEPTH = 128
 _CONTAINERS = frozenset((dict, list))
 
 
-def read_json(text: str | bytes, what: str, *, param: str | None = None, code: str | None = None) -> Any:
+def read_json(
+    text: str | bytes,
+    what: str,
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    meter: JsonMeter | None = None,
+    is_counted: bool = False,
+) -> Any:
     """The value that a JSON text of a request stands for.
 
     Args:
         what: the text, in messages.
         param, code: of the errors.
+        meter: counts what it holds, with what it has counted before; default: NESTED_VALUES are allowed.
+        is_counted: that has been done.
 
     Raises:
-        InvalidRequestError: it is malformed, or nested deeper than MAX_DEPTH.
+        InvalidRequestError: it is malformed, holds too much, or is nested deeper than MAX_DEPTH.
     """
+    if not is_counted:
+        meter = meter or JsonMeter(NESTED_VALUES)
+        if meter.exceeds(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text):
+            raise InvalidRequestError(values_message(what, meter.limit), param=param, code=code)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as exc:

@@ -1,9 +1,10 @@
 """Prompts of the text routes: strings or token ids, one or many → token ids."""
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from palladio.http.generation import check_num_prompts, job_ids
-from palladio.http.protocol_completions import Prompt, is_token_ids
+from palladio.http.protocol_completions import Prompt
 from palladio.http.protocol_generate import TokenIds
 from palladio.http.text_encoder import TextEncoder, run_encoding
 from palladio.http.truncation import Truncation
@@ -16,7 +17,7 @@ def split_prompts(prompt: Prompt, param: str) -> list[str] | list[list[int]]:
     Raises:
         InvalidRequestError: there is none, one is empty, or there are too many.
     """
-    many = [prompt] if isinstance(prompt, str) or is_token_ids(prompt) else prompt
+    many = [prompt] if isinstance(prompt, str) or _is_flat(prompt) else prompt
     check_num_prompts(len(many), param)
     if not all(many) or not many:
         raise InvalidRequestError(f"{param} must not be empty", param=param)
@@ -68,5 +69,10 @@ async def encode_prompts(
 
 
 def token_lists(tokens: list[int] | list[list[int]]) -> list[list[int]]:
-    """One list of token ids, or several, as several."""
-    return [tokens] if is_token_ids(tokens) else [ids for ids in tokens if isinstance(ids, list)]
+    """One list of token ids, or several, as several: those themselves."""
+    return [tokens] if _is_flat(tokens) else tokens  # type: ignore[return-value]  # the wire model has checked them
+
+
+def _is_flat(checked: list[str] | list[int] | list[list[int]]) -> TypeGuard[list[int]]:
+    """Whether it is one list of token ids. Args: checked: by a wire model, item by item."""
+    return not checked or type(checked[0]) is int

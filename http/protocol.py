@@ -5,20 +5,53 @@ from typing import Annotated, Any, Self
 
 import pydantic
 from pydantic import ConfigDict, Field
+from pydantic_core import CoreSchema, core_schema
 
 from palladio.http.field_rules import screen
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.sampling_params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 
+MAX_FIELDS = 256  # of an object whose fields are known
 MAX_PARSED_TEXT = 1 << 20  # characters
+MAX_CHOICES = 1 << 16  # more are more than any grammar may be long
 
 RequestId = Annotated[str, Field(min_length=1, max_length=256)]
 ParsedText = Annotated[str, Field(max_length=MAX_PARSED_TEXT)]  # for a parser on its own
+
+
+class AtMost:
+    """In an annotation: how many entries a list or an object may have. Looked at before any of them is, and before all
+    errors of a large one are collected.
+
+    Args:
+        unit: what they are, for the message.
+    """
+
+    def __init__(self, limit: int, unit: str = "entries") -> None:
+        self._limit = limit
+        self._unit = unit
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: object) -> object:
+        if isinstance(value, list | dict) and len(value) > self._limit:
+            raise ValueError(f"takes at most {self._limit} {self._unit}, got {len(value)}")
+        return value
 
 
 class WireModel(pydantic.BaseModel):
     """A JSON object as clients send it. Strict: no number is taken from a string."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _check_number_of_fields(cls, data: object) -> object:
+        """Each unknown one would be an error of its own."""
+        if isinstance(data, dict) and len(data) > MAX_FIELDS:
+            raise ValueError(f"takes at most {MAX_FIELDS} fields, got {len(data)}")
+        return data
 
     @classmethod
     def parse(cls, data: object) -> Self:
@@ -56,9 +89,13 @@ class SamplingFields(WireModel):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
-    stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
+    logit_bias: Annotated[dict[str, float] | None, AtMost(MAX_LOGIT_BIAS)] = None
+    stop: Annotated[str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")] = (
+        None
+    )
+    stop_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_STOP_TOKEN_IDS, "ids")] = (
+        None
+    )
     ignore_eos: bool | None = None
     seed: int | None = None
     prompt_logprobs: int | None = None
@@ -87,7 +124,7 @@ class SamplingFields(WireModel):
     structured_outputs: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | bool | None = None
     guided_regex: str | None = None
-    guided_choice: Annotated[list[str], Field(fail_fast=True)] | None = None
+    guided_choice: Annotated[Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_CHOICES, "choices")] = None
     guided_grammar: str | None = None
     no_logs: bool | None = None
     log_metrics: bool | None = None

@@ -25,12 +25,12 @@ class StartProfileRequest(WireModel):
     output_dir: str | None = None
     start_step: Annotated[int | None, Field(ge=0)] = None
     num_steps: Annotated[int | None, Field(ge=1, le=MAX_STEPS)] = None
-    activities: list[str] | None = None
+    activities: Annotated[list[str], Field(fail_fast=True)] | None = None
     with_stack: bool | None = None
     host_tracer_level: Annotated[int | None, Field(ge=0, le=3)] = None
     python_tracer_level: Annotated[int | None, Field(ge=0, le=1)] = None
     profile_by_stage: bool | None = None
-    profile_stages: list[str] | None = None
+    profile_stages: Annotated[list[str], Field(fail_fast=True)] | None = None
     record_shapes: bool | None = None
     merge_profiles: bool | None = None
     profile_id: str | None = None

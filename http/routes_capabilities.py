@@ -85,7 +85,8 @@ def _limits(context: Context) -> dict[str, int]:
         "logit_bias": MAX_LOGIT_BIAS,
         "stop": MAX_STOP_STRINGS,
         "stop_token_ids": MAX_STOP_TOKEN_IDS,
-        "body_bytes": context.config.max_request_bytes,
+        "body_bytes": context.limits.max_bytes,
+        "body_values": context.limits.max_values,
     }
 
 

@@ -1,5 +1,6 @@
 """POST /generate: SGLang's native route."""
 
+import functools
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,12 +18,15 @@ from palladio.http.prompts import encode_prompts, given_prompts, prompt_names, s
 from palladio.http.protocol_generate import GenerateRequest
 from palladio.http.sampling import client_names
 from palladio.http.sse import DoneWriter, EventStream
+from palladio.http.text_encoder import run_encoding
+from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.outputs import RequestOutput
 from palladio.runtime.sampling_params import SamplingParams
 from palladio.runtime.sglang_format import GenerateJob, JobResult, SampleResult, expand_jobs
 from palladio.runtime.tokenizer import Tokenizer
 
+PROMPT_SIZE = 200  # characters that a prompt's parameters count for
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
 # log-probabilities are asked for by the request's own fields; the others are what parsers and grammars come to
 _NOT_HERE = {"logprobs", "prompt_logprobs", "grammar", "thinking", "visible_special_ids"}
@@ -52,7 +56,10 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     given, param = given_prompts(body.text, body.input_ids)
     prompts = split_prompts(given, param)
     name, ids = prompt_names(body.rid, call.request_id, len(prompts))
-    sampling = _sampling(body)
+    if isinstance(body.sampling_params, list) and len(body.sampling_params) != len(prompts):
+        message = f"sampling_params has {len(body.sampling_params)} entries for {len(prompts)} prompts"
+        raise InvalidRequestError(message, param="sampling_params")
+    sampling = await run_encoding(lambda: _sampling(body), PROMPT_SIZE * len(prompts))
     entries = sampling if isinstance(sampling, list) else [sampling]
     fields = {ours: ours if any(ours in entry for entry in entries) else name for ours, name in _ALIASES.items()}
     paths = {name: f"sampling_params.{fields.get(name, name)}" for name in SAMPLING_NAMES}
@@ -61,7 +68,8 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
         fields["grammar"], paths["grammar"] = grammars[0], f"sampling_params.{grammars[0]}"
     with client_names(paths | {"prompt": param}, fields):
         prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
-        jobs = _expand(context, call, body, sampling, prompt_ids, ids)
+        expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids)
+        jobs = await run_encoding(expand, PROMPT_SIZE * len(prompts))
         stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
         results = _Results(jobs, context.engine.tokenizer)
         is_list = prompts is given or stream.num_choices > 1

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+import orjson
+from fastapi import APIRouter, Depends, Response
 
 from palladio.http.body import JsonBody, describe_body
 from palladio.http.context import Context
@@ -10,12 +11,14 @@ from palladio.http.generation import check_num_prompts
 from palladio.http.logprobs import token_name
 from palladio.http.prompts import encode_prompts, token_lists
 from palladio.http.protocol_chat import ChatRequest
-from palladio.http.protocol_completions import is_token_ids
 from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.http.reasoning.plan import ReasoningPlan
 from palladio.http.text_encoder import run_encoding
 from palladio.http.tools import ToolPlan, tools_size
 from palladio.runtime.errors import InvalidRequestError
+
+DETOKENIZE_CONTEXTS = 8  # how many contexts of ids may be turned into text at a time
+TOKEN_SIZE = 8  # characters that a token counts for, and a little more
 
 _OF_MESSAGES = (
     *("add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
@@ -28,38 +31,60 @@ def tokenize_router(context: Context) -> APIRouter:
 
     @router.post("/v1/tokenize", openapi_extra=describe_body(TokenizeRequest))
     @router.post("/tokenize", openapi_extra=describe_body(TokenizeRequest))
-    async def tokenize(body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]) -> dict[str, Any]:
+    async def tokenize(body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]) -> Response:
         """A list of prompts gives lists of tokens and counts."""
         context.require_ready()
         context.model_name(body.model)
         batch = await _tokenize(context, body)
         single = not isinstance(body.prompt, list)
-        answer: dict[str, Any] = {
-            "tokens": batch[0] if single else batch,
-            "count": len(batch[0]) if single else [len(ids) for ids in batch],
-            "max_model_len": context.max_model_len,
-        }
-        if body.return_token_strs:
-            names = [[token_name(context.tokenizer, token_id) for token_id in ids] for ids in batch]
-            answer["token_strs"] = names[0] if single else names
-        return answer
+        tokenizer, max_model_len = context.tokenizer, context.max_model_len
+
+        def answer() -> Response:
+            fields: dict[str, Any] = {
+                "tokens": batch[0] if single else batch,
+                "count": len(batch[0]) if single else [len(ids) for ids in batch],
+                "max_model_len": max_model_len,
+            }
+            if body.return_token_strs:
+                names = [[token_name(tokenizer, token_id) for token_id in ids] for ids in batch]
+                fields["token_strs"] = names[0] if single else names
+            return _json(fields)
+
+        return await run_encoding(answer, sum(map(len, batch)))
 
     @router.post("/v1/detokenize", openapi_extra=describe_body(DetokenizeRequest))
     @router.post("/detokenize", openapi_extra=describe_body(DetokenizeRequest))
-    async def detokenize(body: Annotated[DetokenizeRequest, Depends(JsonBody(DetokenizeRequest))]) -> dict[str, Any]:
+    async def detokenize(body: Annotated[DetokenizeRequest, Depends(JsonBody(DetokenizeRequest))]) -> Response:
         """SGLang reads `text`, vLLM reads `prompt`."""
         context.require_ready()
         context.model_name(body.model)
         tokenizer, vocab_size = context.tokenizer, context.engine.info.vocab_size
-        texts: list[str] = []
-        for ids in token_lists(body.tokens):
-            if not all(0 <= token_id < vocab_size for token_id in ids):
-                raise InvalidRequestError(f"tokens must be ids in 0 … {vocab_size - 1}", param="tokens")
-            texts.append(tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens is not False))
-        text = texts[0] if is_token_ids(body.tokens) else texts
-        return {"text": text, "prompt": text}
+        lists = token_lists(body.tokens)
+        count, limit = sum(map(len, lists)), DETOKENIZE_CONTEXTS * context.max_model_len
+        if count > limit:
+            message = (
+                f"tokens takes at most {limit} ids, {DETOKENIZE_CONTEXTS} times the context; got {count}. Send them in "
+                "parts"
+            )
+            raise InvalidRequestError(message, param="tokens")
+        check_num_prompts(len(lists), "tokens")
+
+        def answer() -> Response:
+            texts: list[str] = []
+            for ids in lists:
+                if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+                    raise InvalidRequestError(f"tokens must be ids in 0 … {vocab_size - 1}", param="tokens")
+                texts.append(tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens is not False))
+            text = texts[0] if lists is not body.tokens else texts
+            return _json({"text": text, "prompt": text})
+
+        return await run_encoding(answer, TOKEN_SIZE * count)
 
     return router
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")
 
 
 async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
@@ -95,6 +120,7 @@ async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
     assert body.prompt is not None
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     check_num_prompts(len(prompts), "prompt")
+    context.counting_encoder.check_counted(sum(map(len, prompts)))
     if not prompts:
         raise InvalidRequestError("prompt must not be empty", param="prompt")
     return await encode_prompts(

@@ -24,6 +24,7 @@ _OF_TYPE: Mapping[str, tuple[str, ...]] = {  # what response_format has beside i
     "regex": ("regex",),
     "ebnf": ("ebnf",),
 }
+MAX_TEXT = 1 << 20  # characters of a grammar, white space included; the engine's own limit is of what remains
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _NO_OPTIONS: Mapping[str, Any] = {}
 
@@ -135,6 +136,8 @@ def _grammar(kind: GrammarKind, value: object, path: str, options: Mapping[str, 
         path: of the value in the request.
         options: of white space in JSON.
     """
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        raise InvalidRequestError(f"{path} is over the limit of {MAX_TEXT} characters", param=path)
     if kind in ("json_schema", "structural_tag") and isinstance(value, str) and value.strip():
         read = read_json(value, path, param=path)
         value = value if Grammar.of(kind, read, path) and not options else read

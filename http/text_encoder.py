@@ -12,17 +12,30 @@ from palladio.runtime.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
+COUNTED_BASE, COUNTED_PER_TOKEN = 262_144, 32  # characters
+ENTRY_SIZE = 64  # characters
+CUT_MARGIN = 65_536  # characters: how a text begins and ends may depend on so many others
+
 
 async def run_encoding(encode: Callable[[], T], num_characters: int) -> T:
     """Calls `encode`: in a thread if it has many characters to do, so that streams keep flowing."""
     return await asyncio.to_thread(encode) if num_characters > LONG_TEXT else encode()
 
 
+def entries_size(entries: object) -> int:
+    """What messages, items or blocks count for in `run_encoding`, beside their texts."""
+    if not isinstance(entries, list):
+        return 0
+    contents = [entry.get("content") for entry in entries if isinstance(entry, dict)]
+    return ENTRY_SIZE * (len(entries) + sum(len(content) for content in contents if isinstance(content, list)))
+
+
 class TextEncoder:
     """The tokenizer as the routes use it. Safe to use from several threads.
 
     Args:
-        bounded: refuse a text that cannot fit the context before it is tokenized: for prompts to generate from.
+        bounded: refuse a text that cannot fit the context before it is tokenized: for prompts to generate from. Others
+            are only counted, and refused if they are longer than `max_counted`.
     """
 
     def __init__(self, engine: EngineClient, *, bounded: bool) -> None:
@@ -51,11 +64,13 @@ class TextEncoder:
 
         Raises:
             ContextLengthError: bounded, and the text would not fit even with the longest token everywhere.
+            InvalidRequestError: not bounded, and longer than `max_counted`.
         """
         if truncation is not None:
-            token_ids = self.tokenizer.encode(text, add_special_tokens)
-            return truncation.cut(token_ids, *(self._find_frame() if add_special_tokens else ()))
-        if self._bounded and len(text) > LONG_TEXT:
+            return self._encode_cut(text, truncation, add_special_tokens)
+        if not self._bounded:
+            self.check_counted(len(text))
+        elif len(text) > LONG_TEXT:
             room = Room.of(self._engine.info)
             if len(text) > room.limit * self._find_longest_token():
                 raise ContextLengthError(
@@ -64,6 +79,37 @@ class TextEncoder:
                     param="prompt",
                 )
         return self.tokenizer.encode(text, add_special_tokens)
+
+    @property
+    def max_counted(self) -> int:
+        """Characters of a text that is only to be counted: some eight contexts of English, and more of a small one."""
+        return COUNTED_BASE + COUNTED_PER_TOKEN * Room.of(self._engine.info).limit
+
+    def check_counted(self, num_characters: int) -> None:
+        """
+        Raises:
+            InvalidRequestError: it is too much to be counted.
+        """
+        if num_characters > self.max_counted:
+            raise InvalidRequestError(
+                f"The input ({num_characters} characters) is too long to be counted: at most {self.max_counted} "
+                f"characters, {COUNTED_PER_TOKEN} for each token of the context and {COUNTED_BASE} more. Send it in "
+                "parts.",
+                param="prompt",
+            )
+
+    def _encode_cut(self, text: str, truncation: Truncation, add_special_tokens: bool) -> list[int]:
+        """Tokenizes no more than what holds the tokens that stay, even with the longest token everywhere."""
+        frame = self._find_frame() if add_special_tokens else ()
+        tokenizer = self.tokenizer
+        if len(text) > LONG_TEXT:
+            enough = truncation.limit * self._find_longest_token() + CUT_MARGIN
+            part = text[-enough:] if truncation.keeps_end else text[:enough]
+            token_ids = tokenizer.encode(part, add_special_tokens)
+            if len(part) == len(text) or truncation.cuts(token_ids):
+                return truncation.cut(token_ids, *frame)
+            # it has become shorter: white space that the tokenizer joins, for example
+        return truncation.cut(tokenizer.encode(text, add_special_tokens), *frame)
 
     def _find_frame(self) -> tuple[int, int]:
         """How many special tokens the tokenizer puts before and behind a text."""

@@ -3,8 +3,11 @@
 import json
 from typing import Any
 
+from palladio.http.json_cost import JsonMeter
 from palladio.http.nesting import read_json
 from palladio.runtime.errors import InvalidRequestError
+
+HISTORY_VALUES = 300_000  # that the arguments of all calls together may hold, as json_cost counts them
 
 
 class ToolHistory:
@@ -16,6 +19,7 @@ class ToolHistory:
 
     def __init__(self, *, arguments_as_text: bool) -> None:
         self._as_text = arguments_as_text
+        self._meter = JsonMeter(HISTORY_VALUES)
         self._names: dict[str, str] = {}  # of calls, by id
         self._last_id: str | None = None
 
@@ -66,7 +70,7 @@ class ToolHistory:
     def _arguments(self, given: object, path: str) -> dict[str, Any] | str:
         values: object = given
         if isinstance(given, str) and given.strip():
-            values = read_json(given, path, param=path)
+            values = read_json(given, path, param=path, meter=self._meter)
         elif given is None or isinstance(given, str):
             values = {}
         if not isinstance(values, dict):

@@ -14,6 +14,7 @@ from palladio.runtime.request_options import RequestOptions
 from palladio.runtime.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.tokenizer import Tokenizer
 
+_INT = {int}  # and not bool
 LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, so that streams keep flowing
 
 
@@ -94,8 +95,11 @@ class RequestFront:
         """Token ids of a prompt. May take long for a long text, and is safe to run in another thread.
 
         Raises:
+            ContextLengthError: ids that do not fit.
             InvalidRequestError: text without a tokenizer, empty, or an id out of the vocabulary.
         """
+        if not isinstance(prompt, str) and len(prompt) > self._room.limit:
+            self._max_tokens(len(prompt), None)  # it is told before a million ids are looked at
         if isinstance(prompt, str):
             if self._tokenizer is None:
                 raise InvalidRequestError(
@@ -104,7 +108,7 @@ class RequestFront:
             ids = self._tokenizer.encode(prompt)
         else:
             ids = list(prompt)
-            if not all(type(token_id) is int for token_id in ids):
+            if not set(map(type, ids)) <= _INT:
                 raise InvalidRequestError("the prompt must be text or a list of token ids", param="prompt")
         if not ids:
             raise InvalidRequestError("the prompt is empty: give at least one token", param="prompt")

@@ -13,6 +13,7 @@ from palladio.runtime.detokenizer import ByteDetokenizer, IncrementalDetokenizer
 from palladio.runtime.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.template_meter import RenderLimitExceededError
 
+MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
 _SPACE_MARK = "▁"
 _RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_template: not the template's business
@@ -147,7 +148,9 @@ class Tokenizer:
                 f"the text is not valid Unicode: lone surrogate at character {error.start}", param="prompt"
             ) from None
         ids: list[int]
-        if self._fast is not None:
+        if self._fast is not None and len(text) > MANY:
+            ids = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        elif self._fast is not None:
             ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
         else:
             ids = self._hf.encode(text, add_special_tokens=add_special_tokens)
@@ -159,7 +162,11 @@ class Tokenizer:
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
-        text: str = self._hf.decode(
+        text: str
+        if self._fast is not None and len(ids) > MANY:  # what the call below comes to
+            (text,) = self._fast.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+            return text
+        text = self._hf.decode(
             list(ids),
             skip_special_tokens=skip_special_tokens,
             spaces_between_special_tokens=spaces_between_special_tokens,

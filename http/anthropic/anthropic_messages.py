@@ -7,6 +7,7 @@ from typing import Any
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
 from palladio.runtime.errors import InvalidRequestError
 
+_TEXTS = ("content", "reasoning_content")
 _ERROR = "Error: "  # before the result of a tool that failed: chat templates know of no other way to say so
 
 
@@ -24,6 +25,7 @@ class AnthropicConversation:
     def __init__(self, body: CountTokensRequest) -> None:
         self.messages: list[dict[str, Any]] = []
         self.paths: list[str] = []
+        self._said: list[dict[str, list[str]]] = []  # of each message: texts by key, which are joined once
         if body.system:
             self._add({"role": "system", "content": _joined(_blocks(body.system, "system"), "system")}, "system")
         for position, message in enumerate(body.messages):
@@ -38,6 +40,8 @@ class AnthropicConversation:
                     self._add({"role": "system", "content": _joined(blocks, f"{path}.content")}, path)
                 case _:
                     raise InvalidRequestError(f"{path}.role must be user, assistant or system", param=f"{path}.role")
+        for said, joined in zip(self._said, self.messages, strict=True):
+            joined |= {name: "\n".join(texts) for name, texts in said.items()}
         last = self.messages[-1]
         self.continues = last["role"] == "assistant"
         if self.continues and (last.get("tool_calls") or not last.get("content")):
@@ -88,13 +92,13 @@ class AnthropicConversation:
         if last is None or last["role"] != message["role"] or message["role"] not in ("user", "assistant"):
             self.messages.append(message)
             self.paths.append(path)
+            self._said.append({name: [message[name]] for name in _TEXTS if message.get(name)})
             return
-        for name in ("content", "reasoning_content"):
-            said = [text for text in (last.get(name), message.get(name)) if text]
-            if said:
-                last[name] = "\n".join(said)
+        for name in _TEXTS:
+            if message.get(name):
+                self._said[-1].setdefault(name, []).append(message[name])
         if "tool_calls" in message:
-            last["tool_calls"] = last.get("tool_calls", []) + message["tool_calls"]
+            last.setdefault("tool_calls", []).extend(message["tool_calls"])
 
 
 def _blocks(content: object, path: str) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.protocol import WireModel
+from palladio.http.protocol import AtMost, WireModel
 from palladio.http.protocol_tools import Objects
+from palladio.runtime.sampling_params import MAX_STOP_STRINGS
 
 
 class MessageThinking(WireModel):
@@ -40,7 +41,9 @@ class MessagesRequest(CountTokensRequest):
     """Ranges are checked by SamplingParams and RequestOptions."""
 
     max_tokens: int
-    stop_sequences: Annotated[list[str], Field(fail_fast=True)] | None = None
+    stop_sequences: Annotated[
+        Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")
+    ] = None
     stream: bool | None = None
     temperature: float | None = None
     top_k: int | None = None

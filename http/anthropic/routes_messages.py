@@ -14,6 +14,7 @@ from palladio.http.chat_job import ChatJob
 from palladio.http.chat_run import ChatRun
 from palladio.http.context import Context
 from palladio.http.sse import EventStream
+from palladio.http.text_encoder import entries_size, run_encoding
 
 
 def messages_router(context: Context) -> APIRouter:
@@ -31,7 +32,7 @@ def messages_router(context: Context) -> APIRouter:
     ) -> dict[str, Any]:
         context.require_ready()
         context.model_name(body.model)
-        chat = AnthropicChat(body)
+        chat = await run_encoding(lambda: AnthropicChat(body), entries_size(body.messages))
         with chat.client_paths:
             job = await ChatJob.prepare(context, chat.chat, reasoning_is_optional=True, is_counted=True)
         return {"input_tokens": len(job.prompt.token_ids)}
@@ -46,7 +47,7 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
         HttpError: the client went away.
     """
     name = f"msg_{call.request_id}"
-    chat = AnthropicChat(body, name)
+    chat = await run_encoding(lambda: AnthropicChat(body, name), entries_size(body.messages))
     with chat.client_paths:
         run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True)
         events = AnthropicEvents(run, name, context.model_name(body.model))

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
+import time
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from palladio.http.batches.batch_records import Fault, Line
 from palladio.http.batches.endpoints import Endpoint, find_endpoint
+from palladio.http.json_cost import JsonMeter, values_message
 from palladio.http.nesting import read_json
 from palladio.runtime.errors import InvalidRequestError
 
@@ -17,19 +19,21 @@ MAX_CUSTOM_ID = 512  # characters
 
 _CHUNK_LINES, _CHUNK_BYTES = 256, 1 << 20  # that are read at a time
 _SKIP = 1 << 20
+_SHORT = 0.005  # seconds; reading a line lets nothing else run
 
 
 class LineReader:
     """Reads requests for one endpoint. A file of any size passes through little memory.
 
     Args:
-        max_bytes: of a line; a longer one is a fault of its own.
+        max_bytes, max_values: of a line; one with more is a fault of its own.
     """
 
-    def __init__(self, path: Path, endpoint: Endpoint[Any], max_bytes: int) -> None:
+    def __init__(self, path: Path, endpoint: Endpoint[Any], max_bytes: int, max_values: int) -> None:
         self._path = path
         self._endpoint = endpoint
         self._max_bytes = max_bytes
+        self._max_values = max_values
 
     async def chunks(self) -> AsyncGenerator[list[Line], None]:
         """All lines but blank ones, a few at a time; file and JSON are read beside the event loop.
@@ -64,10 +68,19 @@ class LineReader:
                 yield self._read(number, raw)
 
     def _read(self, number: int, raw: bytes) -> Line:
+        begun = time.perf_counter()
+        text = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+        if JsonMeter(self._max_values).exceeds(text):
+            message = f"{values_message(f'line {number}', self._max_values)} (--max-request-values)"
+            return Line(number, fault=Fault("line_too_large", message), is_object=False)
         try:
-            value = read_json(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw, f"line {number}")
+            value = read_json(text, f"line {number}", is_counted=True)
         except InvalidRequestError as error:
             return Line(number, fault=Fault("invalid_json_line", str(error)), is_object=False)
+        finally:
+            seconds = time.perf_counter() - begun
+            if seconds > _SHORT:
+                time.sleep(seconds)  # line after line, others would wait for one at every turn
         if not isinstance(value, dict):
             fault = Fault("invalid_json_line", f"line {number} is no JSON object")
             return Line(number, fault=fault, is_object=False)

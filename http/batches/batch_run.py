@@ -82,7 +82,8 @@ class BatchRun:
             log_status(batch)
 
     def _reader(self, batch: Batch, endpoint: Endpoint[Any]) -> LineReader:
-        return LineReader(self.files.path(batch.input_file_id), endpoint, self.context.config.max_request_bytes)
+        path, limits = self.files.path(batch.input_file_id), self.context.limits
+        return LineReader(path, endpoint, limits.max_bytes, limits.max_values)
 
     async def _validate(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
         """Counts the lines, and gives those that are no requests their results. A file without any request, or with
@@ -138,7 +139,7 @@ class BatchRun:
         buffer = ResultBuffer(self.store, batch.id)
 
         async def answer(line: Line) -> None:
-            # A fault that its validation did not find: --max-request-bytes was higher then.
+            # A fault that its validation did not find: --max-request-bytes or --max-request-values was higher then.
             buffer.add(await runner.run(line) if line.fault is None else faulty(line, line.fault))
 
         async with buffer.writing(), asyncio.TaskGroup() as group, self._unfinished(batch, endpoint) as lines:

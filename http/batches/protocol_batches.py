@@ -1,8 +1,10 @@
 """The body that makes a batch."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from palladio.http.protocol import WireModel
+from palladio.http.protocol import AtMost, WireModel
+
+MAX_PAIRS = 16  # of metadata
 
 
 class OutputExpiresAfter(WireModel):
@@ -14,5 +16,5 @@ class BatchRequest(WireModel):
     input_file_id: str
     endpoint: str
     completion_window: str
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str] | None, AtMost(MAX_PAIRS, "pairs")] = None
     output_expires_after: OutputExpiresAfter | None = None

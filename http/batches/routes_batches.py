@@ -24,7 +24,7 @@ from palladio.runtime.errors import InvalidRequestError
 PREFIX = "batch_"
 MAX_LISTED, LISTED = 100, 20
 MAX_WINDOW = 30 * 24 * 3600  # seconds
-MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata, the last two in characters
+MAX_KEY, MAX_VALUE = 64, 512  # of metadata, in characters
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
@@ -109,8 +109,6 @@ def _seconds(window: str) -> int:
 def _metadata(metadata: dict[str, str] | None) -> str | None:
     if metadata is None:
         return None
-    if len(metadata) > MAX_PAIRS:
-        raise InvalidRequestError(f"metadata takes at most {MAX_PAIRS} pairs, got {len(metadata)}", param="metadata")
     for key, value in metadata.items():
         if len(key) > MAX_KEY or len(value) > MAX_VALUE:
             message = f"metadata: keys have at most {MAX_KEY} characters and values {MAX_VALUE}"

@@ -15,6 +15,7 @@ from palladio.runtime.errors import InvalidRequestError, RequestAbortedError
 MIN_EXPIRY, MAX_EXPIRY = 3600, 30 * 24 * 3600  # seconds; OpenAI's
 FORM_BYTES = 64 * 1024  # of a form, beside the file: its other fields, and what stands between them
 MAX_NAME_LENGTH = 255
+MAX_PART_HEADERS, MAX_PART_HEADER = 8, 4096  # of a part of a form: how many, and bytes of each
 
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _MAX_FIELD_BYTES = 1024
@@ -96,6 +97,8 @@ class _Form:
                     "on_part_data": self._add,
                     "on_end": self._complete,
                 },
+                max_header_count=MAX_PART_HEADERS,
+                max_header_size=MAX_PART_HEADER,
             )
         except FormParserError as error:
             raise _malformed(error) from None

@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.protocol import RequestId, WireModel
+from palladio.http.protocol import AtMost, RequestId, WireModel
 from palladio.http.protocol_reasoning import Effort
 from palladio.http.protocol_tools import Objects
+from palladio.runtime.sampling_params import MAX_STOP_STRINGS
 
 Summary = Literal["auto", "concise", "detailed"]
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI's
@@ -56,7 +57,7 @@ class ResponseRequest(InputTokensRequest):
     include: Annotated[list[str], Field(fail_fast=True)] | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=MAX_METADATA)] | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue] | None, AtMost(MAX_METADATA, "pairs")] = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     store: bool | None = None
@@ -72,7 +73,9 @@ class ResponseRequest(InputTokensRequest):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    stop: Annotated[str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")] = (
+        None
+    )
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
     priority: int | None = None

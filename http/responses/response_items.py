@@ -79,6 +79,7 @@ def chat_messages(items: Iterable[tuple[str, Item]]) -> tuple[list[dict[str, Any
     messages: list[dict[str, Any]] = []
     paths: list[str] = []
     turn: dict[str, Any] | None = None  # the assistant's, which goes on
+    thoughts: dict[int, tuple[dict[str, Any], list[str]]] = {}  # of each turn, joined once
 
     def assistant(path: str) -> dict[str, Any]:
         nonlocal turn
@@ -94,7 +95,7 @@ def chat_messages(items: Iterable[tuple[str, Item]]) -> tuple[list[dict[str, Any
                 if turn is not None and turn.keys() - {"role", "reasoning_content"}:
                     turn = None  # whoever reasons again begins anew
                 said = assistant(path)
-                said["reasoning_content"] = said.get("reasoning_content", "") + _reasoning_text(item)
+                thoughts.setdefault(id(said), (said, []))[1].append(_reasoning_text(item))
             case "function_call":
                 function = {"name": item["name"], "arguments": item["arguments"]}
                 call = {"id": item["call_id"], "type": "function", "function": function}
@@ -113,6 +114,8 @@ def chat_messages(items: Iterable[tuple[str, Item]]) -> tuple[list[dict[str, Any
                 content = output if isinstance(output, str) else [_chat_part(part) for part in output]
                 messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
                 paths.append(path)
+    for said, texts in thoughts.values():
+        said["reasoning_content"] = "".join(texts)
     return messages, paths
 
 

@@ -15,6 +15,7 @@ from palladio.http.responses.response_items import Item, input_items, referenced
 from palladio.http.responses.response_object import new_response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
 from palladio.http.security.caller import Caller
+from palladio.http.text_encoder import entries_size, run_encoding
 
 ROUTE = "/v1/responses"
 
@@ -50,7 +51,8 @@ class ResponseRun:
         """
         name = response_id or new_id("resp_")
         conversation = await conversation_of(store, body, name, call.caller)
-        chat = ResponseChat(body, conversation, name)
+        size = entries_size([*conversation.earlier, *conversation.new])
+        chat = await run_encoding(lambda: ResponseChat(body, conversation, name), size)
         with chat.client_paths:
             run = await ChatRun.prepare(context, call, chat.chat)
         response = new_response(body, run.chat.params, name, run.received, context.model_name(body.model))
@@ -89,4 +91,5 @@ async def conversation_of(
     for name in wanted:
         if name not in found:
             raise not_found(name, "input")
-    return Conversation(earlier, input_items(body.input, found, response_id))
+    new = await run_encoding(lambda: input_items(body.input, found, response_id), entries_size(body.input))
+    return Conversation(earlier, new)

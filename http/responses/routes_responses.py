@@ -21,6 +21,7 @@ from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.security.caller import Caller, CallerOf
 from palladio.http.sse import HEADERS, EventStream
+from palladio.http.text_encoder import entries_size, run_encoding
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100
@@ -108,7 +109,9 @@ def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore)
     ) -> dict[str, Any]:
         context.require_ready()
         context.model_name(body.model)
-        chat = ResponseChat(body, await conversation_of(store, body, "resp_", caller))
+        conversation = await conversation_of(store, body, "resp_", caller)
+        size = entries_size([*conversation.earlier, *conversation.new])
+        chat = await run_encoding(lambda: ResponseChat(body, conversation), size)
         with chat.client_paths:
             job = await ChatJob.prepare(context, chat.chat, is_counted=True)
         return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}

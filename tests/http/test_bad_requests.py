@@ -328,10 +328,11 @@ def test_what_is_too_long_to_answer_can_be_counted(http: httpx.Client) -> None:
     assert error_of(http.post("/v1/completions", json={"prompt": text}))["code"] == "context_length_exceeded"
 
 
-def test_prompt_of_ten_megabytes(http: httpx.Client) -> None:
+def test_prompt_of_ten_megabytes(serve) -> None:
     """Refused before it is tokenized, which would take a minute."""
     content = "word " * 2_000_000
-    response = http.post("/v1/chat/completions", json=CHAT | {"messages": [{"role": "user", "content": content}]})
+    with httpx.Client(base_url=serve(max_request_bytes=20_000_000), timeout=20) as http:
+        response = http.post("/v1/chat/completions", json=CHAT | {"messages": [{"role": "user", "content": content}]})
     error = error_of(response)
     assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
     assert "Send a shorter prompt." in error["message"]

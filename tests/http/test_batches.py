@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import openai
+import orjson
 import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
@@ -218,6 +219,28 @@ def test_a_line_longer_than_a_request_may_be(of) -> None:
     assert [one["custom_id"] for one in output] == ["line-1", "line-3"]
     assert [one["error"]["code"] for one in errors] == ["line_too_large"]
     assert "line 2" in errors[0]["error"]["message"]
+
+
+def test_a_line_of_more_values_than_a_request_may_have(of, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read at all: reading it would let nothing else run."""
+    read: list[int] = []
+    loads = orjson.loads
+
+    def noting(text: bytes) -> Any:
+        read.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr(orjson, "loads", noting)
+    client = of(max_request_values=2000)
+    content = jsonl([chat_line(1), chat_line(2), chat_line(3)])
+    content = content.replace(orjson.dumps("line-2"), b"[" + b"[]," * 5000 + b"1]")
+    batch = wait_for(client, submit(client, content).id)
+    output, errors = both(client, batch)
+    assert [one["custom_id"] for one in output] == ["line-1", "line-3"]
+    assert [one["error"]["code"] for one in errors] == ["line_too_large"]
+    assert "line 2 holds more than 2000 values" in errors[0]["error"]["message"]
+    assert "--max-request-values" in errors[0]["error"]["message"]
+    assert max(read) < 10_000
 
 
 @pytest.mark.parametrize(

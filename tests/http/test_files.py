@@ -178,6 +178,16 @@ def test_forms_that_are_none(start, storage: Storage) -> None:
     assert names(storage) == set()
 
 
+@pytest.mark.parametrize("lines", [b"a: b\r\n" * 20, b"a: " + b"b" * 10_000 + b"\r\n", b"a: b\r\n" * 100_000])
+def test_headers_of_a_part_are_bounded(start, storage: Storage, lines: bytes) -> None:
+    http = start(storage)
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n'
+    form = head + lines + b"\r\n" + CONTENT + b"\r\n--x--\r\n"
+    answer = http.post("/v1/files", content=form, headers={"Content-Type": "multipart/form-data; boundary=x"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_form")
+    assert not names(storage)
+
+
 def test_a_file_without_a_name_and_a_purpose_after_it(http: httpx.Client) -> None:
     form = (
         b'--B\r\nContent-Disposition: form-data; name="file"\r\n\r\nhello\r\n'

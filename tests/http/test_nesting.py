@@ -12,7 +12,7 @@ from palladio.runtime.errors import InvalidRequestError
 
 def refusal(text: str | bytes) -> str | None:
     try:
-        read_json(text, "it")
+        read_json(text, "it", is_counted=True)
     except InvalidRequestError as error:
         return str(error)
     return None
@@ -39,7 +39,7 @@ def test_what_strings_hold_does_not_count() -> None:
 
 
 def test_many_values_side_by_side() -> None:
-    assert len(read_json(b"[" + b"[{}]," * 10_000 + b"1]", "it")) == 10_001
+    assert len(read_json(b"[" + b"[{}]," * 10_000 + b"1]", "it", is_counted=True)) == 10_001
 
 
 def test_malformed() -> None:

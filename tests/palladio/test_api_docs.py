@@ -25,6 +25,7 @@ from palladio.http.config import HttpConfig
 from palladio.http.errors import TABLE, ErrorBody
 from palladio.http.field_rules import METADATA, NOT_YET
 from palladio.http.generation import MAX_SAMPLES
+from palladio.http.json_cost import FIELD_COST, LIST_COST, NESTED_VALUES
 from palladio.http.nesting import MAX_DEPTH
 from palladio.http.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
 from palladio.http.protocol_chat import ChatRequest
@@ -37,14 +38,18 @@ from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.http.protocol_tools import ParseFunctionCallRequest
 from palladio.http.reasoning.family import TagFamily
 from palladio.http.reasoning.registry import ALIASES, FAMILIES
+from palladio.http.request_limits import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import LEFT_OUT
 from palladio.http.routes_admin import AbortRequest
 from palladio.http.routes_generate import SAMPLING_NAMES
+from palladio.http.routes_tokenize import DETOKENIZE_CONTEXTS
 from palladio.http.security.connection import MAX_HEAD
+from palladio.http.text_encoder import COUNTED_BASE, COUNTED_PER_TOKEN
 from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.tool_choice import MAX_TOOLS
+from palladio.http.tool_history import HISTORY_VALUES
 from palladio.runtime import sampling_params
 from palladio.runtime.messages import EmbeddingSpec, EngineStats, GroupStats
 from palladio.runtime.request_options import MAX_SALT_LENGTH
@@ -161,7 +166,14 @@ def test_limits() -> None:
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
         MAX_TOOLS,
-        HttpConfig().max_request_bytes,
+        BASE_BYTES,
+        TOKEN_BYTES,
+        MOST_BYTES,
+        BASE_VALUES,
+        LIST_COST,
+        FIELD_COST,
+        NESTED_VALUES,
+        HISTORY_VALUES,
         HttpConfig().max_file_bytes,
         HttpConfig().max_batch_lines,
         MAX_CUSTOM_ID,
@@ -169,6 +181,9 @@ def test_limits() -> None:
         int(MAX_SECONDS),
         MAX_CHARACTERS,
         MAX_DEPTH,
+        COUNTED_BASE,
+        COUNTED_PER_TOKEN,
+        DETOKENIZE_CONTEXTS,
         MAX_PARSED_TEXT,
     ]
 
