@@ -3,6 +3,7 @@
     python benchmarks/attacks.py --json attacks.json
     python benchmarks/attacks.py --tree ../an-older-checkout
     python benchmarks/attacks.py --quick
+    python benchmarks/attacks.py --beside benchmarks/results/cpu-2026-11-23/attacks_before.json
 
 While each attack runs, two other clients read streams and a third asks for /health every 50 ms. A row has the attack's
 answer, the longest wait for /health, the longest gap in a stream (between two streams included), how much the server's
@@ -61,9 +62,17 @@ class Row:
         return (self.attack, answer, f"{self.health * 1e3:.0f}", f"{self.gap * 1e3:.0f}", memory, alive)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """In Markdown."""
-    lines = [HEAD, ("---",) * len(HEAD), *(row.cells() for row in rows)]
+def table(rows: Sequence[Row], before: Sequence[Row] = ()) -> str:
+    """In Markdown. Args: before: of another server; what it has stands in front of an arrow."""
+    earlier = {row.attack: row.cells() for row in before}
+    shown = [row.cells() for row in rows]
+    shown = [
+        (name, *(f"{old} → {new}" for old, new in zip(earlier[name][1:], others, strict=True)))
+        if name in earlier
+        else (name, *others)
+        for name, *others in shown
+    ]
+    lines = [HEAD, ("---",) * len(HEAD), *shown]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
@@ -142,11 +151,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=25.0, help="seconds that an attack may take")
     parser.add_argument("--max-memory", type=int, default=6000, help="MB that the server may take")
     parser.add_argument("--json", type=Path, help="write the report here")
+    parser.add_argument("--beside", type=Path, help="an earlier report, to show what was before")
     parser.add_argument("--log", type=Path, help="keep the server's log here")
     args = parser.parse_args(argv)
     exit_on_sigterm()
     rows = run(args)
-    print(table(rows))
+    before = [Row(**row) for row in json.loads(args.beside.read_text())["rows"]] if args.beside else []
+    print(table(rows, before))
     if args.json:
         report: dict[str, Any] = provenance() | {
             "tree": args.tree.name,

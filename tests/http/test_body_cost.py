@@ -212,12 +212,12 @@ def test_too_many_entries_are_counted_first(http: httpx.Client, route: str, fiel
 
 
 def test_turns_of_one_side_are_joined_once() -> None:
-    texts = [{"role": "user", "content": "a" * 1000} for _ in range(4000)]
+    texts = [{"role": "user", "content": "a" * 1000} for _ in range(12_000)]
     body = CountTokensRequest(messages=texts)
-    assert least_cpu_seconds(lambda: AnthropicConversation(body), enough=0.5) < 0.5
+    assert least_cpu_seconds(lambda: AnthropicConversation(body), enough=0.5, turns=3) < 0.5
     (message,) = AnthropicConversation(body).messages
-    assert message["content"] == "\n".join(["a" * 1000] * 4000)
+    assert message["content"] == "\n".join(["a" * 1000] * 12_000)
     item = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "a" * 1000}]}
-    items = [(f"input.{i}", item) for i in range(4000)]
-    assert least_cpu_seconds(lambda: chat_messages(items), enough=0.5) < 0.5
-    assert chat_messages(items)[0] == [{"role": "assistant", "reasoning_content": "a" * 4_000_000}]
+    items = [(f"input.{i}", item) for i in range(12_000)]
+    assert least_cpu_seconds(lambda: chat_messages(items), enough=0.5, turns=3) < 0.5
+    assert chat_messages(items)[0] == [{"role": "assistant", "reasoning_content": "a" * 12_000_000}]
