@@ -11,8 +11,8 @@ from palladio.runtime.config import EngineConfig, ModelSource
 _OWN = frozenset(
     {
         *("model_path", "tokenizer_path", "download_dir", "compilation_cache_dir", "crash_dump_folder"),
-        *("node_rank", "dist_init_addr", "dist_timeout", "watchdog_timeout", "max_engine_restarts"),
-        *("decode_log_interval", "random_seed"),
+        *("node_rank", "dist_init_addr", "dist_coordinator_port", "dist_timeout", "watchdog_timeout"),
+        *("max_engine_restarts", "decode_log_interval", "random_seed"),
     }
 )
 _FILES = ("config.json", "model.safetensors.index.json", "palladio_checkpoint.json")  # as a whole
