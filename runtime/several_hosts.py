@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 
 from palladio.runtime.config import EngineConfig
+from palladio.runtime.device_choice import choose_device
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.fingerprint import passport
 from palladio.runtime.host_group import Invitation, Leader, Member
@@ -40,7 +41,7 @@ def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[Leader, 
         coordinator = int(reserved.getsockname()[1])
         leader = Leader.meet(invitation, {"coordinator": coordinator, "random_seed": seed}, on_lost)
     try:
-        _initialize(invitation, coordinator)
+        _initialize(invitation, coordinator, config.execution.device)
     except ConfigError as error:
         leader.close(str(error))
         raise
@@ -56,7 +57,7 @@ def join(config: EngineConfig, on_end: Callable[[str], None]) -> tuple[Member, E
     invitation = invitation_of(config)
     member, welcome = Member.meet(invitation, on_end)
     try:
-        _initialize(invitation, int(welcome["coordinator"]))
+        _initialize(invitation, int(welcome["coordinator"]), config.execution.device)
     except ConfigError as error:
         member.fail(str(error))
         raise
@@ -82,10 +83,13 @@ def _with_seed(config: EngineConfig, seed: int) -> EngineConfig:
     return dataclasses.replace(config, execution=dataclasses.replace(config.execution, random_seed=seed))
 
 
-def _initialize(invitation: Invitation, port: int) -> None:
+def _initialize(invitation: Invitation, port: int, device: str) -> None:
     """
+    Args:
+        device: --device; jax looks for devices here.
+
     Raises:
-        ConfigError: libtpu numbers the hosts otherwise.
+        ConfigError: there is no such device, or libtpu numbers the hosts otherwise.
     """
     host = invitation.address[0]
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -101,6 +105,7 @@ def _initialize(invitation: Invitation, port: int) -> None:
         )
     except RuntimeError as error:
         raise ConfigError(f"--nnodes {invitation.num_hosts}: jax cannot join the hosts' devices: {error}") from error
+    choose_device(device)
     if (jax.process_index(), jax.process_count()) != (invitation.rank, invitation.num_hosts):
         raise ConfigError(
             f"--node-rank {invitation.rank} with --nnodes {invitation.num_hosts}: the devices say that this is host "

@@ -22,7 +22,7 @@ def told(monkeypatch):
     """Rank and jax's port of each host, and whether the port was free when jax was to listen on it."""
     found = []
 
-    def initialize(invitation, port):
+    def initialize(invitation, port, device):
         is_free = invitation.rank > 0
         if not is_free:
             with socket.create_server((invitation.address[0], port)):
