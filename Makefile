@@ -85,6 +85,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
+	scripts/drop-earlier-name $(BIN)/python
 	$(BIN)/python -m pip install --editable '.[cpu]'
 	touch $@
 

@@ -22,6 +22,7 @@ from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend
 from palladio.runtime.groups import Groups
+from palladio.runtime.installation import find_conflicts
 from palladio.runtime.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.model_runner import ModelRunner
@@ -86,6 +87,8 @@ def build_executor(
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
     """
+    for conflict in find_conflicts():
+        logger.warning(conflict)
     design = EngineDesign.of(config, (lambda value: value) if hosts is None else hosts.smallest)
     logger.info(describe_engine(design))
     for line in (*design.layout.table(), *design.plan.table()):
