@@ -1,6 +1,7 @@
 """Whether something else is installed under Palladio's import name. On the registry, `palladio` is another project."""
 
 import importlib.metadata
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,10 +18,10 @@ def find_conflicts(path: Iterable[str] | None = None) -> list[str]:
     Args:
         path: folders to look through; None: where modules are imported from.
     """
-    where = {} if path is None else {"path": list(path)}
-    ours = list(importlib.metadata.distributions(name=DISTRIBUTION, **where))
+    folders = sys.path if path is None else list(path)
+    ours = list(importlib.metadata.distributions(name=DISTRIBUTION, path=folders))
     lines = []
-    for found in importlib.metadata.distributions(name=IMPORT_NAME, **where):
+    for found in importlib.metadata.distributions(name=IMPORT_NAME, path=folders):
         if found.read_text("METADATA") is None:
             continue  # not installed: what a build has left in the source tree
         named = f"{IMPORT_NAME} {found.version} in {found.locate_file('')}"
