@@ -89,6 +89,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
+	scripts/drop-earlier-name $(BIN)/python
 	$(BIN)/python -m pip install --editable '.[cpu]'
 	touch $@
 

@@ -18,10 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from palladio import __version__
 from palladio.utils import terminate_process
 
 START_SECONDS = 400.0
-PACKAGES = ("palladio", "jax", "jaxlib", "numpy", "transformers", "torch", "httpx", "uvicorn")
+PACKAGES = ("jax", "jaxlib", "numpy", "transformers", "torch", "httpx", "uvicorn")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def _usage_of(pid: int) -> Usage:
 
 def provenance() -> dict[str, Any]:
     """What every report says of its making: date, machine, versions, command."""
-    versions = {}
+    versions = {"palladio": __version__}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)

@@ -161,7 +161,9 @@ async def _run_engine(
     drain_timeout = 0.0
     try:
         await asyncio.wait((ready, first), return_when=asyncio.FIRST_COMPLETED)
-        if ready.done():
+        if first.done():
+            _ = ready.done() and ready.exception()  # no failure: the same signal may have ended the engine
+        else:
             ready.result()
             for warning in warnings():
                 logger.warning("%s", warning)
@@ -202,14 +204,16 @@ class _Stop:
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for number in signals:
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
             self._loop.add_signal_handler(number, self._hit)
         try:
             yield
         finally:
-            for number in signals:
+            for number, handler in before.items():
                 self._loop.remove_signal_handler(number)
+                if handler is not None:
+                    signal.signal(number, handler)
 
     def _hit(self) -> None:
         self.count += 1

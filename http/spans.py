@@ -5,7 +5,7 @@ from typing import Any, Self
 from palladio.http.request_record import RequestRecord, SampleRecord
 from palladio.runtime.errors import ConfigError
 
-_INSTALL = "--enable-trace needs the OpenTelemetry packages: pip install 'palladio[otel]'"
+_INSTALL = "--enable-trace needs the OpenTelemetry packages: run `pip install '.[otel]'` in Palladio's repository"
 TIMEOUT = 3  # seconds for one batch; so long the end of the server may wait for a collector that is gone
 _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/generate": "generate_content"}
 

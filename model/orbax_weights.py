@@ -11,7 +11,6 @@ model has them on one device; how they are split is settled when they are read.
 import concurrent.futures
 import dataclasses
 import functools
-import importlib.metadata
 import json
 import shutil
 import zlib
@@ -22,6 +21,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
+from palladio import __version__
 from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.parameters import Params, parameters_of
@@ -81,7 +81,7 @@ class Manifest:
     def write(self, path: Path) -> None:
         content = {
             "format": FORMAT,
-            "palladio": importlib.metadata.version("palladio"),
+            "palladio": __version__,
             "dtype": self.dtype,
             "shapes": self.shapes,
             "files": self.files,

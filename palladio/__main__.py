@@ -1,15 +1,13 @@
 """`palladio serve …` and its other commands; `python -m palladio` is the same."""
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, Final
 
 from palladio import __version__
-from palladio.compile_programs import compile_programs
-from palladio.convert import convert
-from palladio.launch_server import launch
-from palladio.plan import plan
-from palladio.replay import replay
+from palladio.early_signals import INTERRUPTED, TERMINATED, end_at_once, raise_on_interrupt, raise_on_terminate
 
 HELP = """usage: palladio <command> [flags]
 
@@ -25,29 +23,46 @@ commands:
 """
 
 
+# Module and function of each command. They are imported when they are needed: signals are to be handled before that.
+COMMANDS: Final = {
+    "serve": ("palladio.launch_server", "launch"),
+    "compile": ("palladio.compile_programs", "compile_programs"),
+    "convert": ("palladio.convert", "convert"),
+    "plan": ("palladio.plan", "plan"),
+    "replay": ("palladio.replay", "replay"),
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code."""
+    """Runs one command; returns the exit code.
+
+    Args:
+        argv: the command and its flags; None: those of this process, whose signals are then handled too.
+    """
     command, *rest = (sys.argv[1:] if argv is None else argv) or ["help"]
     match command:
-        case "serve":
-            return launch(rest, os.environ, default_model=True)
-        case "compile":
-            return compile_programs(rest, os.environ)
-        case "convert":
-            return convert(rest, os.environ)
-        case "plan":
-            return plan(rest, os.environ)
-        case "replay":
-            return replay(rest, os.environ)
         case "version" | "--version":
             print(__version__)
             return 0
         case "help" | "--help" | "-h":
             print(HELP, end="")
             return 0
-        case _:
+        case _ if command not in COMMANDS:
             print(f"error: unknown command {command!r}\n\n{HELP}", end="", file=sys.stderr)
             return 2
+    serves = command == "serve"
+    if argv is None:
+        end_at_once(*((0, 0) if serves else (INTERRUPTED, TERMINATED)))
+    module, name = COMMANDS[command]
+    run: Any = vars(importlib.import_module(module))[name]
+    if argv is None and not serves:  # the server has its own handlers by the time that it starts an engine
+        raise_on_interrupt()
+        raise_on_terminate()
+    try:
+        status: int = run(rest, os.environ, **({"default_model": True} if serves else {}))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
 
 
 if __name__ == "__main__":

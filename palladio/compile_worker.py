@@ -3,6 +3,11 @@
 python -m palladio.compile_worker < config.json
 """
 
+from palladio.early_signals import INTERRUPTED, end_at_once
+
+if __name__ == "__main__":
+    end_at_once(INTERRUPTED)  # before what takes seconds to import
+
 import sys
 
 import msgspec

@@ -3,6 +3,11 @@
 python -m palladio.convert_worker HF_DIR OUT DTYPE
 """
 
+from palladio.early_signals import INTERRUPTED, end_at_once
+
+if __name__ == "__main__":
+    end_at_once(INTERRUPTED)  # before what takes seconds to import
+
 import logging
 import sys
 import time

@@ -1,5 +1,10 @@
 """`python -m palladio.launch_server --model-path …`: from a command line to a serving process."""
 
+from palladio.early_signals import INTERRUPTED, end_at_once, raise_on_interrupt
+
+if __name__ == "__main__":
+    end_at_once(0, 0)  # before what takes a second to import
+
 import dataclasses
 import logging
 import os
@@ -90,12 +95,13 @@ def report_error(error: PalladioError) -> int:
 def run_worker(work: Callable[[], None]) -> int:
     """A worker process's whole work; returns its exit code: 0, 2 for a flag to change, 1 for any other failure that has
     a message, 130 after Ctrl-C."""
+    raise_on_interrupt()
     try:
         work()
     except PalladioError as error:
         return report_error(error)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     return 0
 
 

@@ -3,6 +3,11 @@
 python -m palladio.plan_worker < request.json
 """
 
+from palladio.early_signals import INTERRUPTED, end_at_once, raise_on_interrupt
+
+if __name__ == "__main__":
+    end_at_once(INTERRUPTED)  # before what takes seconds to import
+
 import dataclasses
 import shlex
 import sys
@@ -70,10 +75,11 @@ class Answer:
 def main() -> int:
     """Returns the exit code: 0, 2 for a wrong flag or a model that does not fit."""
     configure_logging("warning")
+    raise_on_interrupt()
     try:
         return answer(sys.stdin.buffer.read())
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def answer(words: bytes) -> int:

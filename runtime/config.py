@@ -379,8 +379,14 @@ def _check_hosts(config: EngineConfig) -> None:
             "nothing here says them"
         )
     host, _, port = parallel.dist_init_addr.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 2**16 - 1:
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
         raise ConfigError(f"--dist-init-addr must be host:port, got {parallel.dist_init_addr!r}")
+    coordinator = int(port) + 1 if parallel.dist_coordinator_port is None else parallel.dist_coordinator_port
+    if not 0 <= coordinator < 2**16 or coordinator == int(port):
+        raise ConfigError(
+            f"--dist-coordinator-port must be a port beside --dist-init-addr's {port}, or 0 for any free one, got "
+            f"{coordinator}"
+        )
     if config.execution.compiled_dir is not None:
         raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
 

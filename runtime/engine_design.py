@@ -26,6 +26,7 @@ from palladio.runtime.buckets import Buckets
 from palladio.runtime.compilation import CompileMonitor, use_persistent_cache
 from palladio.runtime.compile_plan import ProgramKey
 from palladio.runtime.config import EngineConfig
+from palladio.runtime.device_choice import choose_device, tell_fallback
 from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.kernel_choice import choose_kernels, plan_cache
@@ -78,6 +79,7 @@ class EngineDesign:
         """
         execution = config.execution
         device = choose_device(execution.device)
+        tell_fallback(device, execution.device)
         defaults = PlatformDefaults.of(device.platform)
         use_persistent_cache(execution.cache_path())
         monitor = CompileMonitor()
@@ -147,28 +149,6 @@ def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
             size + 1,
             larger,
         )
-
-
-def choose_device(name: str) -> jax.Device:
-    """The first device of the platform that --device asks for; auto: of the one that jax finds first.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if name == "auto":
-        return jax.local_devices()[0]
-    platform = "cuda" if name == "gpu" else name
-    jax.config.update("jax_platforms", platform)  # heard only before jax first looks for devices
-    try:
-        device = jax.local_devices()[0]
-    except RuntimeError as error:
-        raise ConfigError(
-            f"--device {name}: jax finds no such device; install palladio[tpu] or palladio[cuda13] on a host that has "
-            f"one, or pass --device auto. jax says: {error}"
-        ) from error
-    if device.platform != ("gpu" if platform == "cuda" else platform):
-        raise ConfigError(f"--device {name}: this process already runs jax on {device.platform}")
-    return device
 
 
 def _model_config(config: EngineConfig, path: Path) -> ModelConfig:

@@ -3,12 +3,17 @@
 The child's stdin is its lifeline: it brings the bootstrap line, and when it closes, the front is gone.
 """
 
+import signal
+
+if __name__ == "__main__":  # the front decides when to end, also while this process still imports modules
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
 import faulthandler
 import gc
 import os
 import select
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -39,8 +44,6 @@ _LAST_WORDS = 0.5  # seconds in which the front gets to know why a hung engine e
 
 def main() -> None:
     """The child's program."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides when to end
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
     line = _read_line(sys.stdin.fileno())
     if not line:

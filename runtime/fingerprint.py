@@ -5,14 +5,15 @@ import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 
+from palladio import __version__
 from palladio.runtime.config import EngineConfig, ModelSource
 
 # What may differ: paths, what only says how long to wait or how much to tell, and what host 0 decides for all.
 _OWN = frozenset(
     {
         *("model_path", "tokenizer_path", "download_dir", "compilation_cache_dir", "crash_dump_folder"),
-        *("node_rank", "dist_init_addr", "dist_timeout", "watchdog_timeout", "health_timeout", "max_engine_restarts"),
-        *("decode_log_interval", "random_seed"),
+        *("node_rank", "dist_init_addr", "dist_coordinator_port", "dist_timeout", "watchdog_timeout"),
+        *("health_timeout", "max_engine_restarts", "decode_log_interval", "random_seed"),
     }
 )
 _FILES = ("config.json", "model.safetensors.index.json", "palladio_checkpoint.json")  # as a whole
@@ -22,8 +23,8 @@ _SAMPLE = 2**16  # bytes at the beginning, in the middle and at the end of a fil
 def passport(config: EngineConfig) -> Mapping[str, str]:
     """Flag or fact → value, as text. `source.model_path` is a directory."""
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in config.flags().items() if name not in _OWN}
-    packages = {name: importlib.metadata.version(name) for name in ("palladio", "jax", "jaxlib")}
-    return {**packages, "the model": model_hash(config.source), **flags}
+    packages = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
+    return {"palladio": __version__, **packages, "the model": model_hash(config.source), **flags}
 
 
 def model_hash(source: ModelSource) -> str:

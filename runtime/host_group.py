@@ -78,7 +78,7 @@ class Leader:
             welcome: what they are told when all are there.
 
         Raises:
-            ConfigError: the address cannot be listened at, or a host was started with something else.
+            ConfigError: host 0 cannot listen on the address, or a host was started with something else.
             HostLostError: one does not come.
         """
         try:
@@ -86,8 +86,8 @@ class Leader:
         except OSError as error:
             host, port = invitation.address
             raise ConfigError(
-                f"--dist-init-addr {host}:{port} cannot be listened at on host 0 ({error}); give an address of this "
-                "host and a free port"
+                f"host 0 cannot listen on --dist-init-addr {host}:{port} ({error}); give an address of this host and a "
+                "free port"
             ) from error
         with listener:
             links = _Reception(invitation).receive(listener)

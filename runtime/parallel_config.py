@@ -26,8 +26,9 @@ class ParallelConfig:
             (LWS_GROUP_SIZE) or GKE (TPU_WORKER_HOSTNAMES) started, else 1.
         node_rank: number of this host among them; host 0 serves HTTP; default: what LeaderWorkerSet, GKE or the TPU VM
             says.
-        dist_init_addr: host:port of host 0, where the others come; the port after it is used too; default: as for
-            node_rank, port 8478.
+        dist_init_addr: host:port of host 0, where the others come; default: as for node_rank, port 8478.
+        dist_coordinator_port: another port of host 0, for jax's coordination service; host 0 tells it to the others; 0:
+            any free one; default: the port after that of dist_init_addr.
         dist_timeout: seconds that hosts wait for each other at start.
     """
 
@@ -38,6 +39,7 @@ class ParallelConfig:
     nnodes: int | None = None
     node_rank: int | None = None
     dist_init_addr: str | None = None
+    dist_coordinator_port: int | None = None
     dist_timeout: int = 600
 
     def __post_init__(self) -> None:

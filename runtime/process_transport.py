@@ -34,6 +34,7 @@ _MAX_SOCKET_PATH = 90  # the kernel takes 107 bytes; the socket's name needs som
 _MAX_BURST = 64  # messages handled before the event loop may do something else
 _EXIT_GRACE = 0.1  # seconds in which a dead child's last words may still arrive
 _RECONNECT_MS = 20  # until the child listens
+_CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE"})  # faulthandler logs the stacks
 
 logger = logging.getLogger(__name__)
 
@@ -198,7 +199,17 @@ def _make_socket_dir() -> Path:
 
 
 def _describe_exit(code: int) -> str:
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"the engine process was killed by {signal.Signals(-code).name}; see its log (out of memory?)"
-    return f"the engine process ended with exit status {code}; see its log"
+    if code >= 0:
+        return f"the engine process ended with exit status {code}; see its log"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    if name in _CRASHES:
+        return f"the engine process crashed with {name} in native code (jax, XLA or a driver); its log has the stacks"
+    if name == "SIGKILL":
+        return (
+            "the engine process was killed by SIGKILL: by somebody, or by the kernel because the host or the container "
+            "has no memory left (see `dmesg`)"
+        )
+    return f"the engine process was killed by {name}, which the server does not send; see its log"

@@ -1,6 +1,5 @@
 """Joining the other hosts: the meeting, then jax's own, so that all of their devices are one list."""
 
-import contextlib
 import dataclasses
 import random
 import socket
@@ -9,9 +8,12 @@ from collections.abc import Callable
 import jax
 
 from palladio.runtime.config import EngineConfig
+from palladio.runtime.device_choice import choose_device
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.fingerprint import passport
 from palladio.runtime.host_group import Invitation, Leader, Member
+from palladio.runtime.host_links import listen
+from palladio.runtime.parallel_config import ParallelConfig
 
 _MAX_SILENCE = 60.0  # seconds without a word after which a host is lost; --watchdog-timeout may be less
 _JAX_HEARTBEAT = 7 * 24 * 3600  # seconds: its own way to find a lost host ends the process without a word
@@ -25,7 +27,7 @@ def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[Leader, 
         on_lost: see Leader.
 
     Raises:
-        ConfigError: a host was started differently, or has another rank than its devices.
+        ConfigError: a port is taken, a host was started differently, or has another rank than its devices.
         HostLostError: one does not come.
     """
     invitation = invitation_of(config)
@@ -33,13 +35,13 @@ def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[Leader, 
         raise ConfigError(
             f"--node-rank {invitation.rank}: only host 0 takes requests; run `palladio serve` here, with these flags"
         )
-    host, port = invitation.address
-    coordinator = _free_port(host, port + 1)
     seed = config.execution.random_seed
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    leader = Leader.meet(invitation, {"coordinator": coordinator, "random_seed": seed}, on_lost)
+    with _reserve_coordinator(config.parallel, invitation.address) as reserved:
+        coordinator = int(reserved.getsockname()[1])
+        leader = Leader.meet(invitation, {"coordinator": coordinator, "random_seed": seed}, on_lost)
     try:
-        _initialize(invitation, coordinator)
+        _initialize(invitation, coordinator, config.execution.device)
     except ConfigError as error:
         leader.close(str(error))
         raise
@@ -55,7 +57,7 @@ def join(config: EngineConfig, on_end: Callable[[str], None]) -> tuple[Member, E
     invitation = invitation_of(config)
     member, welcome = Member.meet(invitation, on_end)
     try:
-        _initialize(invitation, int(welcome["coordinator"]))
+        _initialize(invitation, int(welcome["coordinator"]), config.execution.device)
     except ConfigError as error:
         member.fail(str(error))
         raise
@@ -81,10 +83,13 @@ def _with_seed(config: EngineConfig, seed: int) -> EngineConfig:
     return dataclasses.replace(config, execution=dataclasses.replace(config.execution, random_seed=seed))
 
 
-def _initialize(invitation: Invitation, port: int) -> None:
+def _initialize(invitation: Invitation, port: int, device: str) -> None:
     """
+    Args:
+        device: --device; jax looks for devices here.
+
     Raises:
-        ConfigError: libtpu numbers the hosts otherwise.
+        ConfigError: there is no such device, or libtpu numbers the hosts otherwise.
     """
     host = invitation.address[0]
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -100,6 +105,7 @@ def _initialize(invitation: Invitation, port: int) -> None:
         )
     except RuntimeError as error:
         raise ConfigError(f"--nnodes {invitation.num_hosts}: jax cannot join the hosts' devices: {error}") from error
+    choose_device(device)
     if (jax.process_index(), jax.process_count()) != (invitation.rank, invitation.num_hosts):
         raise ConfigError(
             f"--node-rank {invitation.rank} with --nnodes {invitation.num_hosts}: the devices say that this is host "
@@ -107,10 +113,23 @@ def _initialize(invitation: Invitation, port: int) -> None:
         )
 
 
-def _free_port(host: str, wanted: int) -> int:
-    """The wanted one, if it is free, so that firewalls can know it; else any."""
-    family = socket.getaddrinfo(host, wanted, type=socket.SOCK_STREAM)[0][0]
-    for port in (wanted, 0):
-        with contextlib.suppress(OSError), socket.create_server((host, port), family=family) as found:
-            return int(found.getsockname()[1])
-    return wanted
+def _reserve_coordinator(parallel: ParallelConfig, address: tuple[str, int]) -> socket.socket:
+    """Listens on the port of jax's coordination service until the hosts have met, minutes later maybe, so that nobody
+    else takes it: jax itself does not look, and ends the process with a segmentation fault if it is taken.
+
+    Raises:
+        ConfigError: it is taken.
+    """
+    host, meeting_port = address
+    given = parallel.dist_coordinator_port
+    port = meeting_port + 1 if given is None else given
+    try:
+        return listen((host, port))
+    except OSError as error:
+        named = f"--dist-coordinator-port {port}"
+        if given is None:
+            named = f"port {port}, the one after --dist-init-addr's,"
+        raise ConfigError(
+            f"host 0 cannot listen on {named} at {host} ({error}); jax's coordination service needs it: free it, or "
+            "give another one with --dist-coordinator-port (0 takes any free one)"
+        ) from error

@@ -22,6 +22,7 @@ from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
 from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend
 from palladio.runtime.groups import Groups
+from palladio.runtime.installation import find_conflicts
 from palladio.runtime.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.model_runner import ModelRunner
@@ -85,7 +86,10 @@ def build_executor(
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
     """
+    for conflict in find_conflicts():
+        logger.warning(conflict)
     design = EngineDesign.of(config, (lambda value: value) if hosts is None else hosts.smallest)
+    logger.info(describe_engine(design))
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
     warm_up = WarmUp(design.programs, config, on_progress)
@@ -170,7 +174,7 @@ def build_groups(
         cache = CacheManager(
             num_pages,
             page_size,
-            shares_prefixes=not config.cache.disable_radix_cache and (embedding is None or embedding.pooling == "last"),
+            shares_prefixes=shares_prefixes(config, None if embedding is None else embedding.pooling),
             eviction_policy=config.cache.radix_eviction_policy,
         )
         waiting = WaitingLines.create(
@@ -184,6 +188,26 @@ def build_groups(
     num_tokens = schedulers[0].cache.num_total_tokens
     router = Router(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
     return Groups(schedulers, router)
+
+
+def shares_prefixes(config: EngineConfig, pooling: str | None) -> bool:
+    """Whether prompts share the pages of their common beginnings. Args: pooling: of --is-embedding, else None."""
+    return not config.cache.disable_radix_cache and pooling in (None, "last")
+
+
+def describe_engine(design: EngineDesign) -> str:
+    """One line: what the engine runs on, and how."""
+    device, shape = design.device, design.shape
+    found = len(jax.devices())
+    used = shape.mesh.devices.size
+    count = f"{used}" if used == found else f"{used} of {found}"
+    prefixes = shares_prefixes(design.config, None if shape.pooling is None else shape.pooling.method)
+    return (
+        f"Engine: device={count} x {device.device_kind} ({device.platform}), "
+        f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "
+        f"kv_cache_dtype={jnp.dtype(shape.cache.dtype).name}, page_size={shape.page_size}, "
+        f"prefix_cache={'on' if prefixes else 'off'}"
+    )
 
 
 def _load(design: EngineDesign, on_progress: Callable[[LoadProgress], None]) -> CausalLM:

@@ -31,22 +31,22 @@ def test_the_standard_librarys_http_is_not_shadowed_from_the_root():
 
 def test_the_command_is_installed_as_palladio():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"palladio": "palladio.__main__:main"}
+    assert project["scripts"] == {"palladio": "palladio_serve:main"}
 
 
 def test_the_wheel_holds_the_tree(tmp_path):
-    """Every file of the five folders and the embedded model, under its import name, and nothing else."""
+    """Every file of the five folders and the embedded model, under its import name, the command, and nothing else."""
     source = tmp_path / "source"
     subprocess.run(["cp", "-RP", *map(str, _shipped_parents()), str(_make(source))], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*command, "--wheel-dir", str(tmp_path), str(source)], check=True)
-    (wheel,) = tmp_path.glob("palladio-*.whl")
+    (wheel,) = tmp_path.glob("palladio_serve-*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == _tree()
 
 
 def _shipped_parents() -> list[Path]:
-    return [ROOT / name for name in ("palladio", *ROOMS, "pyproject.toml", "README.md", "LICENSE")]
+    return [ROOT / name for name in ("palladio", *ROOMS, "pyproject.toml", "README.md", "LICENSE", "palladio_serve.py")]
 
 
 def _make(folder: Path) -> Path:
@@ -64,4 +64,4 @@ def _tree() -> set[str]:
         }
     unexpected = {name for name in files if not name.endswith((*DATA, ".pyc"))}
     assert not unexpected, f"not covered by package-data: {sorted(unexpected)}"
-    return {name for name in files if not name.endswith(".pyc")}
+    return {name for name in files if not name.endswith(".pyc")} | {"palladio_serve.py"}

@@ -15,9 +15,7 @@ from tests.http.conftest import wait_until
 from tests.http.limited_server import limited_server
 from tests.http.test_tls import Files
 
-HEAD = (
-    "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n"
-)
+HEAD = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n"
 LONG = {"prompt": ["x"] * 16, "max_tokens": 1500, "n": 4, "logprobs": 5}  # some 20 MB as a stream
 
 
@@ -105,7 +103,7 @@ def test_one_that_has_its_answer_may_rest(engine: FakeEngine) -> None:
     with limited_server(engine, response_write_timeout=0.2) as address:
         sock = socket.create_connection(address, timeout=20)
         for _ in range(2):
-            sock.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+            sock.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert sock.recv(65536).startswith(b"HTTP/1.1 200")
             time.sleep(0.6)
         sock.close()

@@ -80,7 +80,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
         if name.startswith("opentelemetry"):
             monkeypatch.setitem(sys.modules, name, None)
     config = ObservabilityConfig(enable_trace=True, otlp_traces_endpoint=endpoint)
-    with pytest.raises(ConfigError, match=r"pip install 'palladio\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[otel\]'"):
         create_app(FakeEngine(None), HttpConfig(), config)
-    with pytest.raises(ConfigError, match=r"pip install 'palladio\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[otel\]'"):
         Spans(None, "tiny")

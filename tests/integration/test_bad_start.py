@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from palladio.runtime.accelerators import Machine
 from tests.integration.serving import LIMITS, build_checkpoint
 
 
@@ -92,3 +93,13 @@ def test_flags(tmp_path):
     assert "no such directory" in start(tmp_path / "nowhere")
     assert "use --tp-size 1" in start(directory, "--tp-size", "64")
     assert "--page-size" in start(directory, "--page-size", "0")
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_device_that_is_not_there(tmp_path):
+    """Of a plugin that is not installed jax says nothing: it ends with an assertion."""
+    device, extra = ("tpu", "tpu") if "cuda" in Machine.look().signs else ("cuda", "cuda13")
+    line = start(build_checkpoint(tmp_path), "--device", device)
+    assert line.startswith(f"error: --device {device}: ")
+    assert f"pip install '.[{extra}]'" in line
+    assert "pass --device cpu" in line

@@ -37,7 +37,7 @@ class TwoHosts:
     def __init__(self, checkpoint: Path, folder: Path, flags: str, other_flags: str | None = None) -> None:
         with socket.create_server(("127.0.0.1", 0)) as found:
             port = found.getsockname()[1]
-        common = f"{LIMITS} --nnodes 2 --dist-init-addr 127.0.0.1:{port}"
+        common = f"{LIMITS} --nnodes 2 --dist-init-addr 127.0.0.1:{port} --dist-coordinator-port 0"
         self.other_log = folder / "host1"
         other = f"{launch_command(checkpoint, common)} {flags if other_flags is None else other_flags} --node-rank 1"
         with self.other_log.open("w") as file:

@@ -71,7 +71,11 @@ HOSTS = {"nnodes": 2, "node_rank": 1, "dist_init_addr": "10.0.0.1:8478"}
         ({**HOSTS, "node_rank": None}, "--nnodes 2 needs --node-rank and --dist-init-addr HOST:PORT of host 0"),
         ({**HOSTS, "dist_init_addr": None}, "--nnodes 2 needs --node-rank and --dist-init-addr HOST:PORT of host 0"),
         ({**HOSTS, "dist_init_addr": "10.0.0.1"}, "--dist-init-addr must be host:port, got '10.0.0.1'"),
-        ({**HOSTS, "dist_init_addr": "10.0.0.1:65535"}, "--dist-init-addr must be host:port, got '10.0.0.1:65535'"),
+        ({**HOSTS, "dist_init_addr": "10.0.0.1:65536"}, "--dist-init-addr must be host:port, got '10.0.0.1:65536'"),
+        ({**HOSTS, "dist_init_addr": "10.0.0.1:65535"}, "--dist-coordinator-port must be a port beside "),
+        ({**HOSTS, "dist_coordinator_port": 65536}, "--dist-coordinator-port must be a port beside "),
+        ({**HOSTS, "dist_coordinator_port": -1}, "--dist-coordinator-port must be a port beside "),
+        ({**HOSTS, "dist_coordinator_port": 8478}, "--dist-coordinator-port must be a port beside --dist-init-"),
         ({**HOSTS, "compiled_dir": "/p"}, "--compiled-dir holds programs of one host"),
     ],
 )

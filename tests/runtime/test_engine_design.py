@@ -39,6 +39,7 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     with caplog.at_level("INFO"):
         parts = startup.build_engine_parts(config(tiny_dir, compilation_cache_dir=nowhere), lambda progress: None)
     assert "Compiling the largest programs to see how much memory they need" in caplog.text
+    assert [line.partition(" ")[0] for line in caplog.messages].count("Engine:") == 1
     report, programs = parts.memory, parts.runner.programs
     assert report.planned <= report.usable == MIB  # half of a CPU's
     state = parts.runner.executor.state
@@ -68,6 +69,26 @@ def test_batch_sizes_far_from_each_other_are_told(tiny_dir, caplog, flags, told)
         engine_design.EngineDesign.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
     assert told in caplog.text
     assert ("are padded to" in caplog.text) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({}, "dtype=float32, kv_cache_dtype=float32, page_size=4, prefix_cache=on"),
+        (
+            {"kv_cache_dtype": "bfloat16", "disable_radix_cache": True},
+            "dtype=float32, kv_cache_dtype=bfloat16, page_size=4, prefix_cache=off",
+        ),
+        ({"is_embedding": True}, "page_size=4, prefix_cache=on"),
+    ],
+    ids=str,
+)
+def test_one_line_tells_what_the_engine_runs_on(tiny_dir, flags, told):
+    line = startup.describe_engine(engine_design.EngineDesign.of(config(tiny_dir, **flags)))
+    count = jax.device_count()
+    device = "device=1" if count == 1 else f"device=1 of {count}"
+    assert line.startswith(f"Engine: {device} x cpu (cpu), attention_backend=xla, dtype=float32, ")
+    assert line.endswith(told)
 
 
 def test_one_shape_is_measured_too(tiny_dir, small_device):

@@ -167,6 +167,17 @@ async def test_killed_child_reaches_every_stream_at_once(tmp_path):
             await collect(engine, [5], "late")
 
 
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS], ids=["SEGV", "ABRT", "BUS"])
+async def test_a_crash_of_native_code_is_not_taken_for_want_of_memory(tmp_path, number, capfd):
+    async with running(tmp_path) as engine:
+        os.kill(engine._transport.pid, number)
+        while engine.failure is None or engine.state != "dead":
+            await asyncio.sleep(0.01)
+        assert f"crashed with {number.name} in native code" in engine.failure
+        assert "memory" not in engine.failure
+    assert "Current thread" in capfd.readouterr().err  # the stacks that the message names
+
+
 async def test_exiting_child_is_noticed(tmp_path):
     async with running(tmp_path, die_at_step=3) as engine:
         with pytest.raises(EngineDeadError, match="exit status 7"):

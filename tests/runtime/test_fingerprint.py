@@ -24,7 +24,7 @@ def passport_of(path: Path, **flags: Any) -> dict[str, str]:
 def test_paths_ranks_and_waits_may_differ(model, tmp_path):
     copy = Path(shutil.copytree(model, tmp_path / "copy"))
     hosts = {"nnodes": 2, "dist_init_addr": "10.0.0.1:8478"}
-    one = passport_of(model, **hosts, node_rank=0, random_seed=1, compilation_cache_dir="/a")
+    one = passport_of(model, **hosts, node_rank=0, random_seed=1, compilation_cache_dir="/a", dist_coordinator_port=9)
     other = passport_of(copy, **hosts, node_rank=1, random_seed=2, watchdog_timeout=3.0, decode_log_interval=7)
     assert one == other
 

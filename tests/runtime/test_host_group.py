@@ -251,7 +251,7 @@ def test_strangers_are_not_let_in(address, knock):
 def test_an_address_that_is_taken_is_named(address):
     with socket.create_server(address):
         (leader,) = attempt(address, invite(address, 0))
-    assert leader.startswith(f"ConfigError: --dist-init-addr 127.0.0.1:{address[1]} cannot be listened at on host 0")
+    assert leader.startswith(f"ConfigError: host 0 cannot listen on --dist-init-addr 127.0.0.1:{address[1]}")
 
 
 def test_a_frame_is_what_was_sent():

@@ -1,0 +1,48 @@
+"""SIGINT and SIGTERM before a command has handlers of its own: while modules are imported, nothing needs an orderly
+end, and nobody wants a traceback. Imports nothing that takes time: a process calls this first."""
+
+import os
+import signal
+from types import FrameType
+from typing import Final
+
+INTERRUPTED: Final = 128 + signal.SIGINT
+TERMINATED: Final = 128 + signal.SIGTERM
+
+
+def end_at_once(on_interrupt: int, on_terminate: int | None = None) -> None:
+    """From now on a signal ends this process, which has no children yet, with the exit status given.
+
+    Args:
+        on_terminate: None: SIGTERM ends it as it does any process, also in the middle of a long call of native code.
+    """
+    for number, status in ((signal.SIGINT, on_interrupt), (signal.SIGTERM, on_terminate)):
+        if status is not None:
+            _handle(number, _Exit(status))
+
+
+def raise_on_interrupt() -> None:
+    """From now on SIGINT raises KeyboardInterrupt."""
+    _handle(signal.SIGINT, signal.default_int_handler)
+
+
+def raise_on_terminate() -> None:
+    """From now on SIGTERM raises SystemExit, so that whoever waits for a child ends it."""
+    _handle(signal.SIGTERM, _terminate)
+
+
+class _Exit:
+    def __init__(self, status: int) -> None:
+        self._status = status
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        os._exit(self._status)
+
+
+def _handle(number: int, handler: "signal._HANDLER") -> None:
+    if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+        signal.signal(number, handler)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)

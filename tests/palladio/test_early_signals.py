@@ -1,0 +1,114 @@
+"""SIGTERM and Ctrl-C at any moment of a start: the promised exit status, no traceback, and no child is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from palladio.default_model import default_model_path
+from palladio.utils import _descendants
+
+MODEL = str(default_model_path())
+SERVE = ["palladio", "serve", "--port", "0"]
+LAUNCH = ["palladio.launch_server", "--model-path", MODEL, "--port", "0"]
+SLOW_IMPORT = "pydantic_core"  # of the first second's imports, one that shows in the memory map
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts `python -m …` with its output in one pipe, which every child holds open too."""
+    processes = []
+
+    def begin(words):
+        environment = {"PALLADIO_CACHE_DIR": str(tmp_path), "PALLADIO_DATA_DIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def handles(process, number):
+    """Whether the process has a handler for a signal, by what the kernel says."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1
+
+
+def imports_jax(pid):
+    return "/numpy/" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def end(process):
+    """Exit status and output, once nobody holds the pipe any more."""
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("words", [SERVE, LAUNCH], ids=["serve", "launch_server"])
+def test_signals_are_handled_before_the_slow_imports(start, words, number):
+    process = start(words)
+    wait_for(lambda: handles(process, signal.SIGTERM), process)
+    assert SLOW_IMPORT not in Path(f"/proc/{process.pid}/maps").read_text()
+    process.send_signal(number)
+    status, output = end(process)
+    assert (status, "Traceback" in output) == (0, False), output
+
+
+@pytest.mark.parametrize("delay", [0.15, 0.4, 0.8, 1.3, 2.0])
+def test_the_server_ends_with_0_whenever_it_is_told(start, delay):
+    process = start(SERVE)
+    wait_for(lambda: handles(process, signal.SIGTERM), process)
+    time.sleep(delay)
+    process.send_signal(signal.SIGTERM)
+    status, output = end(process)
+    assert (status, "Traceback" in output, "error:" in output) == (0, False, False), output
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+def test_other_commands_end_as_quietly_with_the_signals_own_status(start, number, status):
+    process = start(["palladio", "plan", "--model-path", MODEL])
+    wait_for(lambda: handles(process, signal.SIGTERM), process)
+    process.send_signal(number)
+    assert end(process) == (status, "")
+
+
+def test_ctrl_c_while_a_worker_imports_prints_no_traceback(start):
+    process = start(["palladio", "plan", "--model-path", MODEL])
+    wait_for(lambda: any(map(imports_jax, _descendants(process.pid))), process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert end(process) == (130, "")
+
+
+def test_sigterm_to_a_command_ends_its_worker(start):
+    process = start(["palladio", "compile", "--model-path", MODEL])
+    wait_for(lambda: _descendants(process.pid), process)
+    workers = _descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    status, output = end(process)
+    assert (status, "Traceback" in output) == (143, False), output
+    assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers)
