@@ -15,7 +15,8 @@ from tests.http.conftest import wait_until
 from tests.http.limited_server import limited_server
 from tests.http.test_tls import Files
 
-HEAD = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n"
+FIELDS = "Host: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+HEAD = "POST {} HTTP/1.1\r\n" + FIELDS + "Content-Length: {}\r\n\r\n"
 LONG = {"prompt": ["x"] * 16, "max_tokens": 1500, "n": 4, "logprobs": 5}  # some 20 MB as a stream
 
 
