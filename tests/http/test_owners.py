@@ -20,6 +20,7 @@ from palladio.http.security.caller import ADMIN, Caller
 from palladio.http.security.callers import Callers
 from palladio.http.storage import SCHEMA, Storage
 from palladio.runtime.errors import ConfigError
+from palladio.runtime.messages import EmbeddingSpec
 from tests.fake_engine import FakeEngine
 from tests.http.batch_files import chat_line, jsonl
 from tests.http.conftest import running_server, wait_until
@@ -293,6 +294,16 @@ def test_answers_have_the_clients_ids(engine: FakeEngine) -> None:
         assert {call.options.owner for call in engine.calls} == {"alice"}
         assert alice.get("/v1/requests/two/explain").status_code == 200
         assert client_of(url, KEYS["bob"]).get("/v1/requests/two/explain").status_code == 404
+
+
+def test_embeddings_have_owners_and_the_clients_ids(engine: FakeEngine) -> None:
+    engine.embedding = EmbeddingSpec(6, "last", normalized=True)
+    with running_server(engine, HttpConfig(api_key=(ALICE, BOB))) as url:
+        alice = client_of(url, KEYS["alice"])
+        answer = alice.post("/encode", json={"text": ["a", "b"], "rid": ["one", "two"]}).json()
+        assert [one["meta_info"]["id"] for one in answer] == ["one", "two"]
+        assert alice.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+    assert [call.options.owner for call in engine.calls] == ["alice"] * 3
 
 
 def test_equal_request_ids_are_explained_to_their_owners(users: Users) -> None:

@@ -1,6 +1,7 @@
 """A real server with every secret that it can have, asked for everything: none of them is to be read anywhere."""
 
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -138,6 +139,8 @@ def test_no_secret_is_told(server: SecretServer) -> None:
     log = texts[len(answers)]
     assert f"running on https://127.0.0.1:{server.port}" in log
     assert "api_key=***" in log
+    names = ", ".join(["key:[0-9a-f]{16}"] * 3)
+    assert re.search(f"API keys of {names}: each owner sees what was made with its own keys; the admin key", log)
 
 
 def crash(server: SecretServer, headers: dict[str, str]) -> None:

@@ -222,6 +222,7 @@ def test_the_processes_lines_look_like_sglangs(tmp_path):
     stamp = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
     assert re.match(stamp + r"server_args=ServerArgs\(model_path='", lines[0])
     assert re.match(stamp + "WARNING: --enable-p2p-check has no effect on XLA: ", lines[1])
+    assert re.match(stamp + r"No --api-key: whoever reaches --host 127\.0\.0\.1 .*--allowed-hosts", lines[2])
     assert result.returncode != 0
-    assert str(missing) in "\n".join(lines[2:])
+    assert str(missing) in "\n".join(lines[3:])
     assert "Traceback" not in result.stderr
