@@ -26,6 +26,7 @@ from report import report
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_backend import BackendSettings
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.llguidance_backend import LlguidanceBackend
 from palladio.runtime.messages import AddRequest
@@ -98,7 +99,7 @@ def measure_masks(backend: LlguidanceBackend, num_requests: int, num_steps: int)
 
 def masks(args: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
-    backend = LlguidanceBackend(args.tokenizer.read_text(), args.vocab, [EOS])
+    backend = LlguidanceBackend(BackendSettings(args.tokenizer.read_text(), args.vocab, (EOS,)))
     loaded = time.perf_counter() - start
     start = time.perf_counter()
     backend.compile(Grammar("json_schema", json.dumps(PERSON)))
@@ -168,7 +169,7 @@ def _run(core: EngineCore, args: argparse.Namespace, grammar: Grammar | None) ->
 def schemas(args: argparse.Namespace) -> dict[str, Any]:
     """Groups of the suite that are accepted, refused, wrong; and the documents of the accepted ones."""
     tokenizer = args.tokenizer.read_text()
-    backend = LlguidanceBackend(tokenizer, args.vocab, [EOS])
+    backend = LlguidanceBackend(BackendSettings(tokenizer, args.vocab, (EOS,)))
     counts: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
     wrong: list[str] = []

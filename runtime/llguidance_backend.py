@@ -1,9 +1,11 @@
 """LlguidanceBackend: grammars compiled by llguidance for one tokenizer, and the token masks that follow from them.
 
 https://github.com/guidance-ai/llguidance: an Earley parser over derivative-based lexers, walked along a trie of all
-tokens. Its limits bound what a step costs that walks a hostile grammar; what they do not bound is refused here.
+tokens. Its limits bound what a step costs that walks a hostile grammar. What they do not bound is refused here where
+it can be seen, and else by the process that judges (grammar_judge): no call of this library can be interrupted.
 """
 
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,16 +17,21 @@ from llguidance.numpy import fill_next_token_bitmask_par
 
 from palladio.runtime.constraint import Matcher
 from palladio.runtime.errors import ConfigError, InvalidRequestError
-from palladio.runtime.grammar_backend import JsonFormat
+from palladio.runtime.grammar_backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.json_schemas import least_items, locate_error, without_annotations
 from palladio.runtime.repetition import forced_length
+from palladio.runtime.schema_limits import check_schema_limits
 from palladio.runtime.structural_tags import structural_tag_lark
 
 _LOST = ("InternalError", "NoExtensionBias")  # reasons to stop before the text is complete
 _LISTING = re.compile(r"\d+ \||\^*$|<non-verbose/>$")
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_FORCED_CHARACTERS = 1 << 15
+_EMBEDDED = re.compile(r"%json\s*(?=[{])")
+# Bounds of one step of one output: some 10 ms each. A row has 4 items for each optional property that may come next.
+_MAX_ITEMS_IN_ROW = 5000
+_MAX_LEXER_STATES = 50_000  # of one output, of 1 to 2 KB each
 
 
 class LlguidanceGrammar:
@@ -38,18 +45,22 @@ class LlguidanceGrammar:
         self._matcher = matcher
 
     def new_matcher(self) -> "LlguidanceMatcher":
-        return LlguidanceMatcher(self._matcher.deep_copy())
+        return LlguidanceMatcher(self._matcher.deep_copy(), self)
 
 
 class LlguidanceMatcher:
     """See constraint.Matcher.
 
+    Args:
+        source: what it was copied from, and shares most of its memory with.
+
     Attributes:
         native: llguidance's.
     """
 
-    def __init__(self, native: llguidance.LLMatcher) -> None:
+    def __init__(self, native: llguidance.LLMatcher, source: LlguidanceGrammar) -> None:
         self.native = native
+        self._source = source
 
     @property
     def error(self) -> str | None:
@@ -74,33 +85,28 @@ class LlguidanceMatcher:
 class LlguidanceBackend:
     """See grammar_backend.GrammarBackend.
 
-    Args:
-        tokenizer_json: the text of a tokenizer.json.
-        vocab_size: V, columns of the logits.
-        eos_ids: tokens that end an output; one of them may follow wherever the grammar is complete.
-        json_format: see JsonFormat.
-
     Raises:
         InvalidRequestError: llguidance can't use the tokenizer.
     """
 
-    def __init__(
-        self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], json_format: JsonFormat = JsonFormat()
-    ) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
+        vocab_size, eos_ids = settings.vocab_size, list(settings.eos_ids)
         try:
-            self._tokenizer = llguidance.LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids))
+            self._tokenizer = llguidance.LLTokenizer(settings.tokenizer_json, n_vocab=vocab_size, eos_token=eos_ids)
         except ValueError as error:
             raise InvalidRequestError(
                 f"grammars are not available with this model's tokenizer: {_first_line(str(error))}", param="grammar"
             ) from error
         self.mask_width = -(-vocab_size // 32)
-        self._json_format = json_format
-        self._executor = llguidance.LLExecutor()
-        self._limits = llguidance.LLParserLimits(verbose_errors=False)
+        self._json_format = settings.json_format
+        self._limits = llguidance.LLParserLimits(
+            verbose_errors=False, max_items_in_row=_MAX_ITEMS_IN_ROW, max_lexer_states=_MAX_LEXER_STATES
+        )
 
     def compile(self, grammar: Grammar) -> LlguidanceGrammar:
         """See grammar_backend.GrammarBackend."""
         _check_size(grammar)
+        _check_schemas(grammar)
         native = self._translate(grammar)
         error = self._refusal(native)
         if error is not None:
@@ -122,6 +128,11 @@ class LlguidanceBackend:
         native = [(matcher.native, row) for matcher, row in matchers if isinstance(matcher, LlguidanceMatcher)]
         assert len(native) == len(matchers), "a matcher of another library"
         fill_next_token_bitmask_par(self._executor, native, masks)
+
+    @functools.cached_property
+    def _executor(self) -> llguidance.LLExecutor:
+        """Its threads, which a process that judges grammars must not have: it forks."""
+        return llguidance.LLExecutor()
 
     def _translate(self, grammar: Grammar) -> str:
         """The grammar in llguidance's own notation."""
@@ -190,6 +201,34 @@ def _check_size(grammar: Grammar) -> None:
             f"{MAX_FORCED_CHARACTERS}: lower them",
             param="grammar",
         )
+
+
+def _check_schemas(grammar: Grammar) -> None:
+    """
+    Raises:
+        InvalidRequestError: a schema in it asks for too much.
+    """
+    where = f"the grammar ({grammar.kind})"
+    try:
+        for name, text in grammar.parts:
+            check_schema_limits(json.loads(text), name, name)
+        if grammar.kind == "json_schema":
+            check_schema_limits(json.loads(grammar.text), where, "grammar")
+        elif grammar.kind == "structural_tag":
+            tag = json.loads(grammar.text)
+            structures = tag.get("structures") if isinstance(tag, Mapping) else None
+            for number, structure in enumerate(structures if isinstance(structures, list) else ()):
+                if isinstance(structure, Mapping):
+                    check_schema_limits(structure.get("schema"), f"{where}, structures.{number}.schema", "grammar")
+        elif grammar.kind == "lark":
+            for found in _EMBEDDED.finditer(grammar.text):
+                schema, _ = json.JSONDecoder().raw_decode(grammar.text, found.end())
+                check_schema_limits(schema, where, "grammar")
+    except InvalidRequestError:
+        raise
+    except (ValueError, RecursionError) as error:
+        message = f"{where} is malformed: {_first_line(str(error))}"
+        raise InvalidRequestError(message, param="grammar") from None
 
 
 def _choice(choices: object) -> str:

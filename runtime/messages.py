@@ -38,7 +38,7 @@ class AbortRequests:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlushCache:
-    """Drops the prefix cache; refused while requests run. Answered by ControlReply."""
+    """Drops the prefix cache and compiled grammars; refused while requests run. Answered by ControlReply."""
 
     call_id: int
 

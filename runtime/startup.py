@@ -20,7 +20,8 @@ from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend
+from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend, load_settings
+from palladio.runtime.grammar_judge import GrammarJudge
 from palladio.runtime.groups import Groups
 from palladio.runtime.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
@@ -133,8 +134,12 @@ def build_engine_parts(
     groups = build_groups(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding)
     _log_limits(design)
     built.warm_up.go_on()
-    load = functools.partial(load_backend, config, design.path, design.shape.vocab_size, eos_ids, json_format)
-    grammars = GrammarCompiler(load)
+    model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
+    grammars = GrammarCompiler(
+        functools.partial(load_backend, *model),
+        GrammarJudge(functools.partial(load_settings, *model)),
+        max_bytes=config.grammar.grammar_cache_bytes,
+    )
     return EngineParts(ready, groups, runner, design.monitor, built.memory, grammars)
 
 

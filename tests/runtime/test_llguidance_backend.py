@@ -13,7 +13,7 @@ from llguidance.numpy import fill_next_token_bitmask
 
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError, InvalidRequestError
-from palladio.runtime.grammar_backend import JsonFormat
+from palladio.runtime.grammar_backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar_compiler import GrammarCompiler, load_backend
 from palladio.runtime.grammar_spec import Grammar, GrammarKind
 from palladio.runtime.llguidance_backend import MAX_GRAMMAR_BYTES, LlguidanceBackend, check_whitespace
@@ -36,7 +36,11 @@ def backend(tiny_dir: Path) -> LlguidanceBackend:
 
 
 def make(folder: Path, json_format: JsonFormat = JsonFormat()) -> LlguidanceBackend:
-    return LlguidanceBackend((folder / "tokenizer.json").read_text(), VOCAB_SIZE, [EOS], json_format)
+    return LlguidanceBackend(make_settings(folder, json_format))
+
+
+def make_settings(folder: Path, json_format: JsonFormat = JsonFormat()) -> BackendSettings:
+    return BackendSettings((folder / "tokenizer.json").read_text(), VOCAB_SIZE, (EOS,), json_format)
 
 
 def takes(backend: LlguidanceBackend, tokenizer: Tokenizer, grammar: Grammar, text: str) -> bool:
