@@ -243,6 +243,8 @@ class EngineCore:
             groups=group_stats(groups, self._log.group_throughputs),
             compile=self._compile_stats(),
             memory=self._memory,
+            num_grammars=self._grammars.num_grammars,
+            grammar_bytes=self._grammars.num_grammar_bytes,
         )
 
     def check_integrity(self) -> None:

@@ -49,13 +49,7 @@ class FairThreads:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            if job.future.set_running_or_notify_cancel():
-                try:
-                    result = job.work()
-                except BaseException as error:
-                    job.future.set_exception(error)
-                else:
-                    job.future.set_result(result)
+            job.run()
             del job  # the thread keeps nothing of it while it waits
 
     def _next(self) -> "_Job | None":
@@ -78,3 +72,13 @@ class _Job:
     def __init__(self, work: Callable[[], Any], future: concurrent.futures.Future[Any]) -> None:
         self.work = work
         self.future = future
+
+    def run(self) -> None:
+        """Does the work, unless it is cancelled; what it raises is its future's."""
+        if self.future.set_running_or_notify_cancel():
+            try:
+                result = self.work()
+            except BaseException as error:  # noqa: BLE001 (its future carries it on)
+                self.future.set_exception(error)
+            else:
+                self.future.set_result(result)

@@ -152,11 +152,12 @@ class GrammarCompiler:
     def _verdict(self, grammar: Grammar, cpu_seconds: float) -> int:
         """
         Raises:
-            InvalidRequestError: the grammar is refused.
+            InvalidRequestError: the grammar is refused, or there are no grammars with this model.
             TooExpensiveError: it is not, but takes more than that, or more memory.
             OverloadedError: no answer came in time.
         """
         assert self._judge is not None
+        self._backend.result()  # if that cannot be made, the judge cannot make it either
         verdict = self._verdicts.get(grammar)
         if verdict is None:
             try:

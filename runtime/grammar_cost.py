@@ -14,7 +14,7 @@ _MAX_REPEATS = 200  # of all counts of a pattern together
 _COUNT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _KNOWN = frozenset(
     {
-        *("$defs", "definitions", "$ref", "$schema", "$id", "title", "description", "default", "examples", "deprecated"),
+        *("$defs", "definitions", "$ref", "$schema", "$id", "title", "description", "default", "examples"),
         *("type", "properties", "required", "additionalProperties", "items", "prefixItems", "enum", "const", "anyOf"),
         *("minItems", "maxItems", "minLength", "maxLength", "format"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
@@ -78,9 +78,7 @@ def _is_plain(schema: object) -> bool:
 def _places(schema: object) -> Iterator[str]:
     for path, part in all_schemas(schema):
         yield from (f"{path}/{key}" for key in _COSTLY if key in part)
-        yield from (
-            f"{path}/{key}" for key in _COUNTS if isinstance(part.get(key), int) and part[key] > _MAX_COUNT
-        )
+        yield from (f"{path}/{key}" for key in _COUNTS if isinstance(part.get(key), int) and part[key] > _MAX_COUNT)
         yield from (f"{path}/{key}" for key in ("anyOf", "properties", "enum") if _size(part, key) > _MAX_COUNT)
 
 

@@ -16,7 +16,9 @@ from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.judge_protocol import JudgeLimits, receive_frame, send_frame
 
 _PATIENCE = 20.0  # seconds that an answer may take over its CPU time, as on a busy machine, or while it starts
-_CODE = "import sys; sys.path[:] = sys.argv[2:]; from palladio.runtime.judge_process import main; main(int(sys.argv[1]))"
+_CODE = (
+    "import sys; sys.path[:] = sys.argv[2:]; from palladio.runtime.judge_process import main; main(int(sys.argv[1]))"
+)
 
 
 class TooExpensiveError(Exception):

@@ -5,7 +5,6 @@ time and memory, walks a few tokens, says what came of it, and ends. It imports 
 it can fork. It ends when the engine closes the control socket.
 """
 
-import dataclasses
 import gc
 import os
 import resource
@@ -19,9 +18,8 @@ from palladio.runtime.errors import InvalidRequestError
 from palladio.runtime.grammar_backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.judge_protocol import JudgeLimits, receive_frame, send_frame
-from palladio.runtime.llguidance_backend import LlguidanceBackend, LlguidanceGrammar
+from palladio.runtime.llguidance_backend import SLOW_SECONDS, LlguidanceBackend, LlguidanceGrammar
 
-MAX_MASK_SECONDS = 0.1  # of CPU: what one token may take, while all requests of the step wait
 _WALK_TOKENS = 24
 _WALK_SECONDS = 0.05  # of CPU, after which the walk goes on no further
 _NICE = 10  # steps of the engine go first
@@ -94,22 +92,17 @@ def _walk(compiled: LlguidanceGrammar) -> str | None:
     begun = time.thread_time()
     for count in range(_WALK_TOKENS):
         start = time.thread_time()
-        mask = matcher.native.compute_bitmask()
-        seconds = time.thread_time() - start
-        if matcher.error is not None:
-            return f"cannot be used: after {count} tokens: {matcher.error}"
-        allowed = np.nonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))[0]
-        if matcher.is_stopped or not allowed.size:
-            return None
-        start = time.thread_time()
-        matcher.accept(int(random.choice(allowed)))
-        matcher.forced()
-        seconds += time.thread_time() - start
-        if seconds > MAX_MASK_SECONDS:
-            return f"takes {seconds:.2f} s to say what may come next, over the limit of {MAX_MASK_SECONDS:g} s"
-        if matcher.error is not None:
-            return f"cannot be used: after {count + 1} tokens: {matcher.error}"
-        if matcher.is_stopped or time.thread_time() - begun > _WALK_SECONDS:
+        mask = np.frombuffer(matcher.native.compute_bitmask(), np.uint8)
+        allowed = np.nonzero(np.unpackbits(mask, bitorder="little"))[0]
+        if allowed.size and matcher.error is None:
+            matcher.accept(int(random.choice(allowed)))
+            matcher.forced()
+        end = time.thread_time()
+        if end - start > SLOW_SECONDS:
+            return f"takes {end - start:.2f} s to say what may come next, over the limit of {SLOW_SECONDS:g} s"
+        if (error := matcher.error) is not None:
+            return f"cannot be used: within {count + 1} tokens: {error}"
+        if matcher.is_stopped or not allowed.size or end - begun > _WALK_SECONDS:
             return None
     return None
 
@@ -117,4 +110,3 @@ def _walk(compiled: LlguidanceGrammar) -> str | None:
 def _bytes_held() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
-

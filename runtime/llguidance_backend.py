@@ -8,12 +8,13 @@ it can be seen, and else by the process that judges (grammar_judge): no call of 
 import functools
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
-from llguidance.numpy import fill_next_token_bitmask_par
+from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from palladio.runtime.constraint import Matcher
 from palladio.runtime.errors import ConfigError, InvalidRequestError
@@ -32,6 +33,10 @@ _EMBEDDED = re.compile(r"%json\s*(?=[{])")
 # Bounds of one step of one output: some 10 ms each. A row has 4 items for each optional property that may come next.
 _MAX_ITEMS_IN_ROW = 5000
 _MAX_LEXER_STATES = 50_000  # of one output, of 1 to 2 KB each
+# What those bounds let through is timed: all requests of a step wait for the slowest one.
+SLOW_SECONDS = 0.1  # of CPU, for one token
+_MAX_SLOW_SECONDS = 2.0  # of one output's slow tokens together
+WATCHED_STEPS = 8  # in which outputs are timed one by one after a slow step
 
 
 class LlguidanceGrammar:
@@ -56,14 +61,25 @@ class LlguidanceMatcher:
 
     Attributes:
         native: llguidance's.
+        watched: steps for which it is filled by itself and timed, because a step was slow.
     """
 
     def __init__(self, native: llguidance.LLMatcher, source: LlguidanceGrammar) -> None:
         self.native = native
+        self.watched = 0
         self._source = source
+        self._slow_seconds = 0.0
+
+    def charge(self, seconds: float) -> None:
+        """Notes the CPU time that it took by itself."""
+        if seconds > SLOW_SECONDS:
+            self.watched = WATCHED_STEPS
+            self._slow_seconds += seconds
 
     @property
     def error(self) -> str | None:
+        if self._slow_seconds > _MAX_SLOW_SECONDS:
+            return f"it takes too long to say what may come next: {self._slow_seconds:.1f} s so far"
         if self.native.is_stopped() and self.native.stop_reason() in _LOST:
             return "no text of its language begins like this"
         return _readable(self.native.get_error()) if self.native.is_error() else None
@@ -73,13 +89,18 @@ class LlguidanceMatcher:
         return self.native.is_stopped()
 
     def accept(self, token_id: int) -> None:
+        start = time.thread_time()
         self.native.consume_token(token_id)
+        self.charge(time.thread_time() - start)
 
     def allows(self, token_id: int) -> bool:
         return self.native.validate_tokens([token_id]) == 1
 
     def forced(self) -> list[int]:
-        return self.native.compute_ff_tokens()
+        start = time.thread_time()
+        tokens = self.native.compute_ff_tokens()
+        self.charge(time.thread_time() - start)
+        return tokens
 
 
 class LlguidanceBackend:
@@ -125,9 +146,22 @@ class LlguidanceBackend:
 
     def fill(self, matchers: Sequence[tuple[Matcher, int]], masks: npt.NDArray[np.int32]) -> None:
         """See grammar_backend.GrammarBackend."""
-        native = [(matcher.native, row) for matcher, row in matchers if isinstance(matcher, LlguidanceMatcher)]
-        assert len(native) == len(matchers), "a matcher of another library"
-        fill_next_token_bitmask_par(self._executor, native, masks)
+        ours = [(matcher, row) for matcher, row in matchers if isinstance(matcher, LlguidanceMatcher)]
+        assert len(ours) == len(matchers), "a matcher of another library"
+        together = [(matcher, row) for matcher, row in ours if not matcher.watched]
+        for matcher, row in ours:
+            if matcher.watched:
+                start = time.thread_time()
+                fill_next_token_bitmask(matcher.native, masks, row)
+                matcher.watched -= 1
+                matcher.charge(time.thread_time() - start)
+        if not together:
+            return
+        begun = time.monotonic()
+        fill_next_token_bitmask_par(self._executor, [(matcher.native, row) for matcher, row in together], masks)
+        if time.monotonic() - begun > SLOW_SECONDS:
+            for matcher, _ in together:
+                matcher.watched = WATCHED_STEPS
 
     @functools.cached_property
     def _executor(self) -> llguidance.LLExecutor:

@@ -17,8 +17,8 @@ from palladio.http.tool_calls.functions import Function
 from palladio.http.tools import ToolPlan
 from palladio.runtime.config import GrammarConfig
 from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.grammar_backend import BackendSettings
+from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.llguidance_backend import LlguidanceBackend
 from palladio.runtime.tokenizer import Tokenizer
 from tests.http.test_tool_calls import read
