@@ -2,16 +2,19 @@
 
     python benchmarks/grammars.py masks --tokenizer tokenizer.json
     python benchmarks/grammars.py throughput --requests 16 --tokens 48 --turns 6
+    python benchmarks/grammars.py attack --tokenizer tokenizer.json
     python benchmarks/grammars.py schemas --suite jsonschema-4.26.0/json/tests/draft2020-12
 
 `masks` wants a tokenizer.json of the size that matters (the vocabulary is padded to --vocab). `throughput` runs a model
-with random weights and that vocabulary in this process, first without and then with grammars, in turns. `schemas` walks
-JSON-Schema-Test-Suite, which is in the source distribution of jsonschema on PyPI.
+with random weights and that vocabulary in this process, first without and then with grammars, in turns. `attack` sends
+hostile grammars of one owner, and measures how long plain ones of the same and of another owner wait behind them.
+`schemas` walks JSON-Schema-Test-Suite, which is in the source distribution of jsonschema on PyPI.
 """
 
 import argparse
 import collections
 import json
+import resource
 import statistics
 import sys
 import tempfile
@@ -26,6 +29,10 @@ from report import report
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_core import EngineCore
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_backend import BackendSettings
+from palladio.runtime.grammar_cache import Compilation
+from palladio.runtime.grammar_compiler import GrammarCompiler
+from palladio.runtime.grammar_judge import GrammarJudge
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.llguidance_backend import LlguidanceBackend
 from palladio.runtime.messages import AddRequest
@@ -98,7 +105,7 @@ def measure_masks(backend: LlguidanceBackend, num_requests: int, num_steps: int)
 
 def masks(args: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
-    backend = LlguidanceBackend(args.tokenizer.read_text(), args.vocab, [EOS])
+    backend = LlguidanceBackend(BackendSettings(args.tokenizer.read_text(), args.vocab, (EOS,)))
     loaded = time.perf_counter() - start
     start = time.perf_counter()
     backend.compile(Grammar("json_schema", json.dumps(PERSON)))
@@ -165,10 +172,78 @@ def _run(core: EngineCore, args: argparse.Namespace, grammar: Grammar | None) ->
     return num_tokens / seconds
 
 
+def hostile(number: int) -> dict[str, Grammar]:
+    """Small grammars that cost much, as different from those of other numbers as the cache of verdicts looks at."""
+    schemas = {
+        "multipleOf 4999999": {"type": "integer", "multipleOf": 4_999_999 - number},
+        "lcm 988027": {"type": "integer", "allOf": [{"multipleOf": 997}, {"multipleOf": 991}], "title": str(number)},
+        "multipleOf 9973 in a range": {"type": "integer", "multipleOf": 9973, "minimum": 10**11 + number},
+        "five multiples": {"prefixItems": [{"type": "integer", "multipleOf": 9900 + i} for i in range(5)]},
+        "20,000 integers": {"enum": [i * 7919 + number for i in range(20_000)]},
+        "1,300 lists of lists": {
+            "anyOf": [{"type": "array", "items": {"type": "array", "items": {"const": i}}} for i in range(1300)]
+        },
+        "2,000 optional properties": {"type": "object", "properties": {f"p{i}": {} for i in range(2000)}},
+        "1,000 optional properties": {"type": "object", "properties": {f"p{number}-{i}": {} for i in range(1000)}},
+        "six patterns at once": {"type": "string", "allOf": [{"pattern": f"{a}.*{a}{number}"} for a in "abcdef"]},
+    }
+    found = [  # by grammar_fuzz.py
+        r"/((\w(ab|ba)(x?[a-z]){2,30}(\d)*){0,1000})*/ & /((\w)*(((ab|ba)|\p{Lu}\p{Ll})x?[^ab]b)+.(a|b))*/",
+        r"/((\p{L})+([^ab](a|b).){1,1000}|(b)*)/ & /(((x?[a-z]b)*|(\w|\p{L})))+((x?\p{L}b){300,1000}|\w)/",
+    ]
+    grammars = {name: Grammar("json_schema", json.dumps(schema)) for name, schema in schemas.items()}
+    grammars |= {f"found {i}": Grammar("lark", f'start: A "{number}"\nA: {rule}\n') for i, rule in enumerate(found)}
+    return grammars | {"nested counts": Grammar("regex", f"((.{{1,1000}}){{1,1000}}b{number}){{1,1000}}")}
+
+
+def attack(args: argparse.Namespace) -> dict[str, Any]:
+    """What becomes of each hostile grammar; then plain ones behind a hundred of them."""
+    settings = BackendSettings(args.tokenizer.read_text(), args.vocab, (EOS,))
+    compiler = GrammarCompiler(lambda: LlguidanceBackend(settings), GrammarJudge(lambda: settings))
+    _wait(compiler.compile(Grammar("ebnf", 'root ::= "a"')))
+    before, rows = _rss_mib(), []
+    for name, grammar in hostile(0).items():
+        begun = time.perf_counter()
+        outcome = _wait(compiler.compile(grammar, "mallory"))
+        rows.append({"grammar": name, "seconds": time.perf_counter() - begun, "outcome": outcome})
+        print(rows[-1], flush=True)
+    crowd = [compiler.compile(grammar, "mallory") for number in range(1, 10) for grammar in hostile(number).values()]
+    waits = {}
+    for number, owner in enumerate(("mallory", "alice") * 5):
+        plain = {
+            "regex": Grammar("regex", f"[a-z]+{number}"),
+            "judged": Grammar("json_schema", json.dumps({"type": "string", "pattern": f"^[a-z]+{number}$"})),
+        }
+        for kind, grammar in plain.items():
+            begun = time.perf_counter()
+            assert _wait(compiler.compile(grammar, owner)) == "compiled"
+            row = f"{kind} of {'the same owner' if owner == 'mallory' else 'another owner'}"
+            waits[row] = max(waits.get(row, 0.0), time.perf_counter() - begun)
+    unfinished = sum(not compilation.result.done() for compilation in crowd)
+    peak = _rss_mib()
+    compiler.flush()
+    compiler.close()
+    return {
+        "rows": rows,
+        "worst_wait_s": waits,
+        "hostile_unfinished": unfinished,
+        "engine_rss_mib": {"before": before, "under attack": peak},
+    }
+
+
+def _wait(compilation: Compilation) -> str:
+    error = compilation.result.exception(120)
+    return "compiled" if error is None else f"{type(error).__name__}: {error}"[:160]
+
+
+def _rss_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
 def schemas(args: argparse.Namespace) -> dict[str, Any]:
     """Groups of the suite that are accepted, refused, wrong; and the documents of the accepted ones."""
     tokenizer = args.tokenizer.read_text()
-    backend = LlguidanceBackend(tokenizer, args.vocab, [EOS])
+    backend = LlguidanceBackend(BackendSettings(tokenizer, args.vocab, (EOS,)))
     counts: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
     wrong: list[str] = []
@@ -199,7 +274,7 @@ def _takes(backend: LlguidanceBackend, matcher: Any, text: str) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["masks", "throughput", "schemas"])
+    parser.add_argument("what", choices=["masks", "throughput", "attack", "schemas"])
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
     parser.add_argument("--vocab", type=int, default=151_936)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 64], help="masks: at once")
@@ -211,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", type=Path, help="schemas: the folder of a draft")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
-    result = {"masks": masks, "throughput": throughput, "schemas": schemas}[args.what](args)
+    result = {"masks": masks, "throughput": throughput, "attack": attack, "schemas": schemas}[args.what](args)
     report("grammars.py", argv, result, args.out)
     return 0
 

@@ -18,6 +18,7 @@ from palladio.runtime.user_dirs import user_cache_dir
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
 
 _NO_ENVIRONMENT: Mapping[str, str] = types.MappingProxyType({})
+MIN_GRAMMAR_CACHE_BYTES = 1 << 24  # what one larger grammar takes, and some small ones
 _MAX_SEED = 2**63 - 1  # what jax.random.key takes
 
 
@@ -227,11 +228,14 @@ class GrammarConfig:
         constrained_json_whitespace_pattern: a regular expression of what may stand between the tokens of JSON; default:
             up to 64 characters of whitespace.
         constrained_json_disable_any_whitespace: write JSON without whitespace.
+        grammar_cache_bytes: of compiled grammars, those that running requests follow and those that are kept for the
+            next ones; one grammar may have a quarter of it, and 64 MiB at most.
     """
 
     grammar_backend: Literal["llguidance", "none"] = "llguidance"
     constrained_json_whitespace_pattern: str | None = None
     constrained_json_disable_any_whitespace: bool = False
+    grammar_cache_bytes: int = 268_435_456
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -315,6 +319,11 @@ class EngineConfig:
             raise ConfigError(
                 "--constrained-json-disable-any-whitespace and --constrained-json-whitespace-pattern contradict each "
                 "other: give one of them"
+            )
+        if grammar.grammar_cache_bytes < MIN_GRAMMAR_CACHE_BYTES:
+            raise ConfigError(
+                f"--grammar-cache-bytes must be at least {MIN_GRAMMAR_CACHE_BYTES} (16 MiB), got "
+                f"{grammar.grammar_cache_bytes}"
             )
         _positive("--tp-size", self.parallel.tp_size)
         _positive("--ep-size", self.parallel.ep_size)

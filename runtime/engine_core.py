@@ -197,7 +197,7 @@ class EngineCore:
             self._hosts.close(f"host 0 failed: {failure}" if failure else "")
 
     def flush_cache(self) -> None:
-        """Drops the prefix cache.
+        """Drops the prefix cache and the compiled grammars.
 
         Raises:
             OverloadedError: requests are running.
@@ -206,6 +206,7 @@ class EngineCore:
         if self._groups.has_requests or self._grammars.has_requests:
             raise OverloadedError("The cache can only be flushed when no request runs")
         self._groups.flush()
+        self._grammars.flush()
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
         """What these requests do and wait for, without those that have ended."""
@@ -246,6 +247,8 @@ class EngineCore:
             groups=group_stats(groups, self._log.group_throughputs),
             compile=self._compile_stats(),
             memory=self._memory,
+            num_grammars=self._grammars.num_grammars,
+            grammar_bytes=self._grammars.num_grammar_bytes,
         )
 
     def check_integrity(self) -> None:

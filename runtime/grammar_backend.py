@@ -33,6 +33,22 @@ class JsonFormat:
         return {"whitespace_pattern": self.whitespace_pattern or rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """What a backend is made of; another process makes the same one of it.
+
+    Attributes:
+        tokenizer_json: the text of a tokenizer.json.
+        vocab_size: V, columns of the logits.
+        eos_ids: tokens that end an output; one of them may follow wherever a grammar is complete.
+    """
+
+    tokenizer_json: str
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    json_format: JsonFormat = JsonFormat()
+
+
 class CompiledGrammar(Protocol):
     """A grammar that any number of outputs can begin with."""
 

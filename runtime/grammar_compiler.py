@@ -1,51 +1,66 @@
-"""GrammarCompiler: grammars compiled in threads and kept, so that no step waits for one."""
+"""GrammarCompiler: grammars judged and compiled in threads and kept, so that no step waits for one."""
 
 import collections
 import concurrent.futures
+import functools
+import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from palladio.runtime.config import EngineConfig
+from palladio.runtime.config import EngineConfig, GrammarConfig
 from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.grammar_backend import CompiledGrammar, GrammarBackend, JsonFormat
+from palladio.runtime.fair_threads import FairThreads
+from palladio.runtime.grammar_backend import BackendSettings, CompiledGrammar, GrammarBackend, JsonFormat
+from palladio.runtime.grammar_cache import Compilation, GrammarCache
+from palladio.runtime.grammar_cost import costly_places, estimated_bytes, is_surely_cheap
+from palladio.runtime.grammar_judge import Judge, TooExpensiveError
 from palladio.runtime.grammar_spec import Grammar
+from palladio.runtime.judge_protocol import JudgeLimits
 from palladio.runtime.tokenizer import Tokenizer
 
-MAX_KEPT = 512  # grammars
-MAX_KEPT_BYTES = 1 << 22  # of their texts; compiled they are some 50 times as large
-_NUM_THREADS = 4  # a slow grammar holds up the others only if there are so many
+MAX_CPU_SECONDS = 2.0  # of compiling one grammar
+MAX_COMPILED_BYTES = 1 << 26  # of one grammar; a quarter of what all may have, where that is less
+_QUICK_SECONDS = 0.15  # of CPU: what takes longer is judged once more, where it keeps only its like waiting
+_MAX_VERDICTS = 4096
+_NUM_THREADS = 2  # of each lane
 
-
-class Compilation:
-    """A grammar that is compiled, or will be.
-
-    Attributes:
-        result: its exception is an InvalidRequestError if the grammar is to blame.
-        started: when a thread took it up, by time.monotonic; None: it waits for one.
-        num_waiting: requests that wait for it; their desk counts them.
-    """
-
-    def __init__(self) -> None:
-        self.result: concurrent.futures.Future[CompiledGrammar] = concurrent.futures.Future()
-        self.started: float | None = None
-        self.num_waiting = 0
+_Verdict = int | InvalidRequestError  # the bytes that it holds, or why it is refused
 
 
 class GrammarCompiler:
     """Not thread-safe: the engine's thread calls it.
 
+    There are three lanes, each with threads of its own: for grammars that are surely cheap; for all others, which are
+    judged first; and for those that the judge could not do in a moment. In each, owners take turns.
+
     Args:
         load: makes the backend; called in a thread, at once.
+        judge: of grammars that may be expensive; closed with this. None: all are compiled unjudged.
+        max_bytes: of all compiled grammars.
+        max_cpu_seconds: of one.
     """
 
-    def __init__(self, load: Callable[[], GrammarBackend]) -> None:
-        self._pool = concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammar")
-        self._backend = self._pool.submit(load)
-        self._kept: collections.OrderedDict[Grammar, Compilation] = collections.OrderedDict()
-        self._kept_bytes = 0
+    def __init__(
+        self,
+        load: Callable[[], GrammarBackend],
+        judge: Judge | None = None,
+        *,
+        max_bytes: int = GrammarConfig.grammar_cache_bytes,
+        max_cpu_seconds: float = MAX_CPU_SECONDS,
+    ) -> None:
+        self._cheap, self._quick, self._slow = (
+            FairThreads(_NUM_THREADS, f"grammar_{name}") for name in ("cheap", "quick", "slow")
+        )
+        self._backend: concurrent.futures.Future[GrammarBackend] = self._cheap.submit("", load)
+        self._judge = judge
+        self._verdicts = _Verdicts()
+        self._cache = GrammarCache(max_bytes)
+        self._max_bytes = min(MAX_COMPILED_BYTES, max_bytes // 4)
+        self._max_cpu_seconds = max_cpu_seconds
 
     @property
     def loaded_backend(self) -> GrammarBackend | None:
@@ -53,35 +68,160 @@ class GrammarCompiler:
         ready = self._backend.done() and self._backend.exception() is None
         return self._backend.result() if ready else None
 
-    def compile(self, grammar: Grammar) -> Compilation:
-        """Begins to compile the grammar, unless it is known."""
-        known = self._kept.get(grammar)
+    @property
+    def num_bytes(self) -> int:
+        """See GrammarCache."""
+        return self._cache.num_bytes
+
+    @property
+    def num_kept(self) -> int:
+        return len(self._cache)
+
+    def compile(self, grammar: Grammar, owner: str = "") -> Compilation:
+        """Begins to compile the grammar for somebody, unless it is known."""
+        known = self._cache.get(grammar)
         if known is not None:
-            self._kept.move_to_end(grammar)
             return known
-        compilation = self._kept[grammar] = Compilation()
-        self._kept_bytes += len(grammar.text)
-        compilation.result = self._pool.submit(self._run, grammar, compilation)
-        while len(self._kept) > 1 and (len(self._kept) > MAX_KEPT or self._kept_bytes > MAX_KEPT_BYTES):
-            self._forget(next(iter(self._kept)))
+        compilation = Compilation()
+        self._cache.add(grammar, compilation)
+        lane, work = self._cheap, self._compile
+        if self._judge is not None and not is_surely_cheap(grammar):
+            lane, work = self._quick, functools.partial(self._judge_quickly, owner=owner)
+        compilation.is_small = lane is self._cheap
+        _submit(lane, owner, functools.partial(work, grammar, compilation), compilation)
         return compilation
 
     def give_up(self, grammar: Grammar, compilation: Compilation) -> None:
-        """Nobody waits for it any more: it is not begun, if it is not begun yet."""
-        if compilation.result.cancel() and self._kept.get(grammar) is compilation:
-            self._forget(grammar)
+        """Nobody waits for it any more: it is not begun, or not gone on with, if that is still to come."""
+        if compilation.result.cancel():
+            self._cache.forget(grammar, compilation)
+        elif not compilation.result.done() and compilation.started is None:  # between two lanes
+            compilation.is_given_up = True
+            self._cache.forget(grammar, compilation)
+        elif compilation.result.done() and not isinstance(
+            compilation.result.exception(), InvalidRequestError | None
+        ):  # no fault of the grammar's: the next one tries again
+            self._cache.forget(grammar, compilation)
+
+    def has_room(self, compilation: Compilation) -> bool:
+        """See GrammarCache."""
+        return self._cache.has_room(compilation)
+
+    def flush(self) -> None:
+        """Drops all compiled grammars but those that outputs follow, and all verdicts."""
+        self._cache.clear()
+        self._verdicts.clear()
 
     def close(self) -> None:
         """Compiles nothing more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for lane in (self._cheap, self._quick, self._slow):
+            lane.close()
+        if self._judge is not None:
+            self._judge.close()
 
-    def _forget(self, grammar: Grammar) -> None:
-        del self._kept[grammar]
-        self._kept_bytes -= len(grammar.text)
-
-    def _run(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar:
+    def _judge_quickly(self, grammar: Grammar, compilation: Compilation, *, owner: str) -> CompiledGrammar | None:
+        """Compiles the grammar, or hands it to the slow lane."""
+        if not compilation.result.set_running_or_notify_cancel():
+            return None
         compilation.started = time.monotonic()
-        return self._backend.result().compile(grammar)
+        limit = min(_QUICK_SECONDS, self._max_cpu_seconds)
+        try:
+            num_bytes = self._verdict(grammar, limit)
+        except TooExpensiveError:
+            compilation.started = None
+            _submit(self._slow, owner, functools.partial(self._judge_slowly, grammar, compilation), compilation)
+            return None
+        return self._finish(grammar, compilation, num_bytes)
+
+    def _judge_slowly(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar | None:
+        if compilation.is_given_up:
+            raise InvalidRequestError("nobody waits for the grammar", param="grammar")
+        compilation.started = time.monotonic()
+        try:
+            num_bytes = self._verdict(grammar, self._max_cpu_seconds)
+        except TooExpensiveError:
+            error = InvalidRequestError(
+                f"the grammar ({grammar.kind}) takes more than {self._max_cpu_seconds:g} s, or "
+                f"{self._max_bytes >> 20} MiB of memory, to compile: {costly_places(grammar)}",
+                param="grammar",
+            )
+            self._verdicts.put(grammar, error)
+            raise error from None
+        return self._finish(grammar, compilation, num_bytes)
+
+    def _verdict(self, grammar: Grammar, cpu_seconds: float) -> int:
+        """
+        Raises:
+            InvalidRequestError: the grammar is refused, or there are no grammars with this model.
+            TooExpensiveError: it is not, but takes more than that, or more memory.
+            OverloadedError: no answer came in time.
+        """
+        assert self._judge is not None
+        self._backend.result()  # if that cannot be made, the judge cannot make it either
+        verdict = self._verdicts.get(grammar)
+        if verdict is None:
+            try:
+                verdict = self._judge.judge(grammar, JudgeLimits(cpu_seconds, self._max_bytes))
+            except InvalidRequestError as error:
+                verdict = error
+            self._verdicts.put(grammar, verdict)
+        if isinstance(verdict, InvalidRequestError):
+            raise verdict
+        return verdict
+
+    def _compile(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar | None:
+        if not compilation.result.set_running_or_notify_cancel():
+            return None
+        compilation.started = time.monotonic()
+        return self._finish(grammar, compilation, estimated_bytes(grammar))
+
+    def _finish(self, grammar: Grammar, compilation: Compilation, num_bytes: int) -> CompiledGrammar:
+        compiled = self._backend.result().compile(grammar)
+        compilation.num_bytes = num_bytes
+        self._cache.note(compiled, num_bytes)
+        return compiled
+
+
+class _Verdicts:
+    """Of the judge, by a digest of what was judged. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: collections.OrderedDict[bytes, _Verdict] = collections.OrderedDict()
+
+    def get(self, grammar: Grammar) -> _Verdict | None:
+        with self._lock:
+            return self._known.get(_digest(grammar))
+
+    def put(self, grammar: Grammar, verdict: _Verdict) -> None:
+        with self._lock:
+            self._known[_digest(grammar)] = verdict
+            while len(self._known) > _MAX_VERDICTS:
+                self._known.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._known.clear()
+
+
+def _digest(grammar: Grammar) -> bytes:
+    return hashlib.sha256(json.dumps((grammar.kind, grammar.text, grammar.parts)).encode()).digest()
+
+
+def _submit(
+    lane: FairThreads, owner: str, work: Callable[[], CompiledGrammar | None], compilation: Compilation
+) -> None:
+    """Runs the work in its turn; unless it returns None, its outcome is the compilation's."""
+
+    def hand_over(future: concurrent.futures.Future[CompiledGrammar | None]) -> None:
+        if future.cancelled():
+            compilation.result.cancel()
+        elif (error := future.exception()) is not None:
+            compilation.result.set_exception(error)
+        elif (compiled := future.result()) is not None:
+            compilation.result.set_result(compiled)
+
+    lane.submit(owner, work).add_done_callback(hand_over)
 
 
 def json_format_of(config: EngineConfig) -> JsonFormat:
@@ -103,7 +243,20 @@ def json_format_of(config: EngineConfig) -> JsonFormat:
 def load_backend(
     config: EngineConfig, path: Path, vocab_size: int, eos_ids: list[int], json_format: JsonFormat
 ) -> GrammarBackend:
-    """The backend for a model.
+    """The backend for a model: see load_settings.
+
+    Raises:
+        ImportError: llguidance is not installed.
+    """
+    from palladio.runtime.llguidance_backend import LlguidanceBackend  # noqa: PLC0415 (an engine runs without it)
+
+    return LlguidanceBackend(load_settings(config, path, vocab_size, eos_ids, json_format))
+
+
+def load_settings(
+    config: EngineConfig, path: Path, vocab_size: int, eos_ids: list[int], json_format: JsonFormat
+) -> BackendSettings:
+    """What the backend for a model is made of.
 
     Args:
         path: of the model.
@@ -112,10 +265,7 @@ def load_backend(
 
     Raises:
         InvalidRequestError: grammars are off, or this tokenizer can't have them.
-        ImportError: llguidance is not installed.
     """
-    from palladio.runtime.llguidance_backend import LlguidanceBackend  # noqa: PLC0415 (an engine runs without it)
-
     source = config.source
     if source.is_embedding:
         raise InvalidRequestError("an engine that makes embeddings writes no text (--is-embedding)", param="grammar")
@@ -132,7 +282,7 @@ def load_backend(
     own_eos = _eos_id(tokenizer, json.loads(settings.read_text()) if settings.is_file() else {})
     text = json.dumps(tokenizer | {"truncation": None, "padding": None})
     ids = dict.fromkeys([*eos_ids, *([] if own_eos is None else [own_eos])])
-    return LlguidanceBackend(text, vocab_size, list(ids), json_format)
+    return BackendSettings(text, vocab_size, tuple(ids), json_format)
 
 
 def _eos_id(tokenizer: dict[str, Any], settings: dict[str, Any]) -> int | None:

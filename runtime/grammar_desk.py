@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from palladio.runtime.constraint import Constraint
 from palladio.runtime.deadlines import timeout_reason
-from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.grammar_backend import GrammarBackend
-from palladio.runtime.grammar_compiler import Compilation, GrammarCompiler
+from palladio.runtime.grammar_cache import Compilation
+from palladio.runtime.grammar_compiler import GrammarCompiler
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.messages import LiveRequest
 from palladio.runtime.outputs import FinishReason
@@ -58,6 +59,16 @@ class GrammarDesk:
         return sum(len(waiting.request.token_ids) for waiting in self._waiting.values())
 
     @property
+    def num_grammars(self) -> int:
+        """Kept ones."""
+        return self._compiler.num_kept
+
+    @property
+    def num_grammar_bytes(self) -> int:
+        """Of compiled grammars."""
+        return self._compiler.num_bytes
+
+    @property
     def backend(self) -> GrammarBackend | None:
         """None: no grammar can have been compiled yet."""
         return self._compiler.loaded_backend
@@ -75,7 +86,7 @@ class GrammarDesk:
         """Keeps the request until its grammar is compiled."""
         assert request.params.grammar is not None
         grammar = request.params.grammar
-        compilation = self._compiler.compile(grammar)
+        compilation = self._compiler.compile(grammar, request.options.owner)
         compilation.num_waiting += 1
         self._waiting[request.request_id] = _Waiting(request, grammar, compilation, time.monotonic())
 
@@ -114,6 +125,10 @@ class GrammarDesk:
             for request in requests
         ]
 
+    def flush(self) -> None:
+        """Drops what is compiled, but for what outputs follow."""
+        self._compiler.flush()
+
     def close(self) -> None:
         self._waiting.clear()
         self._compiler.close()
@@ -134,9 +149,7 @@ class GrammarDesk:
         if compilation.started is not None and time.monotonic() - compilation.started > MAX_SECONDS:
             return True, _refusal(f"the grammar did not compile within {MAX_SECONDS:g} s: make it simpler")
         if compilation.started is None and time.monotonic() - waiting.since > MAX_SECONDS:
-            return True, FinishReason(
-                "abort", message="Too many grammars are being compiled; try again later", status=503
-            )
+            return True, _overload("Too many grammars are being compiled; try again later")
         return False, None
 
     def _constrain(self, waiting: _Waiting) -> FinishReason | None:
@@ -144,9 +157,16 @@ class GrammarDesk:
         error = waiting.compilation.result.exception()
         if isinstance(error, InvalidRequestError):
             return _refusal(str(error), error.param)
+        if isinstance(error, OverloadedError):
+            return _overload(str(error))
         if error is not None:  # of the library, or of what it is made of: no fault of the request's
             logger.error("a grammar could not be compiled", exc_info=error)
             return FinishReason("abort", message=f"the grammar could not be compiled: {error!r}", status=500)
+        if not self._compiler.has_room(waiting.compilation):
+            return _overload(
+                "The compiled grammars of running requests hold all memory that there is for them "
+                "(--grammar-cache-bytes); try again later, or simplify the grammar"
+            )
         matcher = waiting.compilation.result.result().new_matcher()
         params = waiting.request.params
         waiting.request.constraint = Constraint(matcher, params.thinking, self._eos_ids, ignores_eos=params.ignore_eos)
@@ -155,3 +175,7 @@ class GrammarDesk:
 
 def _refusal(message: str, param: str | None = "grammar") -> FinishReason:
     return FinishReason("abort", message=message, status=400, param=param)
+
+
+def _overload(message: str) -> FinishReason:
+    return FinishReason("abort", message=message, status=503)

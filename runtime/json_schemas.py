@@ -37,7 +37,7 @@ def least_items(schema: object) -> int:
     if not isinstance(schema, Mapping):
         return 1
     count = schema.get("minItems")
-    inner = max((least_items(part) for _, part in _parts(schema)), default=1)
+    inner = max((least_items(part) for _, part in schema_parts(schema)), default=1)
     return inner * max(1, count) if isinstance(count, int) else inner
 
 
@@ -53,7 +53,7 @@ def locate_error(schema: object, error: str, refusal: Callable[[object], str | N
         definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     path = "#"
     while True:
-        for name, part in _parts(schema):
+        for name, part in schema_parts(schema):
             if time.monotonic() > deadline:
                 return path
             if isinstance(part, Mapping) and refusal({**definitions, **part}) == error:
@@ -63,7 +63,36 @@ def locate_error(schema: object, error: str, refusal: Callable[[object], str | N
             return path
 
 
-def _parts(schema: object) -> Iterator[tuple[str, Any]]:
+def all_schemas(root: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A schema, all of its subschemas, and what they refer to within it, each once with a JSON pointer."""
+    open_ones: list[tuple[str, object]] = [("#", root)]
+    seen: set[int] = set()
+    while open_ones:
+        path, part = open_ones.pop()
+        if not isinstance(part, Mapping) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield path, part
+        open_ones += [(f"{path}/{name}", inner) for name, inner in schema_parts(part)]
+        if isinstance(part.get("$ref"), str):
+            open_ones.append((part["$ref"], resolve_reference(root, part["$ref"])))
+
+
+def resolve_reference(root: object, reference: str) -> object:
+    """What a pointer into the same document points to; None: nothing."""
+    part = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(part, Mapping):
+            part = part.get(name)
+        elif isinstance(part, list) and name.isdigit() and int(name) < len(part):
+            part = part[int(name)]
+        else:
+            return None
+    return part
+
+
+def schema_parts(schema: object) -> Iterator[tuple[str, Any]]:
     """The subschemas of a schema, each with its path within it."""
     if not isinstance(schema, Mapping):
         return
@@ -71,10 +100,10 @@ def _parts(schema: object) -> Iterator[tuple[str, Any]]:
         if key in _OF_ONE:
             yield key, value
         elif key in _OF_MANY and isinstance(value, Mapping):
-            yield from ((f"{key}/{_escape(str(name))}", part) for name, part in value.items())
+            yield from ((f"{key}/{escape_pointer(str(name))}", part) for name, part in value.items())
         elif key in _OF_LIST and isinstance(value, list):
             yield from ((f"{key}/{position}", part) for position, part in enumerate(value))
 
 
-def _escape(name: str) -> str:
+def escape_pointer(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")

@@ -1,30 +1,42 @@
 """LlguidanceBackend: grammars compiled by llguidance for one tokenizer, and the token masks that follow from them.
 
 https://github.com/guidance-ai/llguidance: an Earley parser over derivative-based lexers, walked along a trie of all
-tokens. Its limits bound what a step costs that walks a hostile grammar; what they do not bound is refused here.
+tokens. Its limits bound what a step costs that walks a hostile grammar. What they do not bound is refused here where
+it can be seen, and else by the process that judges (grammar_judge): no call of this library can be interrupted.
 """
 
+import functools
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
-from llguidance.numpy import fill_next_token_bitmask_par
+from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from palladio.runtime.constraint import Matcher
 from palladio.runtime.errors import ConfigError, InvalidRequestError
-from palladio.runtime.grammar_backend import JsonFormat
+from palladio.runtime.grammar_backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.json_schemas import least_items, locate_error, without_annotations
 from palladio.runtime.repetition import forced_length
+from palladio.runtime.schema_limits import check_schema_limits
 from palladio.runtime.structural_tags import structural_tag_lark
 
 _LOST = ("InternalError", "NoExtensionBias")  # reasons to stop before the text is complete
 _LISTING = re.compile(r"\d+ \||\^*$|<non-verbose/>$")
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_FORCED_CHARACTERS = 1 << 15
+_EMBEDDED = re.compile(r"%json\s*(?=[{])")
+# Bounds of one step of one output: some 10 ms each. A row has 4 items for each optional property that may come next.
+_MAX_ITEMS_IN_ROW = 5000
+_MAX_LEXER_STATES = 50_000  # of one output, of 1 to 2 KB each
+# What those bounds let through is timed: all requests of a step wait for the slowest one.
+SLOW_SECONDS = 0.1  # of CPU, for one token
+_MAX_SLOW_SECONDS = 2.0  # of one output's slow tokens together
+WATCHED_STEPS = 8  # in which outputs are timed one by one after a slow step
 
 
 class LlguidanceGrammar:
@@ -38,21 +50,36 @@ class LlguidanceGrammar:
         self._matcher = matcher
 
     def new_matcher(self) -> "LlguidanceMatcher":
-        return LlguidanceMatcher(self._matcher.deep_copy())
+        return LlguidanceMatcher(self._matcher.deep_copy(), self)
 
 
 class LlguidanceMatcher:
     """See constraint.Matcher.
 
+    Args:
+        source: what it was copied from, and shares most of its memory with.
+
     Attributes:
         native: llguidance's.
+        watched: steps for which it is filled by itself and timed, because a step was slow.
     """
 
-    def __init__(self, native: llguidance.LLMatcher) -> None:
+    def __init__(self, native: llguidance.LLMatcher, source: LlguidanceGrammar) -> None:
         self.native = native
+        self.watched = 0
+        self._source = source
+        self._slow_seconds = 0.0
+
+    def charge(self, seconds: float) -> None:
+        """Notes the CPU time that it took by itself."""
+        if seconds > SLOW_SECONDS:
+            self.watched = WATCHED_STEPS
+            self._slow_seconds += seconds
 
     @property
     def error(self) -> str | None:
+        if self._slow_seconds > _MAX_SLOW_SECONDS:
+            return f"it takes too long to say what may come next: {self._slow_seconds:.1f} s so far"
         if self.native.is_stopped() and self.native.stop_reason() in _LOST:
             return "no text of its language begins like this"
         return _readable(self.native.get_error()) if self.native.is_error() else None
@@ -62,45 +89,45 @@ class LlguidanceMatcher:
         return self.native.is_stopped()
 
     def accept(self, token_id: int) -> None:
+        start = time.thread_time()
         self.native.consume_token(token_id)
+        self.charge(time.thread_time() - start)
 
     def allows(self, token_id: int) -> bool:
         return self.native.validate_tokens([token_id]) == 1
 
     def forced(self) -> list[int]:
-        return self.native.compute_ff_tokens()
+        start = time.thread_time()
+        tokens = self.native.compute_ff_tokens()
+        self.charge(time.thread_time() - start)
+        return tokens
 
 
 class LlguidanceBackend:
     """See grammar_backend.GrammarBackend.
 
-    Args:
-        tokenizer_json: the text of a tokenizer.json.
-        vocab_size: V, columns of the logits.
-        eos_ids: tokens that end an output; one of them may follow wherever the grammar is complete.
-        json_format: see JsonFormat.
-
     Raises:
         InvalidRequestError: llguidance can't use the tokenizer.
     """
 
-    def __init__(
-        self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], json_format: JsonFormat = JsonFormat()
-    ) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
+        vocab_size, eos_ids = settings.vocab_size, list(settings.eos_ids)
         try:
-            self._tokenizer = llguidance.LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids))
+            self._tokenizer = llguidance.LLTokenizer(settings.tokenizer_json, n_vocab=vocab_size, eos_token=eos_ids)
         except ValueError as error:
             raise InvalidRequestError(
                 f"grammars are not available with this model's tokenizer: {_first_line(str(error))}", param="grammar"
             ) from error
         self.mask_width = -(-vocab_size // 32)
-        self._json_format = json_format
-        self._executor = llguidance.LLExecutor()
-        self._limits = llguidance.LLParserLimits(verbose_errors=False)
+        self._json_format = settings.json_format
+        self._limits = llguidance.LLParserLimits(
+            verbose_errors=False, max_items_in_row=_MAX_ITEMS_IN_ROW, max_lexer_states=_MAX_LEXER_STATES
+        )
 
     def compile(self, grammar: Grammar) -> LlguidanceGrammar:
         """See grammar_backend.GrammarBackend."""
         _check_size(grammar)
+        _check_schemas(grammar)
         native = self._translate(grammar)
         error = self._refusal(native)
         if error is not None:
@@ -119,9 +146,27 @@ class LlguidanceBackend:
 
     def fill(self, matchers: Sequence[tuple[Matcher, int]], masks: npt.NDArray[np.int32]) -> None:
         """See grammar_backend.GrammarBackend."""
-        native = [(matcher.native, row) for matcher, row in matchers if isinstance(matcher, LlguidanceMatcher)]
-        assert len(native) == len(matchers), "a matcher of another library"
-        fill_next_token_bitmask_par(self._executor, native, masks)
+        ours = [(matcher, row) for matcher, row in matchers if isinstance(matcher, LlguidanceMatcher)]
+        assert len(ours) == len(matchers), "a matcher of another library"
+        together = [(matcher, row) for matcher, row in ours if not matcher.watched]
+        for matcher, row in ours:
+            if matcher.watched:
+                start = time.thread_time()
+                fill_next_token_bitmask(matcher.native, masks, row)
+                matcher.watched -= 1
+                matcher.charge(time.thread_time() - start)
+        if not together:
+            return
+        begun = time.monotonic()
+        fill_next_token_bitmask_par(self._executor, [(matcher.native, row) for matcher, row in together], masks)
+        if time.monotonic() - begun > SLOW_SECONDS:
+            for matcher, _ in together:
+                matcher.watched = WATCHED_STEPS
+
+    @functools.cached_property
+    def _executor(self) -> llguidance.LLExecutor:
+        """Its threads, which a process that judges grammars must not have: it forks."""
+        return llguidance.LLExecutor()
 
     def _translate(self, grammar: Grammar) -> str:
         """The grammar in llguidance's own notation."""
@@ -190,6 +235,34 @@ def _check_size(grammar: Grammar) -> None:
             f"{MAX_FORCED_CHARACTERS}: lower them",
             param="grammar",
         )
+
+
+def _check_schemas(grammar: Grammar) -> None:
+    """
+    Raises:
+        InvalidRequestError: a schema in it asks for too much.
+    """
+    where = f"the grammar ({grammar.kind})"
+    try:
+        for name, text in grammar.parts:
+            check_schema_limits(json.loads(text), name, name)
+        if grammar.kind == "json_schema":
+            check_schema_limits(json.loads(grammar.text), where, "grammar")
+        elif grammar.kind == "structural_tag":
+            tag = json.loads(grammar.text)
+            structures = tag.get("structures") if isinstance(tag, Mapping) else None
+            for number, structure in enumerate(structures if isinstance(structures, list) else ()):
+                if isinstance(structure, Mapping):
+                    check_schema_limits(structure.get("schema"), f"{where}, structures.{number}.schema", "grammar")
+        elif grammar.kind == "lark":
+            for found in _EMBEDDED.finditer(grammar.text):
+                schema, _ = json.JSONDecoder().raw_decode(grammar.text, found.end())
+                check_schema_limits(schema, where, "grammar")
+    except InvalidRequestError:
+        raise
+    except (ValueError, RecursionError) as error:
+        message = f"{where} is malformed: {_first_line(str(error))}"
+        raise InvalidRequestError(message, param="grammar") from None
 
 
 def _choice(choices: object) -> str:

@@ -38,7 +38,7 @@ class AbortRequests:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlushCache:
-    """Drops the prefix cache; refused while requests run. Answered by ControlReply."""
+    """Drops the prefix cache and compiled grammars; refused while requests run. Answered by ControlReply."""
 
     call_id: int
 
@@ -265,6 +265,7 @@ class EngineStats:
             start.
         steps: since the start, by bucket.
         num_waiting_tokens: of the prompts of waiting requests, and of what retracted ones had generated.
+        num_grammars: compiled ones that are kept; grammar_bytes: that they hold, and others that outputs follow.
         groups: of devices, one entry each, if there are several. All else is of all groups together: sums, but for
             new_token_ratio, which is the largest, and memory.
     """
@@ -286,6 +287,8 @@ class EngineStats:
     num_waiting_tokens: int = 0
     steps: list[BucketSteps] = dataclasses.field(default_factory=list)
     groups: list[GroupStats] = dataclasses.field(default_factory=list)
+    num_grammars: int = 0
+    grammar_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import operator
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import jax
@@ -81,14 +82,18 @@ class ModelRunner:
     """Turns scheduled steps into calls of programs. `forward` and `sample` only dispatch; `read` waits for tokens.
 
     Args:
+        eos_ids: the model's: no output that has to go on (min_tokens) shows them, whether they would end it or not.
         is_lazy: programs are built when a step first needs them.
 
     Attributes:
         executor: makes the calls. programs: that it runs.
     """
 
-    def __init__(self, executor: StepExecutor, shape: DeviceShape, *, is_lazy: bool) -> None:
+    def __init__(
+        self, executor: StepExecutor, shape: DeviceShape, eos_ids: Iterable[int] = (), *, is_lazy: bool
+    ) -> None:
         self.executor = executor
+        self._eos_ids = frozenset(eos_ids)
         self.programs = programs = executor.programs
         self._shape = shape
         self._groups = [_Slots(shape.num_slots) for _ in range(shape.num_groups)]
@@ -247,7 +252,8 @@ class ModelRunner:
 
     def _load_history(self, group: int, request: Request) -> None:
         """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
-        rules = slot_rules(request.params.logit_bias, sorted(request.stop_token_ids), self._shape.vocab_size)
+        suppressed = request.stop_token_ids | (self._eos_ids if request.params.min_tokens else frozenset())
+        rules = slot_rules(request.params.logit_bias, sorted(suppressed), self._shape.vocab_size)
         rule_arrays = [np.asarray(array) for array in (rules.bias_ids, rules.bias_values, rules.stop_ids)]
         slots = [np.array(0, np.int32) for _ in self._groups]  # the others' scratch slot may be given anything
         slots[group] = np.array(request.slot, np.int32)

@@ -185,14 +185,16 @@ class RequestFront:
         return max_tokens
 
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
-        ids = list(dict.fromkeys([*([] if params.ignore_eos else self._eos_ids), *params.stop_token_ids]))
-        if len(ids) > MAX_STOP_TOKEN_IDS:
+        suppressed = {*params.stop_token_ids}
+        if params.min_tokens or not params.ignore_eos:
+            suppressed |= {*self._eos_ids}
+        if len(suppressed) > MAX_STOP_TOKEN_IDS:
             raise InvalidRequestError(
-                f"stop_token_ids and the model's own end-of-sequence ids together are {len(ids)}, "
+                f"stop_token_ids and the model's own end-of-sequence ids together are {len(suppressed)}, "
                 f"over the limit of {MAX_STOP_TOKEN_IDS}",
                 param="stop_token_ids",
             )
-        return ids
+        return list(dict.fromkeys([*([] if params.ignore_eos else self._eos_ids), *params.stop_token_ids]))
 
     def _check_ids(self, param: str, where: str, ids: Iterable[int]) -> None:
         ids = list(ids)

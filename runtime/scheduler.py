@@ -360,6 +360,7 @@ class Scheduler:
         else:  # aborted in the queue; or retracted just before its last token was read
             self.waiting.remove(request)
         request.status = RequestStatus.FINISHED
+        request.constraint = None  # its slot may remember the request for long, and a grammar is large
         del self._requests[request.request_id]
         self.turns.leave(request)
 

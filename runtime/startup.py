@@ -20,7 +20,8 @@ from palladio.runtime.compilation import CompileMonitor
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.engine_design import EngineDesign
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend
+from palladio.runtime.grammar_compiler import GrammarCompiler, json_format_of, load_backend, load_settings
+from palladio.runtime.grammar_judge import GrammarJudge
 from palladio.runtime.groups import Groups
 from palladio.runtime.installation import find_conflicts
 from palladio.runtime.memory import DeviceMemory, MemoryPlan
@@ -130,14 +131,18 @@ def build_engine_parts(
     json_format = json_format_of(config)
     built = build_executor(config, on_progress, hosts)
     design = built.design
-    runner = ModelRunner(built.executor, design.shape, is_lazy=config.execution.compile == "lazy")
+    eos_ids = list(design.model.eos_token_ids)
+    runner = ModelRunner(built.executor, design.shape, eos_ids, is_lazy=config.execution.compile == "lazy")
     ready = _ready(design, built.warm_up.seconds)
     groups = build_groups(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding)
     _log_limits(design)
     built.warm_up.go_on()
-    eos_ids = list(design.model.eos_token_ids)
-    load = functools.partial(load_backend, config, design.path, design.shape.vocab_size, eos_ids, json_format)
-    grammars = GrammarCompiler(load)
+    model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
+    grammars = GrammarCompiler(
+        functools.partial(load_backend, *model),
+        GrammarJudge(functools.partial(load_settings, *model)),
+        max_bytes=config.grammar.grammar_cache_bytes,
+    )
     return EngineParts(ready, groups, runner, design.monitor, built.memory, grammars)
 
 

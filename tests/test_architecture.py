@@ -60,6 +60,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "http/sse.py:EventStream._run": "a request whose status has gone out",
     "runtime/async_engine.py:AsyncEngine._launch": "the engine's start",
     "runtime/engine_loop.py:run_engine": "the engine's start",
+    "runtime/fair_threads.py:_Job.run": "a job, whose future carries it on",
     "runtime/engine_loop.py:run_engine_loop": "the engine",
     "runtime/program_set.py:ProgramSet._run": "a program that is built behind the engine",
     "runtime/streams.py:StreamTable.process": "a request",

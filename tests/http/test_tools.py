@@ -17,6 +17,7 @@ from palladio.http.tool_calls.functions import Function
 from palladio.http.tools import ToolPlan
 from palladio.runtime.config import GrammarConfig
 from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.grammar_backend import BackendSettings
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.llguidance_backend import LlguidanceBackend
 from palladio.runtime.tokenizer import Tokenizer
@@ -46,7 +47,9 @@ class Model:
         (directory / "tokenizer_config.json").write_text(json.dumps(config))
         self.tokenizer = Tokenizer.load(directory)
         self.eos_id = self.fast.token_to_id(EOS)
-        self.backend = LlguidanceBackend(self.fast.to_str(), self.fast.get_vocab_size(), [self.eos_id])
+        self.backend = LlguidanceBackend(
+            BackendSettings(self.fast.to_str(), self.fast.get_vocab_size(), (self.eos_id,))
+        )
 
     def allowed(self, grammar: Grammar, text: str) -> tuple[str, bool]:
         """How much of the text the grammar takes, and whether the output may end there."""

@@ -99,6 +99,19 @@ def test_stop_token_ids_end_the_output_unless_it_is_too_short(core: EngineCore) 
     assert stop not in collector.tokens["y"][: first + 2], "suppressed, not only ignored"
 
 
+def test_min_tokens_keeps_the_end_away_even_if_it_is_ignored(core: EngineCore) -> None:
+    """With ignore_eos an end of sequence does not end the output; before min_tokens it does not show either."""
+    eos = core.ready.eos_token_ids[0]
+    wants_eos = {"logit_bias": {eos: 100.0}, "ignore_eos": True, "max_tokens": 8}
+    collector = Collector(core)
+    collector.add("free", prompt(12), **wants_eos)
+    collector.add("least", prompt(12), min_tokens=5, **wants_eos)
+    collector.run()
+    assert collector.tokens["free"] == [eos] * 8
+    assert eos not in collector.tokens["least"][:5]
+    assert collector.tokens["least"][5:] == [eos] * 3
+
+
 def test_logprobs_are_of_the_model_and_agree_with_scoring(core: EngineCore) -> None:
     """What decoding says of each token, scoring prompt + output says too."""
     collector = Collector(core)

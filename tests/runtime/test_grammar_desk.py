@@ -10,7 +10,8 @@ import pytest
 
 from palladio.runtime import grammar_desk
 from palladio.runtime.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.grammar_compiler import Compilation, GrammarCompiler
+from palladio.runtime.grammar_cache import Compilation
+from palladio.runtime.grammar_compiler import GrammarCompiler
 from palladio.runtime.grammar_desk import GrammarDesk
 from palladio.runtime.grammar_spec import Grammar
 from palladio.runtime.messages import AddRequest
@@ -53,7 +54,7 @@ def test_a_grammar_that_takes_too_long(tiny: TinyEngine, monkeypatch: pytest.Mon
     """The request's own deadline, then the desk's; and neither keeps another from its turn."""
     core = tiny.core()
     never = Compilation()
-    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar: never)
+    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar, owner: never)
     collector = Collector(core)
     options = RequestOptions(timeout=0.05)
     collector.add("late", random_prompt(6), grammar=FRANCE, options=options, received=time.time())
@@ -76,7 +77,7 @@ def test_a_grammar_that_is_taken_up_and_takes_too_long(tiny: TinyEngine, monkeyp
     slow = Compilation()
     slow.result.set_running_or_notify_cancel()
     slow.started = time.monotonic() - 2 * grammar_desk.MAX_SECONDS
-    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar: slow)
+    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar, owner: slow)
     collector = Collector(core)
     collector.add("a", random_prompt(6), grammar=FRANCE)
     collector.run()
@@ -119,7 +120,7 @@ def test_a_library_that_fails(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch)
     core = tiny.core()
     broken = Compilation()
     broken.result.set_exception(ImportError("No module named 'llguidance'"))
-    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar: broken)
+    monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar, owner: broken)
     collector = Collector(core)
     collector.add("a", random_prompt(6), grammar=FRANCE)
     collector.add("plain", random_prompt(6))

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from llguidance.numpy import fill_next_token_bitmask
 
+from palladio.runtime import llguidance_backend
 from palladio.runtime.config import EngineConfig
 from palladio.runtime.errors import ConfigError, InvalidRequestError
-from palladio.runtime.grammar_backend import JsonFormat
+from palladio.runtime.grammar_backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar_compiler import GrammarCompiler, load_backend
 from palladio.runtime.grammar_spec import Grammar, GrammarKind
 from palladio.runtime.llguidance_backend import MAX_GRAMMAR_BYTES, LlguidanceBackend, check_whitespace
 from palladio.runtime.repetition import forced_length
+from palladio.runtime.schema_limits import MAX_OPTIONAL
 from palladio.runtime.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import VOCAB_SIZE
 
@@ -36,7 +38,11 @@ def backend(tiny_dir: Path) -> LlguidanceBackend:
 
 
 def make(folder: Path, json_format: JsonFormat = JsonFormat()) -> LlguidanceBackend:
-    return LlguidanceBackend((folder / "tokenizer.json").read_text(), VOCAB_SIZE, [EOS], json_format)
+    return LlguidanceBackend(make_settings(folder, json_format))
+
+
+def make_settings(folder: Path, json_format: JsonFormat = JsonFormat()) -> BackendSettings:
+    return BackendSettings((folder / "tokenizer.json").read_text(), VOCAB_SIZE, (EOS,), json_format)
 
 
 def takes(backend: LlguidanceBackend, tokenizer: Tokenizer, grammar: Grammar, text: str) -> bool:
@@ -168,6 +174,48 @@ def test_many_choices(backend: LlguidanceBackend, tokenizer: Tokenizer) -> None:
     grammar = Grammar("choice", json.dumps(choices))
     assert takes(backend, tokenizer, grammar, "choice 777")
     assert not takes(backend, tokenizer, grammar, "choice 10000")
+
+
+@pytest.mark.parametrize("count", [600, MAX_OPTIONAL])
+@pytest.mark.parametrize("closed", [True, False])
+def test_many_optional_properties(backend: LlguidanceBackend, tokenizer: Tokenizer, count: int, closed: bool) -> None:
+    """The first and the last one, and some between; each token's mask is computed as in a step."""
+    properties = {f"property {number}": {"type": ["integer", "null"]} for number in range(count)}
+    schema = {"type": "object", "properties": properties} | ({"additionalProperties": False} if closed else {})
+    matcher = backend.compile(Grammar("json_schema", json.dumps(schema))).new_matcher()
+    given = {f"property {number}": number for number in [*range(0, count, count // 3), count - 1]}
+    masks = np.zeros((1, backend.mask_width), np.int32)
+    for token_id in tokenizer.encode(json.dumps(given)):
+        backend.fill([(matcher, 0)], masks)
+        assert matcher.error is None
+        assert masks.view(np.uint32)[0, token_id // 32] >> token_id % 32 & 1
+        matcher.accept(token_id)
+        matcher.forced()
+    assert matcher.is_stopped or matcher.allows(EOS)
+
+
+def test_an_output_that_keeps_others_waiting_ends(backend: LlguidanceBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one it is shows when they are filled one by one; the others go on."""
+    compiled = backend.compile(Grammar("regex", "[a-z]+"))
+    matchers = [compiled.new_matcher() for _ in range(3)]
+    pairs = [(matcher, row) for row, matcher in enumerate(matchers)]
+    masks, expected = np.zeros((3, backend.mask_width), np.int32), np.zeros((3, backend.mask_width), np.int32)
+    backend.fill(pairs, expected)
+    assert not any(matcher.watched for matcher in matchers)
+    monkeypatch.setattr(llguidance_backend, "SLOW_SECONDS", -1.0)  # all are
+    backend.fill(pairs, masks)
+    assert all(matcher.watched for matcher in matchers)
+    monkeypatch.setattr(llguidance_backend, "SLOW_SECONDS", 10.0)
+    slow = matchers[1]
+    slow.charge(11.0)
+    for _ in range(llguidance_backend.WATCHED_STEPS + 1):
+        masks[:] = 0
+        backend.fill(pairs, masks)
+        np.testing.assert_array_equal(masks, expected)
+    assert [matcher.watched for matcher in matchers] == [0, 0, 0]
+    assert matchers[0].error is None
+    assert "takes too long" in str(slow.error)
+    assert matchers[2].error is None
 
 
 def test_parts_are_named(backend: LlguidanceBackend) -> None:

@@ -234,6 +234,7 @@ def test_bad_prompts(front, prompt, message):
         (SamplingParams(logit_bias={-1: 1.0}), "logit_bias"),
         (SamplingParams(stop_token_ids=[999]), "stop_token_ids"),
         (SamplingParams(stop_token_ids=list(range(3, 67))), "stop_token_ids"),
+        (SamplingParams(stop_token_ids=list(range(3, 67)), ignore_eos=True, min_tokens=1), "stop_token_ids"),
         (SamplingParams(min_tokens=100), "min_tokens"),
     ],
 )
@@ -241,6 +242,13 @@ def test_bad_params(front, params, param):
     with pytest.raises(InvalidRequestError) as caught:
         front.expand("r", [5], params, 1.0)
     assert caught.value.param == param
+
+
+def test_as_many_stop_ids_as_there_may_be(front):
+    """An end of sequence that neither ends the output nor is kept away from it takes no place among them."""
+    ids = list(range(3, 67))
+    (request,) = front.expand("r", [5], SamplingParams(stop_token_ids=ids, ignore_eos=True), 1.0)
+    assert request.stop_token_ids == ids
 
 
 def test_text_without_tokenizer():

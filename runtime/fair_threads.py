@@ -1,0 +1,84 @@
+"""FairThreads: threads whose jobs come round by owner, so that one who sends many keeps nobody else waiting."""
+
+import collections
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class FairThreads:
+    """
+    Args:
+        num_threads: that run at most; each is started when a job first needs it.
+        name: of the threads.
+    """
+
+    def __init__(self, num_threads: int, name: str) -> None:
+        self._num_threads = num_threads
+        self._name = name
+        self._changed = threading.Condition()
+        self._jobs: collections.OrderedDict[str, collections.deque[_Job]] = collections.OrderedDict()
+        self._num_started = 0
+        self._num_idle = 0
+        self._is_closed = False
+
+    def submit(self, owner: str, work: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+        """Runs `work` once a thread is free and it is the owner's turn; after `close`, never."""
+        job = _Job(work, concurrent.futures.Future())
+        with self._changed:
+            if self._is_closed:
+                job.future.cancel()
+                return job.future
+            self._jobs.setdefault(owner, collections.deque()).append(job)
+            if self._num_idle < sum(map(len, self._jobs.values())) and self._num_started < self._num_threads:
+                self._num_started += 1
+                threading.Thread(target=self._run, name=f"{self._name}_{self._num_started}", daemon=True).start()
+            self._changed.notify()
+        return job.future
+
+    def close(self) -> None:
+        """Begins nothing more."""
+        with self._changed:
+            self._is_closed = True
+            for jobs in self._jobs.values():
+                for job in jobs:
+                    job.future.cancel()
+            self._jobs.clear()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            job.run()
+            del job  # the thread keeps nothing of it while it waits
+
+    def _next(self) -> "_Job | None":
+        """Waits for a job; the owner whose job it is goes to the end of the row."""
+        with self._changed:
+            self._num_idle += 1
+            while not self._jobs and not self._is_closed:
+                self._changed.wait()
+            self._num_idle -= 1
+            if self._is_closed:
+                return None
+            owner, jobs = self._jobs.popitem(last=False)
+            job = jobs.popleft()
+            if jobs:
+                self._jobs[owner] = jobs
+            return job
+
+
+class _Job:
+    def __init__(self, work: Callable[[], Any], future: concurrent.futures.Future[Any]) -> None:
+        self.work = work
+        self.future = future
+
+    def run(self) -> None:
+        """Does the work, unless it is cancelled; what it raises is its future's."""
+        if self.future.set_running_or_notify_cancel():
+            try:
+                result = self.work()
+            except BaseException as error:  # noqa: BLE001 (its future carries it on)
+                self.future.set_exception(error)
+            else:
+                self.future.set_result(result)
