@@ -208,7 +208,7 @@ def attack(args: argparse.Namespace) -> dict[str, Any]:
         rows.append({"grammar": name, "seconds": time.perf_counter() - begun, "outcome": outcome})
         print(rows[-1], flush=True)
     crowd = [compiler.compile(grammar, "mallory") for number in range(1, 10) for grammar in hostile(number).values()]
-    waits = {}
+    waits: dict[str, float] = {}
     for number, owner in enumerate(("mallory", "alice") * 5):
         plain = {
             "regex": Grammar("regex", f"[a-z]+{number}"),

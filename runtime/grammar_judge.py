@@ -112,6 +112,7 @@ class GrammarJudge:
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C in a terminal is for the front
             )
         with contextlib.suppress(OSError):
             send_frame(self._control, settings)

@@ -28,7 +28,6 @@ _SPARE = 1 << 28  # bytes of address space, over twice the limit of memory: what
 
 def main(control_fd: int) -> None:
     """Serves the engine on the other end of the socket until it closes it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the front
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the children are not waited for: their sockets tell
     os.nice(_NICE)
     control = socket.socket(fileno=control_fd)

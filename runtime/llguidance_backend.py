@@ -80,9 +80,12 @@ class LlguidanceMatcher:
     def error(self) -> str | None:
         if self._slow_seconds > _MAX_SLOW_SECONDS:
             return f"it takes too long to say what may come next: {self._slow_seconds:.1f} s so far"
+        message = _readable(self.native.get_error()) if self.native.is_error() else ""
+        if "too many" in message.lower():
+            return f"it is too complex: {message}"
         if self.native.is_stopped() and self.native.stop_reason() in _LOST:
             return "no text of its language begins like this"
-        return _readable(self.native.get_error()) if self.native.is_error() else None
+        return message or None
 
     @property
     def is_stopped(self) -> bool:

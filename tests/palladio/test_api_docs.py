@@ -51,8 +51,13 @@ from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.tool_choice import MAX_TOOLS
 from palladio.http.tool_history import HISTORY_VALUES
 from palladio.runtime import sampling_params
+from palladio.runtime.config import GrammarConfig
+from palladio.runtime.grammar_compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
+from palladio.runtime.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.messages import EmbeddingSpec, EngineStats, GroupStats
 from palladio.runtime.request_options import MAX_SALT_LENGTH
+from palladio.runtime.schema_limits import MAX_OPTIONAL
+from palladio.runtime.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.stats_report import describe_stats
 from palladio.runtime.template_meter import MAX_CHARACTERS
 from palladio.runtime.tokenizer import Tokenizer
@@ -166,6 +171,12 @@ def test_limits() -> None:
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
         MAX_TOOLS,
+        MAX_GRAMMAR_BYTES,
+        int(MAX_CPU_SECONDS),
+        MAX_COMPILED_BYTES,
+        MAX_OPTIONAL,
+        MAX_MULTIPLE,
+        GrammarConfig().grammar_cache_bytes,
         BASE_BYTES,
         TOKEN_BYTES,
         MOST_BYTES,
