@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.field_checks import check_fields
-from palladio.runtime.parallel_config import ParallelConfig, check_parts
+from palladio.runtime.field_checks import check_fields, check_positive
+from palladio.runtime.parallel_config import ParallelConfig, check_hosts, check_parts
 from palladio.runtime.user_dirs import user_cache_dir
 
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
@@ -260,16 +260,16 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         cache, scheduler, execution = self.cache, self.scheduler, self.execution
-        _positive("--page-size", cache.page_size)
-        _positive("--max-total-tokens", cache.max_total_tokens)
-        _positive("--context-length", self.source.context_length)
-        _positive("--max-running-requests", scheduler.max_running_requests)
-        _positive("--max-queued-requests", scheduler.max_queued_requests)
-        _positive("--max-prefill-tokens", scheduler.max_prefill_tokens)
-        _positive("--num-continuous-decode-steps", scheduler.num_continuous_decode_steps)
-        _positive("--decode-log-interval", execution.decode_log_interval)
+        check_positive("--page-size", cache.page_size)
+        check_positive("--max-total-tokens", cache.max_total_tokens)
+        check_positive("--context-length", self.source.context_length)
+        check_positive("--max-running-requests", scheduler.max_running_requests)
+        check_positive("--max-queued-requests", scheduler.max_queued_requests)
+        check_positive("--max-prefill-tokens", scheduler.max_prefill_tokens)
+        check_positive("--num-continuous-decode-steps", scheduler.num_continuous_decode_steps)
+        check_positive("--decode-log-interval", execution.decode_log_interval)
         if scheduler.chunked_prefill_size not in (None, -1):
-            _positive("--chunked-prefill-size", scheduler.chunked_prefill_size)
+            check_positive("--chunked-prefill-size", scheduler.chunked_prefill_size)
         if cache.mem_fraction_static is not None and not 0.0 < cache.mem_fraction_static <= 1.0:
             raise ConfigError(f"--mem-fraction-static must be in (0, 1], got {cache.mem_fraction_static}")
         if not 0.0 <= cache.cache_self_check <= 1.0:
@@ -281,8 +281,8 @@ class EngineConfig:
                 f"--request-timeout must be a positive number of seconds, got {scheduler.request_timeout}"
             )
         for size in execution.cuda_graph_bs or ():
-            _positive("--cuda-graph-bs", size)
-        _positive("--cuda-graph-max-bs", execution.cuda_graph_max_bs)
+            check_positive("--cuda-graph-bs", size)
+        check_positive("--cuda-graph-max-bs", execution.cuda_graph_max_bs)
         for flag, is_given in (
             ("--num-continuous-decode-steps", scheduler.num_continuous_decode_steps > 1),
             ("--cuda-graph-bs", execution.cuda_graph_bs is not None),
@@ -325,12 +325,14 @@ class EngineConfig:
                 f"--grammar-cache-bytes must be at least {MIN_GRAMMAR_CACHE_BYTES} (16 MiB), got "
                 f"{grammar.grammar_cache_bytes}"
             )
-        _positive("--tp-size", self.parallel.tp_size)
-        _positive("--ep-size", self.parallel.ep_size)
-        _positive("--dp-size", self.parallel.dp_size)
+        check_positive("--tp-size", self.parallel.tp_size)
+        check_positive("--ep-size", self.parallel.ep_size)
+        check_positive("--dp-size", self.parallel.dp_size)
         check_parts(self.parallel)
         self._check_groups()
-        _check_hosts(self)
+        check_hosts(self.parallel)
+        if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
+            raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
 
     def _check_groups(self) -> None:
         num_groups, max_running = self.parallel.dp_size, self.scheduler.max_running_requests
@@ -371,35 +373,3 @@ class EngineConfig:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""
         groups = (self.source, self.cache, self.scheduler, self.execution, self.parallel, self.survival, self.grammar)
         return {name: value for group in groups for name, value in vars(group).items()}
-
-
-def _check_hosts(config: EngineConfig) -> None:
-    parallel = config.parallel
-    _positive("--nnodes", parallel.nnodes)
-    _positive("--dist-timeout", parallel.dist_timeout)
-    num_hosts, rank = parallel.num_hosts, parallel.node_rank
-    if rank is not None and not 0 <= rank < num_hosts:
-        raise ConfigError(f"--node-rank {rank}: with --nnodes {num_hosts}, hosts are numbered 0 … {num_hosts - 1}")
-    if num_hosts == 1:
-        return
-    if rank is None or parallel.dist_init_addr is None:
-        raise ConfigError(
-            f"--nnodes {num_hosts} needs --node-rank and --dist-init-addr HOST:PORT of host 0, the same on every host: "
-            "nothing here says them"
-        )
-    host, _, port = parallel.dist_init_addr.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"--dist-init-addr must be host:port, got {parallel.dist_init_addr!r}")
-    coordinator = int(port) + 1 if parallel.dist_coordinator_port is None else parallel.dist_coordinator_port
-    if not 0 <= coordinator < 2**16 or coordinator == int(port):
-        raise ConfigError(
-            f"--dist-coordinator-port must be a port beside --dist-init-addr's {port}, or 0 for any free one, got "
-            f"{coordinator}"
-        )
-    if config.execution.compiled_dir is not None:
-        raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
-
-
-def _positive(flag: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ConfigError(f"{flag} must be at least 1, got {value}")

@@ -42,3 +42,12 @@ def _describe(hint: Any) -> str:
         return f"a tuple, each item {_describe(parts[0])}"
     names = {int: "an integer", float: "a number", str: "a string", bool: "True or False", types.NoneType: "None"}
     return names.get(hint) or f"a {hint.__name__}"
+
+
+def check_positive(flag: str, value: int | None) -> None:
+    """
+    Raises:
+        ConfigError: the flag's value is below 1.
+    """
+    if value is not None and value < 1:
+        raise ConfigError(f"{flag} must be at least 1, got {value}")

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from palladio.runtime.errors import ConfigError
-from palladio.runtime.field_checks import check_fields
+from palladio.runtime.field_checks import check_fields, check_positive
 
 LoadBalanceMethod = Literal["round_robin", "shortest_queue", "prefix"]
 
@@ -61,4 +61,32 @@ def check_parts(parallel: ParallelConfig) -> None:
         raise ConfigError(
             f"--ep-size {ep_size} must divide --tp-size {tp_size}, whose chips it parts: use --tp-size {ep_size} or a "
             f"multiple, or {', '.join(fitting)}"
+        )
+
+
+def check_hosts(parallel: ParallelConfig) -> None:
+    """
+    Raises:
+        ConfigError: what is said of hosts does not fit together.
+    """
+    check_positive("--nnodes", parallel.nnodes)
+    check_positive("--dist-timeout", parallel.dist_timeout)
+    num_hosts, rank = parallel.num_hosts, parallel.node_rank
+    if rank is not None and not 0 <= rank < num_hosts:
+        raise ConfigError(f"--node-rank {rank}: with --nnodes {num_hosts}, hosts are numbered 0 … {num_hosts - 1}")
+    if num_hosts == 1:
+        return
+    if rank is None or parallel.dist_init_addr is None:
+        raise ConfigError(
+            f"--nnodes {num_hosts} needs --node-rank and --dist-init-addr HOST:PORT of host 0, the same on every host: "
+            "nothing here says them"
+        )
+    host, _, port = parallel.dist_init_addr.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"--dist-init-addr must be host:port, got {parallel.dist_init_addr!r}")
+    coordinator = int(port) + 1 if parallel.dist_coordinator_port is None else parallel.dist_coordinator_port
+    if not 0 <= coordinator < 2**16 or coordinator == int(port):
+        raise ConfigError(
+            f"--dist-coordinator-port must be a port beside --dist-init-addr's {port}, or 0 for any free one, got "
+            f"{coordinator}"
         )
