@@ -37,14 +37,14 @@ from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
-from palladio.runtime.buckets import Buckets, PrefillBucket
-from palladio.runtime.compilation import CompileMonitor
-from palladio.runtime.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.engine_design import memory_needs
-from palladio.runtime.memory import DeviceMemory, MemoryNeeds, plan_memory
-from palladio.runtime.program_set import ProgramSet
-from palladio.runtime.sizing import PlatformDefaults
-from palladio.runtime.step_programs import StaticModel, StepPrograms
+from palladio.runtime.core.engine_plan import memory_needs
+from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, plan_memory
+from palladio.runtime.core.sizing import PlatformDefaults
+from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.programs import StaticModel, StepPrograms
+from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2.5-0.5b": HALF_BILLION,

@@ -23,7 +23,7 @@ import jax
 from jax.sharding import Mesh
 
 from palladio.model.sharding import make_mesh
-from palladio.runtime.compile_only import compile_only_devices
+from palladio.runtime.planning.compile_only import compile_only_devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

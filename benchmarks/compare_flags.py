@@ -22,11 +22,11 @@ import jax
 import numpy as np
 from checkpoints import make_checkpoint
 
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.engine_core import EngineCore
-from palladio.runtime.messages import AddRequest
-from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.stats_report import upper_bound
+from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.stats_report import upper_bound
 
 MAX_ID = 2000  # ids below this are ordinary tokens of every checkpoint
 

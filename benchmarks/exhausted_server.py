@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from palladio import __main__ as command_line
 from palladio import launch_server
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.engine_loop import TokenEngine
-from palladio.runtime.messages import LoadProgress
-from palladio.runtime.process_transport import ProcessTransport
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.process.engine_loop import TokenEngine
+from palladio.runtime.process.process_transport import ProcessTransport
 
 MIN_REQUESTS, STEPS_BEFORE = 8, 20
 
@@ -23,9 +23,9 @@ def create_core(
     """The engine core, with a step that fails."""
     import jax  # not in the front's process
 
-    from palladio.runtime.engine_core import EngineCore
-    from palladio.runtime.model_runner import ForwardedStep
-    from palladio.runtime.scheduled_batch import ScheduledStep
+    from palladio.runtime.core.engine_core import EngineCore
+    from palladio.runtime.execution.model_runner import ForwardedStep
+    from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 
     core = EngineCore.create(config, on_progress, on_fatal)
     runner, forward = core._runner, core._runner.forward

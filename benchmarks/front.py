@@ -24,11 +24,11 @@ import numpy as np
 from report import report
 
 from palladio.default_model import default_model_path
-from palladio.http.config import HttpConfig
 from palladio.http.server import serve_async
-from palladio.runtime.async_engine import AsyncEngine
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.messages import (
+from palladio.http.settings.http_config import HttpConfig
+from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import (
     AbortRequests,
     AddRequest,
     EngineReady,
@@ -37,9 +37,9 @@ from palladio.runtime.messages import (
     StepOutputs,
     ToEngine,
 )
-from palladio.runtime.outputs import FinishReason, TokenOutput
-from palladio.runtime.transport import Receive
-from palladio.runtime.wire import from_engine_codec, to_engine_codec
+from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
+from palladio.runtime.process.transport import Receive
 from palladio.utils import wait_for_server
 
 VOCAB_SIZE = 2048

@@ -143,8 +143,8 @@ def host(tiny: bool, folder: Path) -> Figures:
     """Parts of a decode step in µs; the second start, so its programs come from the cache."""
     from host_overhead import measure
 
-    from palladio.runtime.config import EngineConfig
-    from palladio.runtime.engine_core import EngineCore
+    from palladio.runtime.core.engine_core import EngineCore
+    from palladio.runtime.interface.config import EngineConfig
 
     start = time.perf_counter()
     core = EngineCore.create(EngineConfig.from_flags(engine_flags(tiny, folder)), lambda progress: None)

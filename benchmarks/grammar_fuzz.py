@@ -19,13 +19,13 @@ from typing import Any
 
 from report import report
 
-from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.grammar_backend import BackendSettings
-from palladio.runtime.grammar_cost import is_surely_cheap
-from palladio.runtime.grammar_judge import GrammarJudge, TooExpensiveError
-from palladio.runtime.grammar_spec import Grammar
-from palladio.runtime.judge_protocol import JudgeLimits
-from palladio.runtime.llguidance_backend import LlguidanceBackend
+from palladio.runtime.grammar.backend import BackendSettings
+from palladio.runtime.grammar.cost import is_surely_cheap
+from palladio.runtime.grammar.judge import GrammarJudge, TooExpensiveError
+from palladio.runtime.grammar.judge_protocol import JudgeLimits
+from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.grammar_spec import Grammar
 
 EOS = 2
 ATOMS = ("a", "b", ".", "[a-z]", "[^ab]", r"\w", r"\d", r"\p{L}", r"\p{Lu}\p{Ll}", "(a|b)", "(ab|ba)", "x?")

@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 from report import report
 
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.engine_core import EngineCore
-from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.grammar_backend import BackendSettings
-from palladio.runtime.grammar_cache import Compilation
-from palladio.runtime.grammar_compiler import GrammarCompiler
-from palladio.runtime.grammar_judge import GrammarJudge
-from palladio.runtime.grammar_spec import Grammar
-from palladio.runtime.llguidance_backend import LlguidanceBackend
-from palladio.runtime.messages import AddRequest
-from palladio.runtime.sampling_params import SamplingParams
+from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.grammar.backend import BackendSettings
+from palladio.runtime.grammar.cache import Compilation
+from palladio.runtime.grammar.compiler import GrammarCompiler
+from palladio.runtime.grammar.judge import GrammarJudge
+from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.sampling_params import SamplingParams
 
 EOS = 2
 PERSON = {

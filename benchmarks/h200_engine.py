@@ -29,11 +29,11 @@ from report import write
 
 from palladio import Engine
 from palladio.model.config import ModelConfig
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.deployment import Deployment, Roofline
-from palladio.runtime.hardware import SLICES
-from palladio.runtime.messages import HistogramData
-from palladio.runtime.stats_report import upper_bound
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import HistogramData
+from palladio.runtime.interface.stats_report import upper_bound
+from palladio.runtime.planning.deployment import Deployment, Roofline
+from palladio.runtime.planning.hardware import SLICES
 
 CONFIGS = {"qwen2.5-0.5b": HALF_BILLION, "llama-3.1-8b": LLAMA_8B}
 SMALL = {

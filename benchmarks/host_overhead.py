@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from palladio.default_model import default_model_path
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.engine_core import EngineCore
-from palladio.runtime.messages import AddRequest
-from palladio.runtime.model_runner import InFlightStep
-from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduled_batch import StepTokens
+from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.execution.model_runner import InFlightStep
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.scheduling.scheduled_batch import StepTokens
 
 
 class Stopwatch:

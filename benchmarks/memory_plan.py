@@ -25,12 +25,12 @@ from jax.sharding import Mesh
 from palladio.model.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.model.weights import abstract_model
-from palladio.runtime.buckets import Buckets
-from palladio.runtime.compile_plan import ProgramKey, largest_keys
-from palladio.runtime.engine_design import PROBE_PAGES
-from palladio.runtime.memory import DeviceMemory, plan_memory
-from palladio.runtime.step_programs import StepPrograms
-from palladio.runtime.workspace import ProgramMemory, workspace_of
+from palladio.runtime.core.engine_plan import PROBE_PAGES
+from palladio.runtime.core.memory import DeviceMemory, plan_memory
+from palladio.runtime.execution.program_keys import ProgramKey, largest_keys
+from palladio.runtime.execution.programs import StepPrograms
+from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
+from palladio.runtime.scheduling.buckets import Buckets
 
 
 def compile_them(mesh: Mesh, programs: StepPrograms, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:

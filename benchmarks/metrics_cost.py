@@ -28,16 +28,16 @@ import orjson
 
 from palladio.default_model import default_model_path
 from palladio.http.app import create_app
-from palladio.http.config import HttpConfig
-from palladio.http.generation import OutputStream
-from palladio.runtime import output_processor
-from palladio.runtime.async_engine import AsyncEngine
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.request import Request
-from palladio.runtime.request_trace import RequestTrace, WaitTimes
-from palladio.runtime.step_tracer import StepTracer
-from palladio.runtime.transport import ThreadTransport
-from palladio.runtime.wait_clock import WaitClock
+from palladio.http.generation.generation import OutputStream
+from palladio.http.settings.http_config import HttpConfig
+from palladio.runtime.core.step_tracer import StepTracer
+from palladio.runtime.front import output_processor
+from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.request_trace import RequestTrace, WaitTimes
+from palladio.runtime.process.transport import ThreadTransport
+from palladio.runtime.scheduling.queue_time import WaitClock
+from palladio.runtime.scheduling.request import Request
 
 
 @dataclasses.dataclass(frozen=True)

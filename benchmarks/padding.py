@@ -30,15 +30,15 @@ from server_process import provenance
 
 from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.runtime.buckets import Buckets
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.messages import AddRequest
-from palladio.runtime.request import Request
-from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduled_batch import ScheduledBatch, StepTokens
-from palladio.runtime.scheduler import Scheduler
-from palladio.runtime.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.startup import build_groups
+from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.core.startup import build_groups
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, StepTokens
+from palladio.runtime.scheduling.scheduler import Scheduler
 
 SHORTEST, LONGEST = 4, 1024
 PROMPT_LOGNORMAL = (4.75, 1.3)  # mu, sigma of the logarithm

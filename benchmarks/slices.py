@@ -24,13 +24,13 @@ import jax
 from checkpoints import HALF_BILLION, LLAMA_8B
 
 from palladio.model.config import ModelConfig
-from palladio.runtime.compile_only import compile_deployment, compile_only_mesh
-from palladio.runtime.config import EngineConfig, ModelSource
-from palladio.runtime.deployment import Deployment, Roofline
-from palladio.runtime.errors import ConfigError
-from palladio.runtime.hardware import Slice, find_slice
-from palladio.runtime.kernel_choice import choose_kernels
-from palladio.runtime.parallel_config import ParallelConfig
+from palladio.runtime.core.kernel_choice import choose_kernels
+from palladio.runtime.interface.config import EngineConfig, ModelSource
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.parallel_config import ParallelConfig
+from palladio.runtime.planning.compile_only import compile_deployment, compile_only_mesh
+from palladio.runtime.planning.deployment import Deployment, Roofline
+from palladio.runtime.planning.hardware import Slice, find_slice
 
 MODELS: dict[str, dict[str, Any]] = {
     "Qwen2.5-0.5B": HALF_BILLION,

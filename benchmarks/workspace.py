@@ -21,15 +21,15 @@ import jax
 from aot_steps import MODELS
 
 from palladio.model.config import ModelConfig
-from palladio.runtime.compilation import CompileMonitor
-from palladio.runtime.compile_only import PROBE_PAGES, compile_only_mesh
-from palladio.runtime.compile_plan import ProgramKey, largest_keys
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.deployment import Deployment
-from palladio.runtime.hardware import find_slice
-from palladio.runtime.kernel_choice import choose_kernels
-from palladio.runtime.program_set import ProgramSet
-from palladio.runtime.step_programs import StaticModel, StepPrograms
+from palladio.runtime.core.kernel_choice import choose_kernels
+from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_keys import ProgramKey, largest_keys
+from palladio.runtime.execution.programs import StaticModel, StepPrograms
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.planning.compile_only import PROBE_PAGES, compile_only_mesh
+from palladio.runtime.planning.deployment import Deployment
+from palladio.runtime.planning.hardware import find_slice
 
 
 def deployment(model: ModelConfig, topology: str) -> Deployment:

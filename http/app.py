@@ -10,41 +10,41 @@ from palladio.http.anthropic.routes_messages import messages_router
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.routes_batches import batches_router
-from palladio.http.chat_template import ChatTemplate
-from palladio.http.config import HttpConfig
-from palladio.http.context import Context
-from palladio.http.errors import install_error_handlers
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
-from palladio.http.http_metrics import CountRequests
+from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, RequestBorder
-from palladio.http.observability_config import ObservabilityConfig
-from palladio.http.observer import Observer
+from palladio.http.observability.http_metrics import CountRequests
+from palladio.http.observability.observer import Observer
+from palladio.http.observability.spans import Spans
+from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.text_encoder import TextEncoder
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.response_store import ResponseStore
 from palladio.http.responses.routes_responses import responses_router
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
-from palladio.http.routes_admin import admin_router
-from palladio.http.routes_capabilities import capabilities_router
-from palladio.http.routes_chat import chat_router
-from palladio.http.routes_completions import completions_router
-from palladio.http.routes_embeddings import embeddings_router
-from palladio.http.routes_generate import generate_router
-from palladio.http.routes_invocations import invocations_router
-from palladio.http.routes_load import load_router
-from palladio.http.routes_models import models_router
-from palladio.http.routes_observe import observe_router
-from palladio.http.routes_reasoning import reasoning_router
-from palladio.http.routes_stored import stored_router
-from palladio.http.routes_tokenize import tokenize_router
-from palladio.http.routes_tools import tools_router
+from palladio.http.routes.routes_admin import admin_router
+from palladio.http.routes.routes_capabilities import capabilities_router
+from palladio.http.routes.routes_chat import chat_router
+from palladio.http.routes.routes_completions import completions_router
+from palladio.http.routes.routes_embeddings import embeddings_router
+from palladio.http.routes.routes_generate import generate_router
+from palladio.http.routes.routes_invocations import invocations_router
+from palladio.http.routes.routes_load import load_router
+from palladio.http.routes.routes_models import models_router
+from palladio.http.routes.routes_observe import observe_router
+from palladio.http.routes.routes_reasoning import reasoning_router
+from palladio.http.routes.routes_stored import stored_router
+from palladio.http.routes.routes_tokenize import tokenize_router
+from palladio.http.routes.routes_tools import tools_router
 from palladio.http.security.access import browser_guard, cors, describe_access
 from palladio.http.security.auth import KeyAuth
 from palladio.http.security.callers import Callers
-from palladio.http.spans import Spans
-from palladio.http.storage import Storage
-from palladio.http.text_encoder import TextEncoder
-from palladio.runtime.engine_client import EngineClient
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.http.storage.storage import Storage
+from palladio.http.wire.errors import install_error_handlers
+from palladio.runtime.front.engine_protocol import EngineClient
 
 
 def create_app(

@@ -9,12 +9,12 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from palladio.http.errors import ErrorBody, HttpError, internal_error, route_path
 from palladio.http.files.upload import FORM_BYTES, file_too_large
-from palladio.http.json_cost import JsonMeter, body_refusal
-from palladio.http.request_limits import RequestLimits
 from palladio.http.security.auth import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
+from palladio.http.settings.request_limits import RequestLimits
+from palladio.http.wire.errors import ErrorBody, HttpError, internal_error, route_path
+from palladio.http.wire.json_cost import JsonMeter, body_refusal
 
 logger = logging.getLogger(__name__)
 

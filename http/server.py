@@ -16,14 +16,14 @@ import uvloop
 from fastapi import FastAPI
 
 from palladio.http.app import create_app, create_observer, open_storage
-from palladio.http.config import HttpConfig
-from palladio.http.log_config import logging_config
-from palladio.http.observability_config import ObservabilityConfig
 from palladio.http.security.connection import Connection, ConnectionLimits
 from palladio.http.security.tls import make_tls_context
-from palladio.runtime.engine_client import EngineClient
-from palladio.runtime.errors import ConfigError
-from palladio.runtime.logs import LogFormat
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.settings.log_config import logging_config
+from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.telemetry.logs import LogFormat
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from palladio.runtime.config import EngineConfig
-    from palladio.runtime.engine import Engine
-    from palladio.runtime.errors import (
+    from palladio.runtime.front.offline_engine import Engine
+    from palladio.runtime.interface.config import EngineConfig
+    from palladio.runtime.interface.errors import (
         CheckpointError,
         ConfigError,
         ContextLengthError,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         PalladioError,
         RequestAbortedError,
     )
-    from palladio.runtime.outputs import RequestOutput
-    from palladio.runtime.sampling_params import SamplingParams
+    from palladio.runtime.interface.outputs import RequestOutput
+    from palladio.runtime.interface.sampling_params import SamplingParams
 
 __version__: Final = "0.1.0"
 
@@ -57,15 +57,15 @@ __all__ = [
 def __getattr__(name: str) -> object:
     match name:
         case "Engine":
-            module = "palladio.runtime.engine"
+            module = "palladio.runtime.front.offline_engine"
         case "EngineConfig":
-            module = "palladio.runtime.config"
+            module = "palladio.runtime.interface.config"
         case "RequestOutput":
-            module = "palladio.runtime.outputs"
+            module = "palladio.runtime.interface.outputs"
         case "SamplingParams":
-            module = "palladio.runtime.sampling_params"
+            module = "palladio.runtime.interface.sampling_params"
         case _ if name in __all__:
-            module = "palladio.runtime.errors"
+            module = "palladio.runtime.interface.errors"
         case _:
             raise AttributeError(f"module 'palladio' has no attribute {name!r}")
     return vars(importlib.import_module(module))[name]

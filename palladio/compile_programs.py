@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from palladio.launch_server import gpu_memory, read_command, report_error
-from palladio.runtime.errors import PalladioError
+from palladio.runtime.interface.errors import PalladioError
 
 
 def compile_programs(argv: Sequence[str], environment: Mapping[str, str]) -> int:

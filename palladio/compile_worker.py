@@ -13,9 +13,9 @@ import sys
 import msgspec
 
 from palladio.launch_server import run_worker
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.logs import configure_logging
-from palladio.runtime.precompile import compile_ahead
+from palladio.runtime.core.aot_compile import compile_ahead
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.telemetry.logs import configure_logging
 
 
 def main() -> int:

@@ -19,11 +19,11 @@ from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.orbax_weights import convert, is_converted
 from palladio.model.stored_config import agree_with_weights
-from palladio.runtime.errors import ConfigError
-from palladio.runtime.hub import resolve_model_path
-from palladio.runtime.logs import configure_logging
-from palladio.runtime.messages import LoadProgress
-from palladio.runtime.progress import ProgressDisplay
+from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.telemetry.logs import configure_logging
+from palladio.runtime.text.hub import resolve_model_path
 
 logger = logging.getLogger("palladio.engine")
 

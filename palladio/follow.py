@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import msgspec
 
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.logs import LogFormat
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.telemetry.logs import LogFormat
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ import msgspec
 
 from palladio.follow import FollowRequest
 from palladio.launch_server import run_worker
-from palladio.runtime.follower import follow
-from palladio.runtime.logs import configure_logging
-from palladio.runtime.progress import ProgressDisplay
+from palladio.runtime.core.host_worker import follow
+from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.telemetry.logs import configure_logging
 
 
 def main() -> int:

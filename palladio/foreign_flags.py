@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

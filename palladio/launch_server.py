@@ -17,12 +17,12 @@ from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.follow import FollowRequest, become_follower
 from palladio.host_environment import find_hosts
 from palladio.http.server import serve
-from palladio.runtime.async_engine import AsyncEngine
-from palladio.runtime.errors import ConfigError, PalladioError
-from palladio.runtime.logs import configure_logging
-from palladio.runtime.private_folder import FOLDER_MODE, make_folder
-from palladio.runtime.process_transport import ProcessTransport
-from palladio.runtime.user_dirs import user_data_dir
+from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
+from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.runtime.interface.user_dirs import user_data_dir
+from palladio.runtime.process.process_transport import ProcessTransport
+from palladio.runtime.telemetry.logs import configure_logging
 from palladio.server_args import ServerArgs, names_model, parse_server_args
 
 # XLA takes 75 % of a GPU when it starts, and jax then reports that as the device's memory: --mem-fraction-static 0.85

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from palladio.launch_server import report_error
-from palladio.runtime.errors import ConfigError, PalladioError
+from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.server_args import parse_server_args
 
 COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers run

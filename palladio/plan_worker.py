@@ -19,16 +19,16 @@ import msgspec
 
 from palladio.launch_server import report_error
 from palladio.model.config import ModelConfig, read_config_file, read_model_dir
-from palladio.runtime.compile_only import CompiledPlan, compile_deployment, compile_only_mesh
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.deployment import Deployment, KnownShapes, Roofline
-from palladio.runtime.engine_design import overrides_of
-from palladio.runtime.errors import ConfigError, PalladioError
-from palladio.runtime.hardware import SLICES, Slice, find_slice
-from palladio.runtime.hub import resolve_source
-from palladio.runtime.kernel_choice import choose_kernels
-from palladio.runtime.logs import configure_logging
-from palladio.runtime.memory import MemoryPlan
+from palladio.runtime.core.engine_plan import overrides_of
+from palladio.runtime.core.kernel_choice import choose_kernels
+from palladio.runtime.core.memory import MemoryPlan
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.runtime.planning.compile_only import CompiledPlan, compile_deployment, compile_only_mesh
+from palladio.runtime.planning.deployment import Deployment, KnownShapes, Roofline
+from palladio.runtime.planning.hardware import SLICES, Slice, find_slice
+from palladio.runtime.telemetry.logs import configure_logging
+from palladio.runtime.text.hub import resolve_source
 
 _CONTEXT = 2048  # tokens that a request has in the cache, in the figures, if it may have so many
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from palladio.launch_server import gpu_memory, report_error
-from palladio.runtime.async_engine import AsyncEngine
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.crash_dump import FORMAT, CrashDump, RecordedSample
-from palladio.runtime.errors import ConfigError, PalladioError
-from palladio.runtime.logs import configure_logging, escape_control
-from palladio.runtime.outputs import FinishReason
-from palladio.runtime.process_transport import ProcessTransport
+from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.front.crash_dump import FORMAT, CrashDump, RecordedSample
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.process.process_transport import ProcessTransport
+from palladio.runtime.telemetry.logs import configure_logging, escape_control
 from palladio.server_args import own_flags, parse_server_args
 
 USAGE = """usage: palladio replay DUMP [flags]

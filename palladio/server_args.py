@@ -14,9 +14,9 @@ from typing import Any
 import tyro
 
 from palladio.foreign_flags import ForeignFlags, load_foreign_flags
-from palladio.http.config import SECRETS, HttpConfig
-from palladio.http.observability_config import ObservabilityConfig
-from palladio.runtime.config import (
+from palladio.http.settings.http_config import SECRETS, HttpConfig
+from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.runtime.interface.config import (
     CacheConfig,
     EngineConfig,
     ExecutionConfig,
@@ -25,8 +25,8 @@ from palladio.runtime.config import (
     SchedulerConfig,
     SurvivalConfig,
 )
-from palladio.runtime.errors import ConfigError
-from palladio.runtime.parallel_config import ParallelConfig
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.sglang_flags import load_sglang_flags
 
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError
 
 Scalar = str | int | float | bool | None
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from palladio.runtime.config import EngineConfig, ModelSource
-from palladio.runtime.detokenizer import StopStringMatcher
-from palladio.runtime.engine_client import EngineState
-from palladio.runtime.errors import (
+from palladio.runtime.front.engine_protocol import EngineState
+from palladio.runtime.front.liveness import Liveness
+from palladio.runtime.interface.config import EngineConfig, ModelSource
+from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
     EngineDeadError,
@@ -20,8 +20,7 @@ from palladio.runtime.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.liveness import Liveness
-from palladio.runtime.messages import (
+from palladio.runtime.interface.messages import (
     BucketSteps,
     CacheStats,
     EmbeddingSpec,
@@ -32,12 +31,19 @@ from palladio.runtime.messages import (
     LiveRequest,
     LoadProgress,
 )
-from palladio.runtime.outputs import FinishReason, RefusedOutputError, RequestOutput, RequestTimes, TokenLogprob
-from palladio.runtime.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.request_options import RequestOptions
-from palladio.runtime.request_trace import DecodeSteps, PrefillChunk, QueueState, RequestTrace, WaitTimes
-from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.runtime.interface.outputs import (
+    FinishReason,
+    RefusedOutputError,
+    RequestOutput,
+    RequestTimes,
+    TokenLogprob,
+)
+from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.request_trace import DecodeSteps, PrefillChunk, QueueState, RequestTrace, WaitTimes
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.text.detokenizer import StopStringMatcher
+from palladio.runtime.text.tokenizer import Tokenizer
 
 MODEL = "qwen/qwen2.5-0.5b-instruct"
 EOS_ID = 2

@@ -37,14 +37,14 @@ ENVIRONMENT_READERS = {
     "palladio/launch_server.py": "the command line",
     "palladio/test/test_utils.py": "SGLang's switch, which tutorials ask for",
     "palladio/plan.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
-    "runtime/process_transport.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
+    "runtime/process/process_transport.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
 }
 LOCAL_IMPORTS = {
     "model/orbax_weights.py:_save": "orbax takes seconds to import, and few need it",
     "model/orbax_weights.py:_restore": "as above",
-    "runtime/grammar_compiler.py:json_format_of": "as below",
-    "runtime/grammar_compiler.py:load_backend": "llguidance: an engine without it serves all but grammars",
-    "runtime/tokenizer.py:Tokenizer.load": "transformers takes seconds to import, and ids alone need none of it",
+    "runtime/grammar/compiler.py:json_format_of": "as below",
+    "runtime/grammar/compiler.py:load_backend": "llguidance: an engine without it serves all but grammars",
+    "runtime/text/tokenizer.py:Tokenizer.load": "transformers takes seconds to import, and ids alone need none of it",
 }
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES = 400, 80, 200
@@ -57,22 +57,22 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "http/responses/background_responses.py:BackgroundResponses._run": "a request whose answer has gone out",
     "http/responses/unfinished_responses.py:UnfinishedResponses._prepare": "a request whose answer has gone out",
     "http/middleware.py:RequestBorder.__call__": "a request",
-    "http/sse.py:EventStream._run": "a request whose status has gone out",
-    "runtime/async_engine.py:AsyncEngine._launch": "the engine's start",
-    "runtime/engine_loop.py:run_engine": "the engine's start",
-    "runtime/fair_threads.py:_Job.run": "a job, whose future carries it on",
-    "runtime/engine_loop.py:run_engine_loop": "the engine",
-    "runtime/program_set.py:ProgramSet._run": "a program that is built behind the engine",
-    "runtime/streams.py:StreamTable.process": "a request",
-    "runtime/supervisor.py:Supervisor._start": "the engine's start",
-    "runtime/engine_design.py:_num_valid_tokens": "tokenizers raises bare Exception for a malformed file",
-    "runtime/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
+    "http/generation/sse.py:EventStream._run": "a request whose status has gone out",
+    "runtime/front/async_engine.py:AsyncEngine._launch": "the engine's start",
+    "runtime/process/engine_loop.py:run_engine": "the engine's start",
+    "runtime/grammar/fair_threads.py:_Job.run": "a job, whose future carries it on",
+    "runtime/process/engine_loop.py:run_engine_loop": "the engine",
+    "runtime/execution/program_cache.py:ProgramSet._run": "a program that is built behind the engine",
+    "runtime/front/request_table.py:StreamTable.process": "a request",
+    "runtime/front/supervisor.py:Supervisor._start": "the engine's start",
+    "runtime/core/engine_plan.py:_num_valid_tokens": "tokenizers raises bare Exception for a malformed file",
+    "runtime/text/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
 }
 GETATTR = {  # file:function → whose type it asks
-    "runtime/sglang_format.py:_prompts": "ids of any sequence type that a caller brings",
-    "runtime/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
-    "runtime/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
-    "runtime/tokenizer.py:Tokenizer._token_string": "transformers' tokenizers",
+    "runtime/front/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
+    "runtime/text/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
+    "runtime/text/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
+    "runtime/text/tokenizer.py:Tokenizer._token_string": "transformers' tokenizers",
 }
 
 

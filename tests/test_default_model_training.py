@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import flatten_model
-from palladio.runtime.chat_renderer import render_template
+from palladio.runtime.text.chat_renderer import render_template
 from scripts.train_default_model import batches, checkpoints, corpus, judges, network
 from scripts.train_default_model.chat import Chat
 from scripts.train_default_model.source import Source, is_held_out

@@ -6,11 +6,11 @@ from typing import Any
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.client_paths import client_paths
-from palladio.http.foreign_tools import check_tool_fields
-from palladio.http.protocol_chat import ChatRequest
-from palladio.http.protocol_reasoning import ThinkingOptions
-from palladio.runtime.errors import InvalidRequestError
+from palladio.http.wire.client_paths import client_paths
+from palladio.http.wire.foreign_tools import check_tool_fields
+from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_reasoning import ThinkingOptions
+from palladio.runtime.interface.errors import InvalidRequestError
 
 SAME_NAME = (  # as for chat
     *("model", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "cache_salt", "priority", "timeout"),

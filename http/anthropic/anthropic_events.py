@@ -5,12 +5,12 @@ from typing import Any
 
 import orjson
 
-from palladio.http.answer_blocks import Block, BlockWriter
-from palladio.http.chat_run import ChatRun
-from palladio.http.errors import ErrorBody
-from palladio.http.nesting import read_json
-from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.outputs import TokenLogprob
+from palladio.http.chat.answer_blocks import Block, BlockWriter
+from palladio.http.chat.chat_run import ChatRun
+from palladio.http.wire.errors import ErrorBody
+from palladio.http.wire.nesting import read_json
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.outputs import TokenLogprob
 
 _DELTAS: Mapping[str, tuple[str, str]] = {  # kind of a block → type of its deltas, and where their text is
     "reasoning": ("thinking_delta", "thinking"),

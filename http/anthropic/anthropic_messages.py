@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
-from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.interface.errors import InvalidRequestError
 
 _TEXTS = ("content", "reasoning_content")
 _ERROR = "Error: "  # before the result of a tool that failed: chat templates know of no other way to say so

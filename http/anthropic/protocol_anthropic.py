@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.protocol import AtMost, WireModel
-from palladio.http.protocol_tools import Objects
-from palladio.runtime.sampling_params import MAX_STOP_STRINGS
+from palladio.http.wire.protocol import AtMost, WireModel
+from palladio.http.wire.protocol_tools import Objects
+from palladio.runtime.interface.sampling_params import MAX_STOP_STRINGS
 
 
 class MessageThinking(WireModel):

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.anthropic.anthropic_chat import AnthropicChat
 from palladio.http.anthropic.anthropic_events import AnthropicEvents
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.body import JsonBody, describe_body
-from palladio.http.call import Call
-from palladio.http.chat_job import ChatJob
-from palladio.http.chat_run import ChatRun
-from palladio.http.context import Context
-from palladio.http.sse import EventStream
-from palladio.http.text_encoder import entries_size, run_encoding
+from palladio.http.chat.chat_job import ChatJob
+from palladio.http.chat.chat_run import ChatRun
+from palladio.http.generation.call import Call
+from palladio.http.generation.context import Context
+from palladio.http.generation.sse import EventStream
+from palladio.http.prompts.text_encoder import entries_size, run_encoding
+from palladio.http.wire.body import JsonBody, describe_body
 
 
 def messages_router(context: Context) -> APIRouter:

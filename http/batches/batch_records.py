@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from palladio.http.batches.batch import Usage
-from palladio.http.errors import ErrorBody
+from palladio.http.wire.errors import ErrorBody
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import Endpoint, find_endpoint
 from palladio.http.batches.line_runner import EngineGate, LineRunner
 from palladio.http.batches.result_buffer import ResultBuffer
-from palladio.http.context import Context
 from palladio.http.files.file_store import (
     RESULT_PREFIX,
     RESULT_PURPOSE,
@@ -23,6 +22,7 @@ from palladio.http.files.file_store import (
     StoredFile,
     discarded_on_failure,
 )
+from palladio.http.generation.context import Context
 from palladio.http.security.caller import SERVER
 
 MAX_ERRORS = 100  # that a failed batch lists

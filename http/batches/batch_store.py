@@ -14,11 +14,11 @@ import orjson
 
 from palladio.http.batches.batch import LIVE, Batch, Usage
 from palladio.http.batches.batch_records import LineResult
-from palladio.http.database import Database
-from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.files.file_store import StoredFile, find_file, hold_file, insert_file, release_file
 from palladio.http.security.caller import SERVER, Caller
-from palladio.runtime.errors import InvalidRequestError
+from palladio.http.storage.database import Database
+from palladio.http.wire.errors import ErrorBody, HttpError
+from palladio.runtime.interface.errors import InvalidRequestError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from palladio.http.batches.batch_run import BatchRun, Turns
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.line_runner import EngineGate
-from palladio.http.context import Context
-from palladio.http.disk_errors import is_of_disk
-from palladio.http.errors import HttpError
 from palladio.http.files.file_store import FileStore
+from palladio.http.generation.context import Context
+from palladio.http.storage.disk_errors import is_of_disk
+from palladio.http.wire.errors import HttpError
 
 MAX_VALIDATING, MAX_ANSWERING = 2, 8  # batches at a time
 

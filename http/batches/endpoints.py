@@ -7,17 +7,17 @@ from typing import Any, Generic, TypeVar
 
 from starlette.responses import Response
 
-from palladio.http.call import Call
-from palladio.http.context import Context
-from palladio.http.protocol import WireModel
-from palladio.http.protocol_chat import ChatRequest
-from palladio.http.protocol_completions import CompletionRequest
-from palladio.http.protocol_embeddings import EmbeddingRequest
+from palladio.http.generation.call import Call
+from palladio.http.generation.context import Context
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.routes_responses import complete_response
-from palladio.http.routes_chat import complete_chat
-from palladio.http.routes_completions import complete_text
-from palladio.http.routes_embeddings import create_embeddings
+from palladio.http.routes.routes_chat import complete_chat
+from palladio.http.routes.routes_completions import complete_text
+from palladio.http.routes.routes_embeddings import create_embeddings
+from palladio.http.wire.protocol import WireModel
+from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_completions import CompletionRequest
+from palladio.http.wire.protocol_embeddings import EmbeddingRequest
 
 M = TypeVar("M", bound=WireModel)
 

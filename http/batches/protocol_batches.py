@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from palladio.http.protocol import AtMost, WireModel
+from palladio.http.wire.protocol import AtMost, WireModel
 
 MAX_PAIRS = 16  # of metadata
 

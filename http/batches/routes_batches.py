@@ -13,13 +13,13 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.endpoints import ENDPOINTS, find_endpoint
 from palladio.http.batches.protocol_batches import BatchRequest
-from palladio.http.body import JsonBody, describe_body
-from palladio.http.disk_errors import disk_errors
 from palladio.http.files.upload import check_expiry
-from palladio.http.object_ids import new_id, position_after
-from palladio.http.paging import page
 from palladio.http.security.caller import Caller, CallerOf
-from palladio.runtime.errors import InvalidRequestError
+from palladio.http.storage.disk_errors import disk_errors
+from palladio.http.storage.object_ids import new_id, position_after
+from palladio.http.storage.paging import page
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.runtime.interface.errors import InvalidRequestError
 
 PREFIX = "batch_"
 MAX_LISTED, LISTED = 100, 20

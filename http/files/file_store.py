@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from palladio.http.database import Database
-from palladio.http.errors import ErrorBody, HttpError
-from palladio.http.object_ids import new_id, position_of
 from palladio.http.security.caller import Caller
-from palladio.runtime.private_folder import FILE_MODE, make_folder_within
+from palladio.http.storage.database import Database
+from palladio.http.storage.object_ids import new_id, position_of
+from palladio.http.wire.errors import ErrorBody, HttpError
+from palladio.runtime.folders.private_folder import FILE_MODE, make_folder_within
 
 INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"
 PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")  # of uploads

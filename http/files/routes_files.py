@@ -9,9 +9,6 @@ from typing import Annotated, Any, BinaryIO, Literal
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from palladio.http.context import Context
-from palladio.http.disk_errors import disk_errors
-from palladio.http.errors import HttpError
 from palladio.http.files.file_store import (
     INPUT_PREFIX,
     PURPOSES,
@@ -21,9 +18,12 @@ from palladio.http.files.file_store import (
     discarded_on_failure,
 )
 from palladio.http.files.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
-from palladio.http.object_ids import position_after
-from palladio.http.paging import page
+from palladio.http.generation.context import Context
 from palladio.http.security.caller import Caller, CallerOf
+from palladio.http.storage.disk_errors import disk_errors
+from palladio.http.storage.object_ids import position_after
+from palladio.http.storage.paging import page
+from palladio.http.wire.errors import HttpError
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.files.file_store import INPUT_PREFIX, PURPOSES, RESULT_PURPOSE, FileStore, NewFile
-from palladio.runtime.errors import InvalidRequestError, RequestAbortedError
+from palladio.http.wire.errors import ErrorBody, HttpError
+from palladio.runtime.interface.errors import InvalidRequestError, RequestAbortedError
 
 MIN_EXPIRY, MAX_EXPIRY = 3600, 30 * 24 * 3600  # seconds; OpenAI's
 FORM_BYTES = 64 * 1024  # of a form, beside the file: its other fields, and what stands between them

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from palladio.http.reasoning.base import ReasoningParser
-from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.text.tokenizer import Tokenizer
 
 
 class ReasoningCounter:

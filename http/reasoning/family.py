@@ -7,8 +7,8 @@ from palladio.http.reasoning import harmony
 from palladio.http.reasoning.base import ReasoningParser
 from palladio.http.reasoning.harmony import HarmonyParser
 from palladio.http.reasoning.tag_parser import TagParser, Tags
-from palladio.runtime.grammar_spec import Thinking
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.runtime.interface.grammar_spec import Thinking
+from palladio.runtime.text.tokenizer import Tokenizer
 
 Position = Literal["inside", "outside", "open"]
 

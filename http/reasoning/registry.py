@@ -4,7 +4,7 @@ import types
 from collections.abc import Mapping
 
 from palladio.http.reasoning.family import HarmonyFamily, ReasoningFamily, TagFamily
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError
 
 _HERMES_CALL = ("<tool_call>",)
 _KIMI_CALLS = ("<|tool_calls_section_begin|>",)

@@ -6,16 +6,16 @@ import logging
 import sqlite3
 import uuid
 
-from palladio.http.chat_run import ChatRun
-from palladio.http.disk_errors import disk_errors
-from palladio.http.errors import HttpError, error_body, internal_error
+from palladio.http.chat.chat_run import ChatRun
 from palladio.http.responses.event_log import EventLog
 from palladio.http.responses.response_events import ResponseEvents, unmade_events
 from palladio.http.responses.response_items import Response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.security.caller import SERVER
-from palladio.runtime.engine_client import EngineClient
-from palladio.runtime.errors import OverloadedError, PalladioError
+from palladio.http.storage.disk_errors import disk_errors
+from palladio.http.wire.errors import HttpError, error_body, internal_error
+from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.interface.errors import OverloadedError, PalladioError
 
 logger = logging.getLogger(__name__)
 

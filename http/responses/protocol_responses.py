@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.protocol import AtMost, RequestId, WireModel
-from palladio.http.protocol_reasoning import Effort
-from palladio.http.protocol_tools import Objects
-from palladio.runtime.sampling_params import MAX_STOP_STRINGS
+from palladio.http.wire.protocol import AtMost, RequestId, WireModel
+from palladio.http.wire.protocol_reasoning import Effort
+from palladio.http.wire.protocol_tools import Objects
+from palladio.runtime.interface.sampling_params import MAX_STOP_STRINGS
 
 Summary = Literal["auto", "concise", "detailed"]
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI's

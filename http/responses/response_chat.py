@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palladio.http.client_paths import client_paths
-from palladio.http.foreign_tools import check_tool_fields
-from palladio.http.protocol_chat import ChatRequest
-from palladio.http.protocol_reasoning import ReasoningOptions
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_items import Item, chat_messages
-from palladio.runtime.errors import InvalidRequestError
+from palladio.http.wire.client_paths import client_paths
+from palladio.http.wire.foreign_tools import check_tool_fields
+from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_reasoning import ReasoningOptions
+from palladio.runtime.interface.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from palladio.runtime.errors import InvalidRequestError
+from palladio.runtime.interface.errors import InvalidRequestError
 
 Item = dict[str, Any]
 Response = dict[str, Any]  # which has items as its output

@@ -3,11 +3,10 @@
 import dataclasses
 from typing import Self
 
-from palladio.http.call import Call
-from palladio.http.chat_run import ChatRun
-from palladio.http.context import Context
-from palladio.http.disk_errors import disk_errors
-from palladio.http.object_ids import new_id
+from palladio.http.chat.chat_run import ChatRun
+from palladio.http.generation.call import Call
+from palladio.http.generation.context import Context
+from palladio.http.prompts.text_encoder import entries_size, run_encoding
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_events import ResponseEvents
@@ -15,7 +14,8 @@ from palladio.http.responses.response_items import Item, input_items, referenced
 from palladio.http.responses.response_object import new_response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
 from palladio.http.security.caller import Caller
-from palladio.http.text_encoder import entries_size, run_encoding
+from palladio.http.storage.disk_errors import disk_errors
+from palladio.http.storage.object_ids import new_id
 
 ROUTE = "/v1/responses"
 

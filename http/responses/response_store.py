@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
-from palladio.http.database import Database
-from palladio.http.errors import ErrorBody, HttpError
 from palladio.http.responses.response_items import Item, Response
 from palladio.http.security.caller import Caller
+from palladio.http.storage.database import Database
+from palladio.http.wire.errors import ErrorBody, HttpError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (

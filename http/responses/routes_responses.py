@@ -7,11 +7,11 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from palladio.http.body import JsonBody, describe_body
-from palladio.http.call import Call
-from palladio.http.chat_job import ChatJob
-from palladio.http.context import Context
-from palladio.http.disk_errors import disk_errors
+from palladio.http.chat.chat_job import ChatJob
+from palladio.http.generation.call import Call
+from palladio.http.generation.context import Context
+from palladio.http.generation.sse import HEADERS, EventStream
+from palladio.http.prompts.text_encoder import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.event_log import split_events
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
@@ -20,9 +20,9 @@ from palladio.http.responses.response_run import ResponseRun, conversation_of
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.security.caller import Caller, CallerOf
-from palladio.http.sse import HEADERS, EventStream
-from palladio.http.text_encoder import entries_size, run_encoding
-from palladio.runtime.errors import InvalidRequestError, OverloadedError
+from palladio.http.storage.disk_errors import disk_errors
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100
 

@@ -6,16 +6,16 @@ import logging
 import sqlite3
 import uuid
 
-from palladio.http.call import Call
-from palladio.http.context import Context
-from palladio.http.errors import ErrorBody, HttpError, error_body, internal_error
+from palladio.http.generation.call import Call
+from palladio.http.generation.context import Context
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_events import unmade_events
 from palladio.http.responses.response_object import response_error
 from palladio.http.responses.response_run import ROUTE, ResponseRun
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
-from palladio.runtime.errors import OverloadedError, PalladioError
+from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
+from palladio.runtime.interface.errors import OverloadedError, PalladioError
 
 MAX_AT_ONCE = 8  # the others wait, so that whoever comes meanwhile finds room
 MAX_ATTEMPTS = 5  # of servers to make one again: it may be what they end of

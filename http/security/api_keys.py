@@ -9,7 +9,7 @@ from pathlib import Path
 
 from palladio.http.security.caller import ADMIN, UNNAMED
 from palladio.http.security.watched_files import FileWatch
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from palladio.http.errors import ErrorBody, route_path
 from palladio.http.security.caller import ADMIN
 from palladio.http.security.callers import Callers
+from palladio.http.wire.errors import ErrorBody, route_path
 
 OPEN_PATHS = frozenset(
     ("/health", "/ping", "/health_generate", "/ready", "/version", "/metrics")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from palladio.http.errors import ErrorBody, route_path
 from palladio.http.security.auth import OPEN_PATHS
 from palladio.http.security.host_rules import HostRules
+from palladio.http.wire.errors import ErrorBody, route_path
 
 LOCAL_ORIGIN = r"https?://(?:(?:[a-z0-9-]+\.)*localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?"
 CHANGING_GETS = frozenset(("/flush_cache",))  # routes that do something, whatever the method

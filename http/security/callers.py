@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from palladio.http.config import HttpConfig
 from palladio.http.security.api_keys import AdminKeys, ApiKeys
 from palladio.http.security.caller import ADMIN, UNNAMED, Caller
+from palladio.http.settings.http_config import HttpConfig
 
 
 class Callers:

@@ -9,8 +9,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from palladio.http.errors import ErrorBody
 from palladio.http.security.write_watch import WriteWatch
+from palladio.http.wire.errors import ErrorBody
 
 MAX_HEAD = 64 * 1024  # bytes of a request's line and headers; middleware counts those of whole heads
 NUM_SPARE = 64  # connections over the limit that are kept to be answered, with a probe's answer or a 503; more are cut

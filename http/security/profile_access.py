@@ -4,8 +4,8 @@ import ipaddress
 
 from starlette.requests import Request
 
-from palladio.http.config import HttpConfig
-from palladio.http.errors import ErrorBody, HttpError
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.wire.errors import ErrorBody, HttpError
 
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")  # then the peer is not who asks
 

@@ -4,9 +4,9 @@ import logging
 import ssl
 from pathlib import Path
 
-from palladio.http.config import HttpConfig
 from palladio.http.security.watched_files import FileWatch
-from palladio.runtime.errors import ConfigError
+from palladio.http.settings.http_config import HttpConfig
+from palladio.runtime.interface.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 
-from palladio.http.nesting import read_json
 from palladio.http.tool_calls.functions import Function
 from palladio.http.tool_calls.lark import ANY_TEXT, Notation, Rules, either, joined
-from palladio.runtime.grammar_spec import Grammar
+from palladio.http.wire.nesting import read_json
+from palladio.runtime.interface.grammar_spec import Grammar
 
 _OPEN_OBJECT = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf", "enum")
 

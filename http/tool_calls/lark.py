@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palladio.runtime.config import GrammarConfig
-from palladio.runtime.errors import InvalidRequestError
-from palladio.runtime.json_schemas import without_annotations
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.runtime.interface.config import GrammarConfig
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.text.json_schemas import without_annotations
+from palladio.runtime.text.tokenizer import Tokenizer
 
 _ONE_SPACE = "[ ]?"  # within JSON: with more of it allowed, a model can write white space until it is cut off
 

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 
 from palladio.http.tool_calls.formats import FORMATS, ToolFormat
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError
 
 _ALIASES_OF: Mapping[str, tuple[str, ...]] = {
     "qwen25": ("qwen", "qwen2", "qwen3"),

@@ -12,12 +12,12 @@ import pytest
 import uvicorn
 
 from palladio.http.app import create_app
-from palladio.http.config import HttpConfig
-from palladio.http.observability_config import ObservabilityConfig
-from palladio.http.observer import Observer
-from palladio.http.storage import Storage
-from palladio.runtime.engine_client import EngineClient
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.http.observability.observer import Observer
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.http.storage.storage import Storage
+from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

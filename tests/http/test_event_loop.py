@@ -8,21 +8,21 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.http import routes_chat, routes_reasoning, routes_tools
-from palladio.http.chat_output import ChatMessage, MessagePlan
-from palladio.http.chat_run import ChatRun
-from palladio.http.chat_template import ChatTemplate
-from palladio.http.config import HttpConfig
+from palladio.http.chat.chat_output import ChatMessage, MessagePlan
+from palladio.http.chat.chat_run import ChatRun
+from palladio.http.chat.reasoning_plan import ReasoningPlan
+from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.text_encoder import TextEncoder
+from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.family import PromptEnd
-from palladio.http.reasoning.plan import ReasoningPlan
-from palladio.http.text_encoder import TextEncoder
+from palladio.http.routes import routes_chat, routes_reasoning, routes_tools
+from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.functions import Function
 from palladio.http.tool_calls.output import CallOutput, openai_id
-from palladio.http.tools import ToolPlan
-from palladio.runtime.async_engine import LONG_TEXT
-from palladio.runtime.errors import RenderLimitError
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.runtime.front.async_engine import LONG_TEXT
+from palladio.runtime.interface.errors import RenderLimitError
+from palladio.runtime.text.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.fake_engine import MODEL, FakeEngine
 

@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys
 from pathlib import Path
-from palladio.http.config import HttpConfig
+from palladio.http.settings.http_config import HttpConfig
 from palladio.http.server import serve
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError
 from tests.fake_engine import FakeEngine
 
 engine = FakeEngine.create(Path(sys.argv[1]), reply="x" * 40)
@@ -133,9 +133,9 @@ def test_an_engine_that_cannot_start_ends_the_process(launch) -> None:
 
 
 def test_a_busy_port_is_a_config_error_that_names_it():
-    from palladio.http.config import HttpConfig
     from palladio.http.server import _listen
-    from palladio.runtime.errors import ConfigError
+    from palladio.http.settings.http_config import HttpConfig
+    from palladio.runtime.interface.errors import ConfigError
 
     with _listen(HttpConfig(port=0)) as taken:
         port = taken.getsockname()[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from palladio.runtime.accelerators import Machine
+from palladio.runtime.devices.accelerators import Machine
 from tests.integration.serving import LIMITS, build_checkpoint
 
 

@@ -124,7 +124,7 @@ def test_the_other_host_ends_with_the_server(checkpoint, four_devices, tmp_path)
         assert "Host 0 has ended; so does this host" in hosts.other_log.read_text()
 
 
-@pytest.mark.slow  # tests/runtime/test_host_group.py has it without processes
+@pytest.mark.slow  # tests/runtime/multihost/test_coordinator.py has it without processes
 @pytest.mark.parametrize("what", ["flags", "model"])
 def test_hosts_that_were_started_differently_are_named(checkpoint, four_devices, tmp_path, what):
     other = build_checkpoint(tmp_path / "other", hidden_size=96) if what == "model" else checkpoint

@@ -20,47 +20,47 @@ from palladio.http.app import create_app
 from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
 from palladio.http.batches.protocol_batches import BatchRequest
-from palladio.http.chat_template import MAX_SECONDS
-from palladio.http.config import HttpConfig
-from palladio.http.errors import TABLE, ErrorBody
-from palladio.http.field_rules import METADATA, NOT_YET
-from palladio.http.generation import MAX_SAMPLES
-from palladio.http.json_cost import FIELD_COST, LIST_COST, NESTED_VALUES
-from palladio.http.nesting import MAX_DEPTH
-from palladio.http.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
-from palladio.http.protocol_chat import ChatRequest
-from palladio.http.protocol_completions import CompletionRequest
-from palladio.http.protocol_embeddings import EmbeddingRequest, EncodeRequest
-from palladio.http.protocol_generate import GenerateRequest
-from palladio.http.protocol_profile import StartProfileRequest
-from palladio.http.protocol_reasoning import SeparateReasoningRequest
-from palladio.http.protocol_tokenize import DetokenizeRequest, TokenizeRequest
-from palladio.http.protocol_tools import ParseFunctionCallRequest
+from palladio.http.generation.generation import MAX_SAMPLES
+from palladio.http.observability.protocol_profile import StartProfileRequest
+from palladio.http.prompts.chat_template import MAX_SECONDS
+from palladio.http.prompts.text_encoder import COUNTED_BASE, COUNTED_PER_TOKEN
+from palladio.http.prompts.tool_choice import MAX_TOOLS
+from palladio.http.prompts.tool_history import HISTORY_VALUES
 from palladio.http.reasoning.family import TagFamily
 from palladio.http.reasoning.registry import ALIASES, FAMILIES
-from palladio.http.request_limits import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import LEFT_OUT
-from palladio.http.routes_admin import AbortRequest
-from palladio.http.routes_generate import SAMPLING_NAMES
-from palladio.http.routes_tokenize import DETOKENIZE_CONTEXTS
+from palladio.http.routes.routes_admin import AbortRequest
+from palladio.http.routes.routes_generate import SAMPLING_NAMES
+from palladio.http.routes.routes_tokenize import DETOKENIZE_CONTEXTS
 from palladio.http.security.connection import MAX_HEAD
-from palladio.http.text_encoder import COUNTED_BASE, COUNTED_PER_TOKEN
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.settings.request_limits import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
-from palladio.http.tool_choice import MAX_TOOLS
-from palladio.http.tool_history import HISTORY_VALUES
-from palladio.runtime import sampling_params
-from palladio.runtime.config import GrammarConfig
-from palladio.runtime.grammar_compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
-from palladio.runtime.llguidance_backend import MAX_GRAMMAR_BYTES
-from palladio.runtime.messages import EmbeddingSpec, EngineStats, GroupStats
-from palladio.runtime.request_options import MAX_SALT_LENGTH
-from palladio.runtime.schema_limits import MAX_OPTIONAL
-from palladio.runtime.schema_multiples import MAX_MULTIPLE
-from palladio.runtime.stats_report import describe_stats
-from palladio.runtime.template_meter import MAX_CHARACTERS
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.http.wire.errors import TABLE, ErrorBody
+from palladio.http.wire.field_rules import METADATA, NOT_YET
+from palladio.http.wire.json_cost import FIELD_COST, LIST_COST, NESTED_VALUES
+from palladio.http.wire.nesting import MAX_DEPTH
+from palladio.http.wire.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
+from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_completions import CompletionRequest
+from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
+from palladio.http.wire.protocol_generate import GenerateRequest
+from palladio.http.wire.protocol_reasoning import SeparateReasoningRequest
+from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
+from palladio.http.wire.protocol_tools import ParseFunctionCallRequest
+from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
+from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
+from palladio.runtime.grammar.schema_limits import MAX_OPTIONAL
+from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
+from palladio.runtime.interface import sampling_params
+from palladio.runtime.interface.config import GrammarConfig
+from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, GroupStats
+from palladio.runtime.interface.request_options import MAX_SALT_LENGTH
+from palladio.runtime.interface.stats_report import describe_stats
+from palladio.runtime.text.template_meter import MAX_CHARACTERS
+from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

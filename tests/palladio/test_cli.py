@@ -12,7 +12,7 @@ import pytest
 from palladio import __main__ as cli
 from palladio import __version__, launch_server
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
-from palladio.runtime.errors import ConfigError, EngineDeadError
+from palladio.runtime.interface.errors import ConfigError, EngineDeadError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,8 @@ import pytest
 
 from palladio import launch_server
 from palladio.__main__ import main
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.precompile import compile_ahead
+from palladio.runtime.core.aot_compile import compile_ahead
+from palladio.runtime.interface.config import EngineConfig
 from tests.runtime.tiny_engine import build_tiny_model_dir
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,10 @@ import pytest
 from safetensors import safe_open
 
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
-from palladio.http.config import HttpConfig
-from palladio.http.reasoning.auto import ModelTraits, choose_family
+from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
+from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizer import Tokenizer
 from tests.model.driver import Driver, load
 
 ROOT = Path(__file__).resolve().parents[2]

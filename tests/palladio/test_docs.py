@@ -9,7 +9,7 @@ from pathlib import Path
 
 import palladio
 from palladio import Engine, launch_server
-from palladio.runtime.user_dirs import user_cache_dir, user_data_dir
+from palladio.runtime.interface.user_dirs import user_cache_dir, user_data_dir
 from palladio.server_args import parse_server_args
 
 ROOT = Path(__file__).resolve().parents[2]

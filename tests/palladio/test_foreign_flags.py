@@ -5,7 +5,7 @@ import re
 import pytest
 
 from palladio.foreign_flags import load_foreign_flags
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError
 from palladio.server_args import own_flags, parse_server_args
 from palladio.sglang_flags import load_sglang_flags
 

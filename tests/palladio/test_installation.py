@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from palladio import __version__
-from palladio.runtime import installation
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.fingerprint import passport
-from palladio.runtime.installation import DISTRIBUTION, IMPORT_NAME, find_conflicts
+from palladio.runtime.core import installation
+from palladio.runtime.core.installation import DISTRIBUTION, IMPORT_NAME, find_conflicts
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.multihost.config_digest import passport
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from palladio.runtime.logs import make_formatter
+from palladio.runtime.telemetry.logs import make_formatter
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_our_lines_stay_as_they_are_beside_the_http_servers():
     code = """
         import logging, logging.config
-        from palladio.http.config import HttpConfig
-        from palladio.http.log_config import logging_config
-        from palladio.runtime.logs import configure_logging
+        from palladio.http.settings.http_config import HttpConfig
+        from palladio.http.settings.log_config import logging_config
+        from palladio.runtime.telemetry.logs import configure_logging
 
         configure_logging("info")
         logging.config.dictConfig(logging_config(HttpConfig()))

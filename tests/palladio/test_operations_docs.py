@@ -8,10 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from palladio.http.app import create_app
-from palladio.http.config import HttpConfig
-from palladio.http.observability_config import ObservabilityConfig
-from palladio.runtime.memory import MemoryPlan
-from palladio.runtime.messages import MemoryReport
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.runtime.core.memory import MemoryPlan
+from palladio.runtime.interface.messages import MemoryReport
 from tests.fake_engine import FakeEngine
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"

@@ -15,10 +15,10 @@ from palladio import plan_worker
 from palladio.__main__ import main
 from palladio.model.config import ModelConfig
 from palladio.model.module import Initializer
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.deployment import Deployment, Roofline
-from palladio.runtime.errors import ConfigError
-from palladio.runtime.hardware import CHIPS, SLICES, find_slice
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.planning.deployment import Deployment, Roofline
+from palladio.runtime.planning.hardware import CHIPS, SLICES, find_slice
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA = {

@@ -9,11 +9,11 @@ import pytest
 from palladio import __main__ as cli
 from palladio import replay as replay_module
 from palladio.replay import TOKENS_BEYOND, read_dump
-from palladio.runtime.crash_dump import FORMAT
-from palladio.runtime.errors import EngineDeadError
-from palladio.runtime.process_transport import ProcessTransport
-from tests.runtime.crashes import QUEUED, kill, running, serve_and_queue, tokens, until
+from palladio.runtime.front.crash_dump import FORMAT
+from palladio.runtime.interface.errors import EngineDeadError
+from palladio.runtime.process.process_transport import ProcessTransport
 from tests.runtime.fake_core import FACTORY
+from tests.runtime.process.crashes import QUEUED, kill, running, serve_and_queue, tokens, until
 
 
 async def crash(folder, **flags):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.errors import ConfigError
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
 from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
 from palladio.sglang_flags import load_sglang_flags
 
@@ -99,7 +99,12 @@ def test_what_is_always_on():
 
 def test_every_flag_of_ours_is_read_somewhere():
     """A flag that nothing reads would be a silent parameter; one that has a single value has nothing to be read."""
-    definitions = {"runtime/config.py", "runtime/parallel_config.py", "http/config.py", "palladio/server_args.py"}
+    definitions = {
+        "runtime/interface/config.py",
+        "runtime/interface/parallel_config.py",
+        "http/settings/http_config.py",
+        "palladio/server_args.py",
+    }
     read = set()
     for room in ("palladio", "http", "runtime", "model"):
         for file in (ROOT / room).glob("*.py" if room == "palladio" else "**/*.py"):

@@ -8,15 +8,15 @@ import jax
 import pytest
 
 from palladio.model.config import ModelConfig
-from palladio.runtime.compilation import CompileMonitor
-from palladio.runtime.compile_plan import ProgramKey
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.deployment import Deployment
-from palladio.runtime.hardware import find_slice
-from palladio.runtime.program_set import ProgramSet
-from palladio.runtime.step_programs import StaticModel, StepPrograms
-from palladio.runtime.workspace import ProgramMemory, workspace_of
-from palladio.runtime.workspace_estimate import ProgramCounts
+from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.programs import StaticModel, StepPrograms
+from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.planning.deployment import Deployment
+from palladio.runtime.planning.hardware import find_slice
+from palladio.runtime.planning.workspace_estimate import ProgramCounts
 
 KEPT = json.loads(
     (Path(__file__).resolve().parents[2] / "benchmarks/results/aot-2026-11-22/workspace.json").read_text()

@@ -15,13 +15,13 @@ import random
 import time
 from pathlib import Path
 
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.errors import ConfigError, InvalidRequestError, OverloadedError
-from palladio.runtime.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
-from palladio.runtime.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
-from palladio.runtime.profile_options import ProfileReport
-from palladio.runtime.request_trace import RequestTrace
-from palladio.runtime.watchdog import Activity
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
+from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
+from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.interface.profile_options import ProfileReport
+from palladio.runtime.interface.request_trace import RequestTrace
+from palladio.runtime.telemetry.watchdog import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"
 VOCAB_SIZE = 384

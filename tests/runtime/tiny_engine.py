@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.runtime import startup
-from palladio.runtime.compile_plan import ProgramKey
-from palladio.runtime.config import EngineConfig
-from palladio.runtime.engine_core import EngineCore
-from palladio.runtime.messages import AddRequest
-from palladio.runtime.outputs import FinishReason, TokenLogprob
-from palladio.runtime.request_options import RequestOptions
-from palladio.runtime.request_trace import RequestTrace
-from palladio.runtime.sampling_params import SamplingParams
-from palladio.runtime.scheduled_batch import ScheduledBatch, ScheduledStep
-from palladio.runtime.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.core import startup
+from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.outputs import FinishReason, TokenLogprob
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.request_trace import RequestTrace
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 VOCAB_SIZE = 400  # the tokenizer knows 384: the last 16 ids are padding

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from palladio.runtime.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizer import Tokenizer
 from tests.integration.conftest import cache_dir, checkpoint, environment, launch, server, shared_server
 from tests.integration.serving import LIMITS, MODEL, Server, launch_command
 from tests.scripted_model import build_scripted_checkpoint

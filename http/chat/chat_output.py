@@ -1,0 +1,195 @@
+"""From a sample's text to its chat message: reasoning, content, tool calls. Streams and whole answers read it alike."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from palladio.http.chat.reasoning_plan import ReasoningPlan
+from palladio.http.reasoning.base import ReasoningParser, ReasoningPiece
+from palladio.http.reasoning.counter import ReasoningCounter
+from palladio.http.reasoning.family import PromptEnd
+from palladio.http.tool_calls.base import ToolCallParser, ToolDelta, ToolPiece
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MessagePiece:
+    """What became certain of a message: one of the three.
+
+    Attributes:
+        call: one piece of one call, since there are clients that read only the first of a chunk's `tool_calls`.
+    """
+
+    reasoning: str = ""
+    content: str = ""
+    call: ToolDelta | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MessagePlan:
+    """How to read the samples of a request.
+
+    Attributes:
+        end: where the prompt leaves them.
+        new_tools: makes a tool-call parser; None: there are no tools.
+    """
+
+    reasoning: ReasoningPlan
+    end: PromptEnd
+    new_tools: Callable[[], ToolCallParser] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """All text is content."""
+        return self.reasoning.family is None and self.new_tools is None
+
+    def new_parser(self) -> "MessageParser":
+        return MessageParser(self._new_reasoning(), self.new_tools() if self.new_tools else None, self.reasoning)
+
+    def new_counter(self, tokenizer: Tokenizer, params: SamplingParams) -> ReasoningCounter | None:
+        """Counts the reasoning of a sample; None: it has none."""
+        family = self.reasoning.family
+        if family is None:
+            return None
+        return ReasoningCounter(family.new_parser(self.end, has_tools=self.new_tools is not None), tokenizer, params)
+
+    def _new_reasoning(self) -> ReasoningParser | None:
+        family, keeps = self.reasoning.family, not self.reasoning.separates and self.reasoning.includes
+        if family is None or (keeps and self.new_tools is None):
+            return None
+        return family.new_parser(self.end, has_tools=self.new_tools is not None, keep_tags=keeps)
+
+
+class MessageParser:
+    """Reads one sample. What its pieces add up to does not depend on how the text was cut.
+
+    Args:
+        reasoning: None: the text has none, or it stays in the content.
+        tools: None: the text has no calls.
+
+    Attributes:
+        num_calls: tool calls so far.
+    """
+
+    def __init__(self, reasoning: ReasoningParser | None, tools: ToolCallParser | None, plan: ReasoningPlan) -> None:
+        self.num_calls = 0
+        self._reasoning = reasoning
+        self._tools = tools
+        self._plan = plan
+        self._gathered: list[str] = []  # reasoning that is to be sent in one piece
+        self._pieces: list[MessagePiece] = []
+
+    def feed(self, text: str) -> list[MessagePiece]:
+        """Takes new text, returns what became certain, in order."""
+        if text:
+            self._take((ReasoningPiece(content=text),) if self._reasoning is None else self._reasoning.feed(text))
+        return self._give()
+
+    def finish(self) -> list[MessagePiece]:
+        """What was held back, at the end of the text."""
+        if self._reasoning is not None:
+            self._take(self._reasoning.finish())
+        if self._tools is not None:
+            last = self._tools.finish()
+            self._add_read(last)
+        self._release()
+        return self._give()
+
+    def _give(self) -> list[MessagePiece]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _take(self, pieces: Iterable[ReasoningPiece]) -> None:
+        for piece in pieces:
+            if piece.reasoning:
+                self._add_reasoning(piece.reasoning)
+            elif self._tools is None:
+                self._add(MessagePiece(content=piece.content))
+            else:
+                self._add_read(self._tools.feed(piece.content))
+
+    def _add_reasoning(self, text: str) -> None:
+        if not self._plan.includes:
+            return
+        if not self._plan.separates:
+            self._add(MessagePiece(content=text))
+        elif self._plan.streams:
+            self._pieces.append(MessagePiece(reasoning=text))
+        else:
+            self._gathered.append(text)
+
+    def _add_read(self, read: ToolPiece) -> None:
+        """The end of a call that began earlier comes before the text: a call that breaks off is closed, and what broke
+        it is text."""
+        begun_earlier = len(list(itertools.takewhile(lambda call: call.name is None, read.calls)))
+        for call in read.calls[:begun_earlier]:
+            self._add(MessagePiece(call=call))
+        if read.content:
+            self._add(MessagePiece(content=read.content))
+        for call in read.calls[begun_earlier:]:
+            self.num_calls = max(self.num_calls, call.index + 1)
+            self._add(MessagePiece(call=call))
+
+    def _add(self, piece: MessagePiece) -> None:
+        self._release()
+        self._pieces.append(piece)
+
+    def _release(self) -> None:
+        if self._gathered:
+            self._pieces.append(MessagePiece(reasoning="".join(self._gathered)))
+            self._gathered.clear()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """A whole message.
+
+    Attributes:
+        calls: OpenAI's `tool_calls`.
+    """
+
+    content: str
+    reasoning: str
+    calls: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def read(cls, parser: MessageParser, text: str) -> Self:
+        """Of a whole text."""
+        pieces = parser.feed(text) + parser.finish()
+        calls: dict[int, dict[str, Any]] = {}
+        for delta in (piece.call for piece in pieces if piece.call is not None):
+            if delta.index not in calls:
+                function = {"name": delta.name, "arguments": ""}
+                calls[delta.index] = {"id": delta.id, "type": "function", "function": function}
+            calls[delta.index]["function"]["arguments"] += delta.arguments
+        content = "".join(piece.content for piece in pieces)
+        return cls(content, "".join(piece.reasoning for piece in pieces), tuple(calls.values()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """OpenAI's `message`: the content is null where there is something else instead."""
+        return {
+            "role": "assistant",
+            "content": self.content or (None if self.reasoning or self.calls else ""),
+            "reasoning_content": self.reasoning or None,
+            "reasoning": self.reasoning or None,
+            "tool_calls": self.calls or None,
+            "refusal": None,
+        }
+
+
+def delta_fields(piece: MessagePiece) -> dict[str, Any]:
+    """OpenAI's `delta` of a piece."""
+    if piece.reasoning:
+        return {"content": None, "reasoning_content": piece.reasoning, "reasoning": piece.reasoning}
+    if piece.call is not None:
+        return {"content": None, "reasoning_content": None, "tool_calls": [_call_delta(piece.call)]}
+    return {"content": piece.content, "reasoning_content": None}
+
+
+def _call_delta(delta: ToolDelta) -> dict[str, Any]:
+    if delta.name is None:
+        return {"index": delta.index, "function": {"arguments": delta.arguments}}
+    function = {"name": delta.name, "arguments": delta.arguments}
+    return {"index": delta.index, "id": delta.id, "type": "function", "function": function}

@@ -1,0 +1,155 @@
+"""A request's fields that say which language its output must be in: OpenAI's, SGLang's and vLLM's names → a Grammar."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from palladio.http.wire.nesting import read_json
+from palladio.http.wire.protocol import SamplingFields
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.grammar_spec import Grammar, GrammarKind
+
+_STRUCTURED: Mapping[str, GrammarKind] = {  # in vLLM's structured_outputs
+    "json": "json_schema",
+    "regex": "regex",
+    "choice": "choice",
+    "grammar": "ebnf",
+    "structural_tag": "structural_tag",
+}
+_WHITESPACE = ("whitespace_pattern", "disable_any_whitespace")
+_OF_TYPE: Mapping[str, tuple[str, ...]] = {  # what response_format has beside its type
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": ("json_schema",),
+    "structural_tag": ("structures", "triggers", "format"),
+    "regex": ("regex",),
+    "ebnf": ("ebnf",),
+}
+MAX_TEXT = 1 << 20  # characters of a grammar, white space included; the engine's own limit is of what remains
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_NO_OPTIONS: Mapping[str, Any] = {}
+
+
+def structured_output(body: SamplingFields) -> tuple[Grammar | None, str]:
+    """The grammar of a request's output, and the field that asks for it; None and "grammar": any text.
+
+    Raises:
+        InvalidRequestError: a field is malformed, or two ask for different things; `param` names it.
+    """
+    found = [*_direct(body), *_response_format(body.response_format), *_structured_outputs(body.structured_outputs)]
+    if len(found) > 1:
+        names = [field for _, field in found]
+        raise InvalidRequestError(f"{' and '.join(names)} exclude each other; give one", param=names[-1])
+    return found[0] if found else (None, "grammar")
+
+
+def _direct(body: SamplingFields) -> Iterator[tuple[Grammar, str]]:
+    """SGLang's names, then vLLM's older ones."""
+    fields: list[tuple[str, GrammarKind, object]] = [
+        ("json_schema", "json_schema", body.json_schema),
+        ("regex", "regex", body.regex),
+        ("ebnf", "ebnf", body.ebnf),
+        ("structural_tag", "structural_tag", body.structural_tag),
+        ("guided_json", "json_schema", body.guided_json),
+        ("guided_regex", "regex", body.guided_regex),
+        ("guided_choice", "choice", body.guided_choice),
+        ("guided_grammar", "ebnf", body.guided_grammar),
+    ]
+    for name, kind, value in fields:
+        if value is not None:
+            yield _grammar(kind, value, name), name
+
+
+def _response_format(value: Mapping[str, Any] | None) -> Iterator[tuple[Grammar, str]]:
+    field = "response_format"
+    given = {name: entry for name, entry in (value or {}).items() if entry is not None}
+    kind = given.get("type")
+    if value is None:
+        return
+    if not isinstance(kind, str) or kind not in _OF_TYPE:
+        raise InvalidRequestError(f"{field}.type must be {', '.join(_OF_TYPE)}, got {kind!r}", param=f"{field}.type")
+    _check_known(given, ("type", *_OF_TYPE[kind]), field)
+    match kind:
+        case "json_object":
+            yield _grammar("json_schema", given.get("schema", _ANY_OBJECT), f"{field}.schema"), field
+        case "json_schema":
+            yield _grammar("json_schema", _schema(given.get(kind)), f"{field}.json_schema.schema"), field
+        case "structural_tag":
+            yield _grammar(kind, {name: entry for name, entry in given.items() if name != "type"}, field), field
+        case "regex" | "ebnf":
+            if kind not in given:
+                raise InvalidRequestError(f"{field}.{kind} is missing", param=f"{field}.{kind}")
+            yield _grammar(kind, given[kind], f"{field}.{kind}"), field
+
+
+def _schema(wrapper: object) -> object:
+    """What OpenAI puts round a schema: {"name": …, "schema": …, "strict": …}. A schema is kept to, strict or not."""
+    path = "response_format.json_schema"
+    if not isinstance(wrapper, Mapping):
+        raise InvalidRequestError(f"{path} must be an object with a schema", param=path)
+    _check_known(wrapper, ("name", "description", "schema", "strict"), path)
+    if wrapper.get("schema") is None:
+        raise InvalidRequestError(f"{path}.schema is missing", param=f"{path}.schema")
+    return wrapper["schema"]
+
+
+def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[tuple[Grammar, str]]:
+    field = "structured_outputs"
+    given = {name: entry for name, entry in (value or {}).items() if entry is not None}
+    _check_known(given, (*_STRUCTURED, "json_object", *_WHITESPACE), field)
+    for name, kind in (("json_object", bool), ("disable_any_whitespace", bool), ("whitespace_pattern", str)):
+        if not isinstance(given.get(name, kind()), kind):
+            expected = "true or false" if kind is bool else "a string"
+            raise InvalidRequestError(f"{field}.{name} must be {expected}", param=f"{field}.{name}")
+        if given.get(name) is False:
+            del given[name]
+    options = {name: given.pop(name) for name in _WHITESPACE if name in given}
+    if len(given) > 1:
+        raise InvalidRequestError(f"{field} takes one of its fields, got {', '.join(given)}", param=field)
+    if options:
+        option = f"{field}.{next(iter(options))}"
+        if len(options) > 1:
+            raise InvalidRequestError(f"{field}: {' and '.join(options)} exclude each other; give one", param=option)
+        if not given.keys() & {"json", "json_object"}:
+            raise InvalidRequestError(f"{option} has no effect without json or json_object", param=option)
+    for name, entry in given.items():
+        path = f"{field}.{name}"
+        if name == "json_object":
+            yield _grammar("json_schema", _ANY_OBJECT, path, options), field
+        else:
+            yield _grammar(_STRUCTURED[name], entry, path, options), field
+
+
+def _check_known(given: Iterable[str], known: Collection[str], path: str) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidRequestError(
+                f"unknown field: {path}.{name[:200]}; known: {', '.join(known)}",
+                param=f"{path}.{name[:200]}",
+                code="unknown_parameter",
+            )
+
+
+def _grammar(kind: GrammarKind, value: object, path: str, options: Mapping[str, Any] = _NO_OPTIONS) -> Grammar:
+    """
+    Args:
+        value: as the client gives it: schemas and tags are JSON, or text of JSON.
+        path: of the value in the request.
+        options: of white space in JSON.
+    """
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        raise InvalidRequestError(f"{path} is over the limit of {MAX_TEXT} characters", param=path)
+    if kind in ("json_schema", "structural_tag") and isinstance(value, str) and value.strip():
+        read = read_json(value, path, param=path)
+        value = value if Grammar.of(kind, read, path) and not options else read
+    return Grammar.of(kind, _with_whitespace(value, options), path)
+
+
+def _with_whitespace(schema: object, options: Mapping[str, Any]) -> object:
+    """White space options stand in the schema itself, where llguidance reads them."""
+    if schema is True:
+        schema = {}
+    if not options or not isinstance(schema, Mapping):
+        return schema
+    if options.get("disable_any_whitespace"):
+        return {**schema, "x-guidance": {"whitespace_flexible": False, "whitespace_pattern": None}}
+    return {**schema, "x-guidance": options}

@@ -1,0 +1,90 @@
+"""Which log-probabilities belong to the texts of a message, and not to its reasoning, its calls and their marks."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from palladio.http.chat.chat_output import MessagePiece, MessagePlan
+from palladio.runtime.interface.outputs import TokenLogprob
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(slots=True)
+class _Group:
+    """The tokens that come out together: the bytes of a character may be several."""
+
+    entries: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    text: str = ""
+
+
+class TextLogprobs:
+    """Follows one sample token by token, with a parser of its own: how outputs are cut makes no difference.
+
+    A token counts to a text if a part of it came out as that text. Those that make no text at the end, such as the end
+    of the sequence, count to nothing.
+    """
+
+    def __init__(self, plan: MessagePlan, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._parser = plan.new_parser()
+        self._text = tokenizer.new_stream(
+            skip_special_tokens=params.skip_special_tokens, visible_special_ids=params.visible_special_ids
+        )
+        self._texts: list[list[TokenLogprob]] = []
+        self._undecided: list[_Group] = []
+        self._silent = _Group()
+        self._inside = False  # the last text goes on
+
+    def add(self, logprobs: Iterable[TokenLogprob], *, ends: bool) -> None:
+        """Takes the next tokens. Args: ends: nothing comes after them."""
+        for entry in logprobs:
+            self._silent.entries.append(entry)
+            self._feed(self._text.push(entry.token_id))
+        if ends:
+            self._feed(self._text.flush())
+            self._decide(self._parser.finish())
+
+    def of(self, position: int) -> Sequence[TokenLogprob]:
+        """Of a text, counted from 0."""
+        return self._texts[position] if position < len(self._texts) else ()
+
+    def _feed(self, text: str) -> None:
+        if not text:
+            return
+        group, self._silent = self._silent, _Group()
+        for character in text:
+            if not self._undecided or self._undecided[-1] is not group:
+                self._undecided.append(group)
+            group.text += character
+            self._decide(self._parser.feed(character))
+
+    def _decide(self, pieces: Iterable[MessagePiece]) -> None:
+        for piece in pieces:
+            if not piece.content:
+                self._inside = False
+                self._undecided = self._undecided[-1:]  # whose text may go on with something else
+                continue
+            if not self._inside:
+                self._texts.append([])
+                self._inside = True
+            self._take(piece.content)
+
+    def _take(self, content: str) -> None:
+        """What is certain to be text stands at the end of what is undecided, but for what the parser still holds back.
+        What is before it was a mark."""
+        joined = "".join(group.text for group in self._undecided)
+        begin = joined.rfind(content)
+        while begin > 0 and joined.startswith(content, begin - 1):
+            begin -= 1  # what is held back is the same once more
+        position = 0
+        end = begin + len(content)
+        rest: list[_Group] = []
+        for group in self._undecided:
+            after = position + len(group.text)
+            if after > begin and position < end:
+                self._texts[-1] += group.entries
+                group.entries = []
+            if after > end:
+                group.text = group.text[max(0, end - position) :]
+                rest.append(group)
+            position = after
+        self._undecided = rest

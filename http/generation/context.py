@@ -1,0 +1,189 @@
+"""What every route needs: the engine, the configuration and what follows from the two."""
+
+import dataclasses
+import functools
+import hashlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from palladio import __version__
+from palladio.http.observability.observer import Observer
+from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
+from palladio.http.prompts.text_encoder import TextEncoder
+from palladio.http.prompts.truncation import Truncation
+from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.security.callers import Callers
+from palladio.http.security.running_requests import RunningRequests
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.http.settings.request_limits import RequestLimits
+from palladio.http.storage.storage import Storage
+from palladio.http.tool_calls.detection import choose_format
+from palladio.http.tool_calls.formats import ToolFormat
+from palladio.runtime.front.async_engine import Room
+from palladio.runtime.front.engine_protocol import EngineClient, not_ready
+from palladio.runtime.interface.errors import InvalidRequestError, ModelNotFoundError
+from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """Built once per app.
+
+    Attributes:
+        observer: is told of every request.
+        storage: for what outlives requests.
+        callers: who may ask, by API keys.
+        running: the requests that are with the engine.
+    """
+
+    engine: EngineClient
+    config: HttpConfig
+    chat_template: ChatTemplate
+    encoder: TextEncoder
+    observability: ObservabilityConfig
+    observer: Observer
+    storage: Storage
+    callers: Callers
+    started: float = dataclasses.field(default_factory=time.time)
+    running: RunningRequests = dataclasses.field(default_factory=RunningRequests)
+
+    def require_ready(self) -> None:
+        """
+        Raises:
+            EngineNotReadyError: loading or draining.
+            EngineDeadError: it ended.
+        """
+        if self.engine.state != "ready":
+            raise not_ready(self.engine)
+
+    def require_generation(self) -> None:
+        """
+        Raises:
+            EngineNotReadyError, EngineDeadError: no engine runs.
+            InvalidRequestError: it makes embeddings.
+        """
+        self.require_ready()
+        if self.engine.info.embedding is not None:
+            raise InvalidRequestError(
+                "this server makes embeddings (--is-embedding) and generates no text: use /v1/embeddings, or start it "
+                "without --is-embedding"
+            )
+
+    def require_embedding(self) -> EmbeddingSpec:
+        """The embeddings that the engine makes.
+
+        Raises:
+            EngineNotReadyError, EngineDeadError: no engine runs.
+            InvalidRequestError: it generates text.
+        """
+        self.require_ready()
+        if self.engine.info.embedding is None:
+            raise InvalidRequestError("this server generates text: start it with --is-embedding to get embeddings")
+        return self.engine.info.embedding
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Raises:
+            InvalidRequestError: the server runs without one.
+        """
+        return self.encoder.tokenizer
+
+    @functools.cached_property
+    def limits(self) -> RequestLimits:
+        """How large requests may be."""
+        return RequestLimits(self.engine, self.config)
+
+    @functools.cached_property
+    def counting_encoder(self) -> TextEncoder:
+        """For texts that are only counted, and may be too long to answer."""
+        return TextEncoder(self.engine, bounded=False)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names to show; "*" only widens what is accepted."""
+        names = tuple(name for name in self.config.served_model_name or () if name != "*")
+        return names or (self.engine.config.source.model_path,)
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer with.
+
+        Raises:
+            ModelNotFoundError: no such model is served here.
+        """
+        if asked is None:
+            return self.model_names[0]
+        if asked not in self.model_names and "*" not in (self.config.served_model_name or ()):
+            raise ModelNotFoundError(f"the model {asked!r} is not served here; served: {', '.join(self.model_names)}")
+        return asked
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """By the names of SamplingParams; of max_tokens see `sampling.default_length`."""
+        of_model = self.engine.sampling_defaults if self.config.sampling_defaults == "model" else {}
+        return {**of_model, **self._preferred}
+
+    @functools.cached_property
+    def _preferred(self) -> Mapping[str, Any]:
+        return self.config.preferred_defaults
+
+    def truncation(self, asked: int | None, reserved: int | None) -> Truncation | None:
+        """What becomes of a prompt that is too long: see `Truncation.of`."""
+        room = Room.of(self.engine.info)
+        return Truncation.of(room, asked, reserved, is_automatic=self.config.allow_auto_truncate)
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and output together that a request may have here."""
+        return Room.of(self.engine.info).limit
+
+    @functools.cached_property
+    def reasoning(self) -> ReasoningFamily | None:
+        """How the model reasons; None: it is not known to.
+
+        Raises:
+            EngineNotReadyError: still starting.
+        """
+        traits = ModelTraits(
+            self.engine.config.source.model_path,
+            self.engine.info.model_type,
+            self.chat_template.source(self.tokenizer),
+        )
+        return choose_family(self.config.reasoning_parser, traits)
+
+    @functools.cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls.
+
+        Raises:
+            EngineNotReadyError: still starting.
+            InvalidRequestError: the server runs without a tokenizer.
+        """
+        return choose_format(
+            self.config.tool_call_parser,
+            template=self.chat_template.source(self.tokenizer, tools=True),
+            model_type=self.engine.info.model_type,
+            tokenizer=self.tokenizer,
+        )
+
+    def template_warnings(self) -> list[str]:
+        """Lines for the log, about a ready engine: see `ChatTemplate.warnings`."""
+        tokenizer = self.engine.tokenizer
+        if tokenizer is None or self.engine.info.embedding is not None or not self.chat_template.source(tokenizer):
+            return []
+        return self.chat_template.warnings(tokenizer, self.tool_format)
+
+    @functools.cached_property
+    def system_fingerprint(self) -> str:
+        """Changes with anything that may change the tokens of a seeded request.
+
+        Raises:
+            EngineNotReadyError: still starting.
+        """
+        info = self.engine.info
+        parts = (__version__, self.engine.config.source.model_path, info.architecture, info.dtype, info.device)
+        return "fp_" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:10]

@@ -1,0 +1,78 @@
+"""Prompts of the text routes: strings or token ids, one or many → token ids."""
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from palladio.http.generation.generation import check_num_prompts, job_ids
+from palladio.http.prompts.text_encoder import TextEncoder, run_encoding
+from palladio.http.prompts.truncation import Truncation
+from palladio.http.wire.protocol_completions import Prompt
+from palladio.http.wire.protocol_generate import TokenIds
+from palladio.runtime.interface.errors import InvalidRequestError
+
+
+def split_prompts(prompt: Prompt, param: str) -> list[str] | list[list[int]]:
+    """The single prompts of any of the four forms.
+
+    Raises:
+        InvalidRequestError: there is none, one is empty, or there are too many.
+    """
+    many = [prompt] if isinstance(prompt, str) or _is_flat(prompt) else prompt
+    check_num_prompts(len(many), param)
+    if not all(many) or not many:
+        raise InvalidRequestError(f"{param} must not be empty", param=param)
+    return many  # type: ignore[return-value]  # the wire model has checked the forms
+
+
+def given_prompts(text: str | list[str] | None, input_ids: TokenIds | None) -> tuple[Prompt, str]:
+    """What SGLang's native routes are given, and under which name.
+
+    Raises:
+        InvalidRequestError: none of the two, or both.
+    """
+    if text is not None and input_ids is None:
+        return text, "text"
+    if input_ids is not None and text is None:
+        return input_ids, "input_ids"
+    raise InvalidRequestError("give one of text and input_ids", param="text")
+
+
+def prompt_names(rid: str | list[str] | None, generated: str, count: int) -> tuple[str, list[str]]:
+    """The request's name, and the engine's ids.
+
+    Raises:
+        InvalidRequestError: `rid` is a list, and not of one id for each prompt.
+    """
+    if isinstance(rid, list):
+        if len(rid) != count or len(set(rid)) != count:
+            raise InvalidRequestError(f"rid must be {count} different ids, one for each prompt", param="rid")
+        return generated, rid
+    name = rid or generated
+    return name, job_ids(name, count)
+
+
+async def encode_prompts(
+    encoder: TextEncoder,
+    prompts: Sequence[str] | Sequence[list[int]],
+    *,
+    add_special_tokens: bool = True,
+    truncation: Truncation | None = None,
+) -> list[list[int]]:
+    """Tokenizes the texts; token ids pass. Args: truncation: of either, where they are too long."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if not texts:
+        given = [prompt for prompt in prompts if isinstance(prompt, list)]
+        return given if truncation is None else [truncation.cut(ids) for ids in given]
+    return await run_encoding(
+        lambda: [encoder.encode(text, add_special_tokens, truncation) for text in texts], sum(map(len, texts))
+    )
+
+
+def token_lists(tokens: list[int] | list[list[int]]) -> list[list[int]]:
+    """One list of token ids, or several, as several: those themselves."""
+    return [tokens] if _is_flat(tokens) else tokens  # type: ignore[return-value]  # the wire model has checked them
+
+
+def _is_flat(checked: list[str] | list[int] | list[list[int]]) -> TypeGuard[list[int]]:
+    """Whether it is one list of token ids. Args: checked: by a wire model, item by item."""
+    return not checked or type(checked[0]) is int

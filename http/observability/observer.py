@@ -1,0 +1,94 @@
+"""Observer: sees every request begin and end, and passes that on to the metrics, the log and the traces."""
+
+import logging
+from collections.abc import Sequence
+
+from palladio.http.observability.explanation import describe_timings, timing_fields
+from palladio.http.observability.finished_requests import FinishedRequests
+from palladio.http.observability.front_metrics import FrontMetrics
+from palladio.http.observability.profile_folder import ProfileFolder
+from palladio.http.observability.request_log import RequestLog
+from palladio.http.observability.request_record import Origin, RequestRecord
+from palladio.http.observability.spans import Spans
+from palladio.http.security.caller import Caller
+from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.runtime.front.sglang_api import Job
+from palladio.runtime.telemetry.logs import fields
+from palladio.runtime.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class Observer:
+    """One for an app.
+
+    Args:
+        spans: None: no traces are wanted.
+
+    Raises:
+        ConfigError: --log-requests-target cannot be written.
+
+    Attributes:
+        live: the requests that have not ended, by owner and id.
+        finished: the last ones that have.
+        profiles: where they may be written.
+    """
+
+    def __init__(self, config: ObservabilityConfig, spans: Spans | None = None) -> None:
+        self.metrics = FrontMetrics(config)
+        self.live: dict[tuple[str, str], RequestRecord] = {}
+        self.finished = FinishedRequests(config.num_explained_requests)
+        self.profiles = ProfileFolder(config.profile_folder)
+        self._log = RequestLog(config) if config.log_requests else None
+        self._spans = spans
+        self._logs_times = config.enable_request_time_stats_logging
+
+    def begin(
+        self, name: str, received: float, jobs: Sequence[Job], origin: Origin, tokenizer: Tokenizer | None
+    ) -> RequestRecord:
+        """A request goes to the engine; its outputs are to be added to the record, and its end told."""
+        keeps_text = self._log is not None and self._log.shows_text and origin.is_logged
+        record = RequestRecord(name, received, jobs, origin, self.metrics, self._end, keeps_text=keeps_text)
+        self.live[origin.owner, name] = record
+        if self._log is not None and origin.is_logged:
+            self._log.received(record, tokenizer)
+        return record
+
+    def find(self, request_id: str, caller: Caller) -> RequestRecord | None:
+        """One that the caller may see: by its own id, by its X-Request-Id, or by the id of one of its prompts."""
+        record = self.live.get((caller.owner, request_id))
+        if record is None:
+            seen = (one for one in self.live.values() if caller.may_see(one.origin.owner))
+            record = next((one for one in seen if request_id in one.names), None)
+        return record or self.finished.find(request_id, caller)
+
+    def close(self) -> None:
+        """Sends and writes what is left."""
+        if self._spans is not None:
+            self._spans.close()
+        if self._log is not None:
+            self._log.close()
+        self.profiles.close()
+
+    def _end(self, record: RequestRecord) -> None:
+        key = record.origin.owner, record.name
+        if self.live.get(key) is record:
+            del self.live[key]
+        self.finished.add(record)
+        if self._log is not None and record.origin.is_logged:
+            self._log.ended(record)
+        if self._logs_times:
+            for index, sample in enumerate(record.samples):
+                if (timings := sample.timings) is not None:
+                    logger.info(
+                        "Request %s sample %d: %s",
+                        record.name,
+                        index,
+                        describe_timings(timings),
+                        extra=fields(
+                            event="request_times", request_id=record.name, index=index, **timing_fields(timings)
+                        ),
+                    )
+        if self._spans is not None:
+            self._spans.record(record)
+        record.forget_texts()

@@ -1,0 +1,326 @@
+"""Messages → prompt: which chat template, and rendering it."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import difflib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from palladio.http.prompts.chat_messages import content_text, continues_final_message, template_messages
+from palladio.http.prompts.template_calls import takes_arguments_as_text
+from palladio.http.prompts.template_format import TemplateFacts
+from palladio.http.prompts.text_encoder import TextEncoder, run_encoding
+from palladio.http.prompts.tools import ToolPlan
+from palladio.http.prompts.truncation import Truncation
+from palladio.http.reasoning.registry import TOGGLES
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.tool_calls.formats import ToolFormat
+from palladio.runtime.front.async_engine import LONG_TEXT
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_BUILT_IN = Path(__file__).parent / "templates"
+MAX_SECONDS = 10.0  # for one conversation, however long
+QUICK_SECONDS = 0.02  # on the event loop
+MESSAGE_SIZE = 32  # characters that a message counts for, beside its own
+NUM_THREADS = 2  # for the others; those of everything else stay free
+
+_OURS = ("self", "messages", "template", "seconds", "tools", "add_generation_prompt", "continue_final_message")
+_HELPERS = ("raise_exception", "strftime_now")  # which templates call
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation as the model gets it.
+
+    Attributes:
+        text: as the template rendered it.
+        token_ids: of that text.
+        continued: the text of the message that is continued; None: a new one begins.
+    """
+
+    text: str
+    token_ids: list[int]
+    continued: str | None
+
+
+class ChatTemplate:
+    """The template that this server uses: --chat-template, or else the tokenizer's own.
+
+    Raises:
+        ConfigError: --chat-template names neither a readable file nor a built-in template, or
+            --default-chat-template-kwargs holds what the server sets.
+    """
+
+    def __init__(self, config: HttpConfig) -> None:
+        self._override = load_template(config.chat_template) if config.chat_template else None
+        self._default_kwargs = config.template_kwargs
+        clash = sorted(set(_OURS) & self._default_kwargs.keys())
+        if clash:
+            raise ConfigError(f"--default-chat-template-kwargs must not hold {clash[0]!r}: the server sets it")
+        self._facts: dict[str, TemplateFacts] = {}
+        self._take_text: dict[str, bool] = {}
+        self._threads = concurrent.futures.ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="chat-template")
+
+    async def encode(
+        self,
+        encoder: TextEncoder,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool | None,
+        continue_final_message: bool | None,
+        add_special_tokens: bool | None,
+        kwargs: Mapping[str, Any] | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        truncation: Truncation | None = None,
+    ) -> ChatPrompt:
+        """The prompt of a conversation.
+
+        Args:
+            add_special_tokens: default false: templates write the special tokens themselves.
+            kwargs: chat_template_kwargs.
+            tools: what the template is told of tools; None: nothing.
+            truncation: of the prompt's token ids, where they are too many; its text is as rendered.
+
+        Raises:
+            InvalidRequestError: the messages are malformed, there is no template, it refuses them, or it does not read
+                what it is given (tools, the calls of earlier messages, kwargs).
+            RenderLimitError: it takes too long for them.
+        """
+
+        def render(seconds: float) -> str:
+            settings = (add_generation_prompt, continue_final_message, kwargs, tools)
+            return self.render(encoder.tokenizer, messages, *settings, seconds=seconds)
+
+        text = await self._run(render, _size(messages, tools))
+
+        def finish() -> ChatPrompt:
+            token_ids = encoder.encode(text, bool(add_special_tokens), truncation)
+            continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
+            return ChatPrompt(text, token_ids, content_text(messages[-1]) if continues else None)
+
+        return await run_encoding(finish, len(text))
+
+    async def _run(self, render: Callable[[float], str], size: int) -> str:
+        """What is short is rendered at once, but for what takes its time; that goes to threads of its own."""
+        if size <= LONG_TEXT:
+            with contextlib.suppress(RenderLimitError):
+                return render(QUICK_SECONDS)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, render, MAX_SECONDS)
+
+    def render(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        seconds: float = MAX_SECONDS,
+    ) -> str:
+        """The prompt as text. See `encode`.
+
+        Args:
+            seconds: that rendering may take.
+        """
+        calls = any(_has_calls(message) for message in messages)
+        if tools is None and calls and not self._read(self._template(tokenizer, tools=False)).reads_calls:
+            # Of two templates, the one that writes tools writes earlier calls too.
+            tools = () if isinstance(self._override or tokenizer.chat_template, dict) else None
+        template = self._template(tokenizer, tools=tools is not None)
+        facts = self._read(template)
+        continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
+        merged = self._default_kwargs | dict(kwargs or {})
+        clash = sorted(set(_OURS) & merged.keys())
+        if clash:
+            param = f"chat_template_kwargs.{clash[0]}"
+            raise InvalidRequestError(f"{param} is set by the server; it is not for chat_template_kwargs", param=param)
+        prepared = template_messages(
+            messages,
+            facts.content_format,
+            knows_developer=facts.knows_developer,
+            arguments_as_text=self._takes_text(tokenizer, template) if calls else False,
+            tells_null=facts.tells_null,
+        )
+        if "messages" in facts.variables:  # else it is malformed: rendering says what is wrong with it
+            _check_is_read(facts, messages, tools, kwargs or {})
+        return tokenizer.render_chat(
+            prepared,
+            template=facts.text,
+            tools=None if tools is None else [dict(tool) for tool in tools],
+            add_generation_prompt=False if continues else add_generation_prompt is not False,
+            continue_final_message=continues,
+            seconds=seconds,
+            **merged,
+        )
+
+    def source(self, tokenizer: Tokenizer, *, tools: bool = False) -> str | None:
+        """The template's text; None: the model has none.
+
+        Args:
+            tools: of several templates, take the one for requests with tools, if there is one.
+        """
+        template = self._override or tokenizer.chat_template
+        if not isinstance(template, dict):
+            return template
+        return (template.get("tool_use") if tools else None) or template.get("default")
+
+    def variables(self, tokenizer: Tokenizer, *, tools: bool = False) -> frozenset[str]:
+        """The names that the template reads, its own ones included. See `source`."""
+        return self._read(self.source(tokenizer, tools=tools) or "").variables
+
+    def reads_tools(self, tokenizer: Tokenizer) -> bool:
+        """Whether the template writes the tools of a request into its prompt."""
+        return "tools" in self.variables(tokenizer, tools=True)
+
+    def tools_to_write(self, tokenizer: Tokenizer, plan: ToolPlan) -> tuple[dict[str, Any], ...] | None:
+        """What the template is told of tools. Of those that a call is forced of, a template that writes none is told
+        nothing: their grammar is in their place."""
+        is_told = not plan.is_forced or self.reads_tools(tokenizer)
+        return plan.template_tools if is_told else None
+
+    def warnings(self, tokenizer: Tokenizer, tool_format: ToolFormat) -> list[str]:
+        """What of the server's settings has no effect with this template, a line each, for the log.
+
+        Args:
+            tool_format: in which tool calls are read.
+        """
+        found = []
+        if tool_format.reads_free_text and not self.reads_tools(tokenizer):
+            found.append(
+                f"tool calls are read as {tool_format.name} writes them, but the chat template writes no tools into "
+                "prompts: requests with tools are refused unless tool_choice forces a call; give a --chat-template "
+                "that writes them"
+            )
+        facts = self._read(self.source(tokenizer) or "")
+        for name in sorted(self._default_kwargs.keys() - facts.variables - TOGGLES):
+            hint = _names_to_give(facts, name)
+            found.append(f"--default-chat-template-kwargs: the chat template does not read {name!r}; {hint}")
+        return found
+
+    def _template(self, tokenizer: Tokenizer, *, tools: bool) -> str:
+        template = self.source(tokenizer, tools=tools)
+        if not template:
+            raise InvalidRequestError(
+                "this model has no chat template: start the server with --chat-template FILE, or use /v1/completions",
+                param="messages",
+            )
+        return template
+
+    def _takes_text(self, tokenizer: Tokenizer, template: str) -> bool:
+        found = self._take_text.get(template)
+        if found is None:
+            found = self._take_text[template] = takes_arguments_as_text(
+                lambda messages: tokenizer.render_chat(messages, template=self._read(template).text)
+            )
+        return found
+
+    def _read(self, template: str) -> TemplateFacts:
+        found = self._facts.get(template)
+        if found is None:
+            found = self._facts[template] = TemplateFacts.of(template)
+            logger.info("Detected chat template content format: %s", found.content_format)
+        return found
+
+
+def _has_calls(message: Mapping[str, Any]) -> bool:
+    return bool(message.get("tool_calls") or message.get("function_call"))
+
+
+def _check_is_read(
+    facts: TemplateFacts,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    kwargs: Mapping[str, Any],
+) -> None:
+    """
+    Raises:
+        InvalidRequestError: the prompt would lack what the request has.
+    """
+    other = "start the server with a --chat-template that writes them"
+    if tools and "tools" not in facts.variables:
+        raise InvalidRequestError(
+            f"tools have no effect: the chat template does not write them into the prompt; {other}, or set tool_choice "
+            'to "none", or to "required" or a function, whose schema then holds the answer',
+            param="tools",
+            code="unsupported_parameter",
+        )
+    for position, message in enumerate(messages):
+        if _has_calls(message) and not facts.reads_calls:
+            path = f"messages.{position}.{'tool_calls' if message.get('tool_calls') else 'function_call'}"
+            raise InvalidRequestError(
+                f"{path} would be lost: the chat template does not write the tool calls of earlier messages; {other}",
+                param=path,
+                code="unsupported_parameter",
+            )
+    for name, value in kwargs.items():
+        if value is not None and name not in facts.variables and name not in TOGGLES:
+            path = f"chat_template_kwargs.{name[:200]}"
+            raise InvalidRequestError(
+                f"{path} has no effect: the chat template does not read it; {_names_to_give(facts, name)}",
+                param=path,
+                code="unknown_parameter",
+            )
+
+
+def _names_to_give(facts: TemplateFacts, name: str) -> str:
+    """What could be meant by a name that the template does not read."""
+    readable = facts.variables.difference(facts.own, _OURS, _HELPERS)
+    close = difflib.get_close_matches(name[:80], sorted(readable | TOGGLES), n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    given = sorted(known for known in readable if not known.endswith("_token"))
+    return f"it reads {', '.join(given)}" if given else "it reads no variables"
+
+
+def _size(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> int:
+    """About how many characters there are to render."""
+    values = [value for message in messages for value in message.values()]
+    others = [value for value in values if not isinstance(value, str)]
+    texts = sum(len(value) for value in values if isinstance(value, str))
+    return texts + MESSAGE_SIZE * len(messages) + len(orjson.dumps((others, tools)))
+
+
+def load_template(name: str) -> str | dict[str, str]:
+    """Reads --chat-template: a .jinja (or other text) file, a .json file with a "chat_template", or a built-in name.
+
+    Returns:
+        The template, or several by name: "default", and "tool_use" for requests with tools.
+
+    Raises:
+        ConfigError: none of these.
+    """
+    path = Path(name)
+    if not path.is_file():
+        built_in = {file.stem: file for file in _BUILT_IN.glob("*.jinja")}
+        if name not in built_in:
+            raise ConfigError(
+                f"--chat-template {name}: no such file, and no such built-in template; "
+                f"built in: {', '.join(sorted(built_in))}"
+            )
+        path = built_in[name]
+    try:
+        source = path.read_text(encoding="utf-8")
+        template = json.loads(source).get("chat_template") if path.suffix == ".json" else source
+    except (OSError, ValueError, AttributeError) as exc:
+        raise ConfigError(f"--chat-template {name}: cannot be read: {exc}") from exc
+    if isinstance(template, list):  # Hugging Face's form of several templates
+        template = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+    if isinstance(template, dict):
+        named = {name: source for name, source in template.items() if isinstance(source, str)}
+        template = named if {"default", "tool_use"} <= named.keys() else named.get("default")
+    if isinstance(template, dict):
+        return template
+    if not isinstance(template, str):
+        raise ConfigError(f'--chat-template {name}: has no "chat_template" text')
+    return template

@@ -1,0 +1,88 @@
+"""--reasoning-parser auto: which family a model is of, by its type and by what its chat template writes."""
+
+import dataclasses
+import logging
+import re
+
+from palladio.http.prompts.template_format import template_variables
+from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.reasoning.registry import AUTO, OFF, find_family
+
+logger = logging.getLogger(__name__)
+
+# Tags that only one family has.
+_OWN_TAGS = (
+    ("◁think▷", "kimi"),
+    ("[THINK]", "mistral"),
+    ("<seed:think>", "seed_oss"),
+    ("<|START_THINKING|>", "cohere_command4"),
+    ("<|channel>thought", "gemma4"),
+    ("Here is my thought process:", "granite"),
+)
+# Beginnings of model types, of those that write <think>.
+_TYPES = (
+    ("qwen3", "qwen3"),
+    ("glm", "glm45"),
+    ("kimi", "kimi_k2"),
+    ("minimax", "minimax"),
+    ("step3", "step3"),
+    ("mimo", "mimo"),
+    ("intern", "interns1"),
+    ("nemotron", "nemotron_3"),
+    ("granite", "granite_thinking_parser"),
+    ("deepseek_v4", "deepseek-v4"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelTraits:
+    """What is known of the model.
+
+    Attributes:
+        name: its path.
+        model_type: of its config.json.
+        template: its chat template; None: it has none.
+    """
+
+    name: str
+    model_type: str
+    template: str | None
+
+
+def choose_family(flag: str, model: ModelTraits) -> ReasoningFamily | None:
+    """The family that --reasoning-parser means for this model; None: nothing is separated. Logs what it chose."""
+    if flag == OFF:
+        return None
+    if flag != AUTO:
+        return find_family(flag)
+    name = _recognize(model)
+    family = None if name is None else find_family(name)
+    if family is None:
+        logger.info("Reasoning parser: none; nothing in the chat template tells of reasoning")
+    else:
+        logger.info("Reasoning parser: %s, by the model's type and chat template", family.name)
+    return family
+
+
+def _recognize(model: ModelTraits) -> str | None:
+    template = model.template or ""
+    if model.model_type.startswith("gpt_oss") or ("<|channel|>" in template and "analysis" in template):
+        return "gpt-oss"
+    if model.model_type == "kimi_vl" and "thinking" in model.name.lower():  # its template does not show it
+        return "kimi"
+    for tag, name in _OWN_TAGS:
+        if tag in template:
+            return name
+    if "<think>" not in template and "</think>" not in template:
+        return None
+    for beginning, name in _TYPES:
+        if model.model_type.startswith(beginning):
+            return name
+    variables = template_variables(template)
+    if "enable_thinking" in variables:
+        return "qwen3"
+    if "thinking" in variables:
+        return "deepseek-v3"
+    is_r1 = model.model_type.startswith("deepseek") or re.search(r"\br1\b", model.name.lower())
+    # What begins inside though its prompt does not say so would take a whole answer for reasoning: only where known.
+    return "deepseek-r1" if is_r1 else "qwen3"

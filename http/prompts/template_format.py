@@ -1,0 +1,120 @@
+"""What a chat template's source tells: how it takes message content, and which variables it reads."""
+
+import dataclasses
+from typing import Self
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+
+from palladio.http.prompts.chat_messages import ContentFormat
+from palladio.http.prompts.template_calls import tells_null, without_nulls
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TemplateFacts:
+    """What a template's source tells; read once.
+
+    Attributes:
+        text: what is rendered in its place.
+        content_format: how it takes message content.
+        variables: the names that it reads; none, if it is malformed.
+        own: the names that it gives itself: what it sets, loops over, and parameters of its macros.
+        reads_calls: it writes the tool calls of earlier messages.
+        tells_null: see template_calls.
+        knows_developer: it has a role of that name.
+    """
+
+    text: str
+    content_format: ContentFormat
+    variables: frozenset[str]
+    own: frozenset[str]
+    reads_calls: bool
+    tells_null: bool
+    knows_developer: bool
+
+    @classmethod
+    def of(cls, source: str) -> Self:
+        return cls(
+            without_nulls(source),
+            detect_content_format(source),
+            template_variables(source),
+            _own_names(source),
+            "tool_calls" in source,
+            tells_null(source),
+            "developer" in source,
+        )
+
+
+class _GenerationTag(Extension):
+    """transformers' `{% generation %}` blocks, which only mark text: parsed so that such templates can be read."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def detect_content_format(template: str) -> ContentFormat:
+    """ "openai" if the template loops over a message's content, else "string"."""
+    tree = _parse(template)
+    if tree is None:
+        return "string"
+    names = _content_names(tree)
+    loops = any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
+    return "openai" if loops else "string"
+
+
+def template_variables(template: str) -> frozenset[str]:
+    """The names that the template reads, its own ones included.
+
+    jinja2's own list of what is read from outside evaluates constants, without bounds.
+    """
+    return frozenset(name.name for name in _names(template) if name.ctx == "load")
+
+
+def _own_names(template: str) -> frozenset[str]:
+    return frozenset(name.name for name in _names(template) if name.ctx != "load")
+
+
+def _names(template: str) -> list[nodes.Name]:
+    tree = _parse(template)
+    return [] if tree is None else list(tree.find_all(nodes.Name))
+
+
+def _parse(template: str) -> nodes.Template | None:
+    """None for one that is malformed: rendering will say what is wrong."""
+    try:
+        return jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", _GenerationTag]).parse(template)
+    except jinja2.TemplateSyntaxError:
+        return None
+
+
+def _content_names(tree: nodes.Template) -> set[str]:
+    """Variables and macro parameters that hold a message's content."""
+    names: set[str] = set()
+    macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
+    before = -1
+    while before < len(names):
+        before = len(names)
+        for assignment in tree.find_all(nodes.Assign):
+            if isinstance(assignment.target, nodes.Name) and _is_content(assignment.node, names):
+                names.add(assignment.target.name)
+        for call in tree.find_all(nodes.Call):
+            macro = macros.get(call.node.name) if isinstance(call.node, nodes.Name) else None
+            if macro is not None:
+                pairs = zip(macro.args, call.args, strict=False)
+                names |= {parameter.name for parameter, value in pairs if _is_content(value, names)}
+    return names
+
+
+def _is_content(node: nodes.Node, names: set[str]) -> bool:
+    while isinstance(node, nodes.Filter) and node.node is not None:
+        node = node.node
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    return isinstance(node, nodes.Name) and node.name in names

@@ -1,0 +1,127 @@
+"""Text → token ids: long texts off the event loop, and those that cannot fit the context not at all."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from palladio.http.prompts.truncation import Truncation
+from palladio.runtime.front.async_engine import LONG_TEXT, Room
+from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
+from palladio.runtime.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+COUNTED_BASE, COUNTED_PER_TOKEN = 262_144, 32  # characters
+ENTRY_SIZE = 64  # characters
+CUT_MARGIN = 65_536  # characters: how a text begins and ends may depend on so many others
+
+
+async def run_encoding(encode: Callable[[], T], num_characters: int) -> T:
+    """Calls `encode`: in a thread if it has many characters to do, so that streams keep flowing."""
+    return await asyncio.to_thread(encode) if num_characters > LONG_TEXT else encode()
+
+
+def entries_size(entries: object) -> int:
+    """What messages, items or blocks count for in `run_encoding`, beside their texts."""
+    if not isinstance(entries, list):
+        return 0
+    contents = [entry.get("content") for entry in entries if isinstance(entry, dict)]
+    return ENTRY_SIZE * (len(entries) + sum(len(content) for content in contents if isinstance(content, list)))
+
+
+class TextEncoder:
+    """The tokenizer as the routes use it. Safe to use from several threads.
+
+    Args:
+        bounded: refuse a text that cannot fit the context before it is tokenized: for prompts to generate from. Others
+            are only counted, and refused if they are longer than `max_counted`.
+    """
+
+    def __init__(self, engine: EngineClient, *, bounded: bool) -> None:
+        self._engine = engine
+        self._bounded = bounded
+        self._longest_token = 0  # characters; found when first needed
+        self._frame: tuple[int, int] | None = None  # likewise
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Raises:
+            InvalidRequestError: the server runs without one.
+        """
+        tokenizer = self._engine.tokenizer
+        if tokenizer is None:
+            raise InvalidRequestError(
+                "the server runs with --skip-tokenizer-init: send token ids to /v1/completions or /generate"
+            )
+        return tokenizer
+
+    def encode(self, text: str, add_special_tokens: bool = True, truncation: Truncation | None = None) -> list[int]:
+        """
+        Args:
+            truncation: what to do with a text that is too long; None: nothing.
+
+        Raises:
+            ContextLengthError: bounded, and the text would not fit even with the longest token everywhere.
+            InvalidRequestError: not bounded, and longer than `max_counted`.
+        """
+        if truncation is not None:
+            return self._encode_cut(text, truncation, add_special_tokens)
+        if not self._bounded:
+            self.check_counted(len(text))
+        elif len(text) > LONG_TEXT:
+            room = Room.of(self._engine.info)
+            if len(text) > room.limit * self._find_longest_token():
+                raise ContextLengthError(
+                    f"The input ({len(text)} characters) is longer than {room.name} ({room.limit} tokens) can hold. "
+                    "Send a shorter prompt.",
+                    param="prompt",
+                )
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    @property
+    def max_counted(self) -> int:
+        """Characters of a text that is only to be counted: some eight contexts of English, and more of a small one."""
+        return COUNTED_BASE + COUNTED_PER_TOKEN * Room.of(self._engine.info).limit
+
+    def check_counted(self, num_characters: int) -> None:
+        """
+        Raises:
+            InvalidRequestError: it is too much to be counted.
+        """
+        if num_characters > self.max_counted:
+            raise InvalidRequestError(
+                f"The input ({num_characters} characters) is too long to be counted: at most {self.max_counted} "
+                f"characters, {COUNTED_PER_TOKEN} for each token of the context and {COUNTED_BASE} more. Send it in "
+                "parts.",
+                param="prompt",
+            )
+
+    def _encode_cut(self, text: str, truncation: Truncation, add_special_tokens: bool) -> list[int]:
+        """Tokenizes no more than what holds the tokens that stay, even with the longest token everywhere."""
+        frame = self._find_frame() if add_special_tokens else ()
+        tokenizer = self.tokenizer
+        if len(text) > LONG_TEXT:
+            enough = truncation.limit * self._find_longest_token() + CUT_MARGIN
+            part = text[-enough:] if truncation.keeps_end else text[:enough]
+            token_ids = tokenizer.encode(part, add_special_tokens)
+            if len(part) == len(text) or truncation.cuts(token_ids):
+                return truncation.cut(token_ids, *frame)
+            # it has become shorter: white space that the tokenizer joins, for example
+        return truncation.cut(tokenizer.encode(text, add_special_tokens), *frame)
+
+    def _find_frame(self) -> tuple[int, int]:
+        """How many special tokens the tokenizer puts before and behind a text."""
+        if self._frame is None:
+            plain, framed = (self.tokenizer.encode("a", add_special_tokens=added) for added in (False, True))
+            others = len(framed) - len(plain)
+            before = next((i for i in range(others + 1) if framed[i : i + len(plain)] == plain), 0)
+            self._frame = before, others - before
+        return self._frame
+
+    def _find_longest_token(self) -> int:
+        if not self._longest_token:
+            tokenizer = self.tokenizer
+            self._longest_token = max(len(tokenizer.token_text(i)) for i in range(tokenizer.vocab_size))
+        return self._longest_token

@@ -1,0 +1,183 @@
+"""Reading `tools` and `tool_choice`: which functions there are, and which of them the model may or must call."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+from palladio.http.wire.protocol_tools import ToolFields
+from palladio.runtime.interface.errors import InvalidRequestError
+
+MAX_TOOLS = 128  # OpenAI's
+MAX_NAME_LENGTH = 128
+_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
+
+Definitions = Mapping[str, Mapping[str, Any]]  # function name → its object, without nulls
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """
+    Attributes:
+        mode: none: no call; auto: as the model likes; required: at least one.
+        names: what may be called.
+        is_named: exactly one call of the one name.
+    """
+
+    mode: Literal["none", "auto", "required"]
+    names: tuple[str, ...]
+    is_named: bool = False
+
+    @classmethod
+    def of(cls, body: ToolFields, names: tuple[str, ...]) -> Self:
+        """
+        Args:
+            names: of the functions that the request offers.
+
+        Raises:
+            InvalidRequestError: malformed, or it names a function that is not offered.
+        """
+        if body.functions is not None or body.function_call is not None:
+            return cls._of_function_call(body, names)
+        choice = body.tool_choice
+        if choice is None or choice in ("none", "auto"):
+            return cls("none" if choice == "none" else "auto", names)
+        if not names:
+            raise InvalidRequestError("tool_choice needs tools to choose from", param="tool_choice")
+        if choice == "required":
+            return cls("required", names)
+        kind = choice.get("type") if isinstance(choice, dict) else None
+        if isinstance(choice, dict) and kind == "function":
+            return cls("required", (_named(choice, "tool_choice", names),), is_named=True)
+        if isinstance(choice, dict) and kind == "allowed_tools":
+            return cls._of_allowed(choice.get("allowed_tools"), names)
+        if kind == "custom":
+            raise _unsupported("tool_choice.type", "custom tools")
+        raise InvalidRequestError(
+            'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": …}} or '
+            '{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}',
+            param="tool_choice",
+        )
+
+    @classmethod
+    def _of_function_call(cls, body: ToolFields, names: tuple[str, ...]) -> Self:
+        """The fields that tools and tool_choice replaced."""
+        if body.tools is not None or body.tool_choice is not None:
+            raise InvalidRequestError(
+                "functions and function_call do not mix with tools; give tools", param="functions"
+            )
+        choice = body.function_call
+        if choice is None or choice in ("none", "auto"):
+            return cls("none" if choice == "none" else "auto", names)
+        if not isinstance(choice, dict):
+            raise InvalidRequestError('function_call must be "none", "auto" or {"name": …}', param="function_call")
+        return cls("required", (_known(choice.get("name"), "function_call.name", names),), is_named=True)
+
+    @classmethod
+    def _of_allowed(cls, allowed: object, names: tuple[str, ...]) -> Self:
+        path = "tool_choice.allowed_tools"
+        tools = allowed.get("tools") if isinstance(allowed, dict) else None
+        mode = allowed.get("mode", "auto") if isinstance(allowed, dict) else None
+        if not isinstance(tools, list) or not tools or mode not in ("auto", "required"):
+            raise InvalidRequestError(f'{path} must have a mode, "auto" or "required", and a list of tools', param=path)
+        _check_number(tools, f"{path}.tools")
+        chosen = [_named(tool, f"{path}.tools.{position}", names) for position, tool in enumerate(tools)]
+        return cls(mode, tuple(name for name in names if name in chosen))
+
+
+def read_tools(body: ToolFields) -> Definitions:
+    """The functions of `tools`, by name.
+
+    Raises:
+        InvalidRequestError: one is malformed; `param` is its path.
+    """
+    definitions: dict[str, Mapping[str, Any]] = {}
+    _check_number(body.tools, "tools")
+    for position, tool in enumerate(body.tools or ()):
+        path = f"tools.{position}"
+        kind = tool.get("type")
+        if kind == "custom":
+            raise _unsupported(f"{path}.type", "tools of type custom")
+        if kind not in (None, "function"):
+            raise InvalidRequestError(f'{path}.type must be "function"', param=f"{path}.type")
+        _add(definitions, tool.get("function"), f"{path}.function")
+    return definitions
+
+
+def read_functions(body: ToolFields) -> Definitions:
+    """The functions of `functions`, by name.
+
+    Raises:
+        InvalidRequestError: one is malformed; `param` is its path.
+    """
+    definitions: dict[str, Mapping[str, Any]] = {}
+    _check_number(body.functions, "functions")
+    for position, function in enumerate(body.functions or ()):
+        _add(definitions, function, f"functions.{position}")
+    return definitions
+
+
+def _check_number(entries: Sequence[Any] | None, path: str) -> None:
+    if entries is not None and len(entries) > MAX_TOOLS:
+        raise InvalidRequestError(f"{path} must not be more than {MAX_TOOLS}, got {len(entries)}", param=path)
+
+
+def _add(definitions: dict[str, Mapping[str, Any]], function: object, path: str) -> None:
+    if not isinstance(function, dict):
+        raise InvalidRequestError(f"{path} must be an object with a name", param=path)
+    fields = {key: value for key, value in function.items() if value is not None}
+    name = fields.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
+        raise InvalidRequestError(
+            f"{path}.name must be 1 … {MAX_NAME_LENGTH} letters, digits and _ . -", param=f"{path}.name"
+        )
+    if name in definitions:
+        raise InvalidRequestError(f"{path}.name: there is another function {name}", param=f"{path}.name")
+    if not isinstance(fields.get("description", ""), str):
+        raise InvalidRequestError(f"{path}.description must be a string", param=f"{path}.description")
+    if not isinstance(fields.get("strict", False), bool):
+        raise InvalidRequestError(f"{path}.strict must be true or false", param=f"{path}.strict")
+    if "parameters" in fields:
+        fields["parameters"] = _parameters(fields["parameters"], f"{path}.parameters")
+    definitions[name] = fields
+
+
+def _parameters(schema: object, path: str) -> dict[str, Any]:
+    """The schema of an object, its outer nulls left out."""
+    if not isinstance(schema, dict):
+        raise InvalidRequestError(f"{path} must be a JSON schema, an object", param=path)
+    kept = {key: value for key, value in schema.items() if value is not None}
+    if kept.get("type", "object") != "object":
+        raise InvalidRequestError(f'{path}.type must be "object": arguments have names', param=f"{path}.type")
+    properties = kept.get("properties", {})
+    if not isinstance(properties, dict) or not all(isinstance(value, dict | bool) for value in properties.values()):
+        raise InvalidRequestError(f"{path}.properties must map names to JSON schemas", param=f"{path}.properties")
+    required = kept.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise InvalidRequestError(f"{path}.required must be a list of names", param=f"{path}.required")
+    return kept
+
+
+def _named(choice: object, path: str, names: Sequence[str]) -> str:
+    """The name in `{"type": "function", "function": {"name": …}}`."""
+    function = choice.get("function") if isinstance(choice, dict) else None
+    if not isinstance(function, dict):
+        raise InvalidRequestError(f"{path}.function must be an object with a name", param=f"{path}.function")
+    return _known(function.get("name"), f"{path}.function.name", names)
+
+
+def _known(name: object, path: str, names: Sequence[str]) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidRequestError(f"{path} must be the name of a function", param=path)
+    if name not in names:
+        offered = ", ".join(names) or "none"
+        raise InvalidRequestError(f"{path}: there is no function {name[:200]!r}; offered: {offered}", param=path)
+    return name
+
+
+def _unsupported(path: str, what: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"not supported yet: {what}; define a function with one string parameter",
+        param=path,
+        code="unsupported_parameter",
+    )

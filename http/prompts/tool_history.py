@@ -1,0 +1,80 @@
+"""Tool calls and their results in the messages of a request → the form that chat templates expect."""
+
+import json
+from typing import Any
+
+from palladio.http.wire.json_cost import JsonMeter
+from palladio.http.wire.nesting import read_json
+from palladio.runtime.interface.errors import InvalidRequestError
+
+HISTORY_VALUES = 300_000  # that the arguments of all calls together may hold, as json_cost counts them
+
+
+class ToolHistory:
+    """Reads the messages of a conversation in their order.
+
+    Args:
+        arguments_as_text: the template takes the arguments of calls as JSON text; else as an object.
+    """
+
+    def __init__(self, *, arguments_as_text: bool) -> None:
+        self._as_text = arguments_as_text
+        self._meter = JsonMeter(HISTORY_VALUES)
+        self._names: dict[str, str] = {}  # of calls, by id
+        self._last_id: str | None = None
+
+    def convert(self, message: dict[str, Any], path: str) -> None:
+        """Changes a message, which has no nulls, in place.
+
+        - `tool_calls[].function.arguments`, a JSON string on the wire, becomes what the template takes;
+        - `function_call` and messages with role function become what replaced them;
+        - a tool's message gets the `name` of the function that was called.
+
+        Raises:
+            InvalidRequestError: a call is malformed; `param` is its path.
+        """
+        if "function_call" in message and "tool_calls" not in message:
+            call = {"id": f"call_{path.rpartition('.')[2]}", "type": "function", "function": message["function_call"]}
+            del message["function_call"]
+            message["tool_calls"] = self._calls([call], f"{path}.function_call")
+        elif message.get("tool_calls") == []:
+            del message["tool_calls"]  # some templates only look whether it is there
+        elif "tool_calls" in message:
+            message["tool_calls"] = self._calls(message["tool_calls"], f"{path}.tool_calls")
+        if message["role"] == "function":
+            message["role"] = "tool"
+            if self._last_id is not None:
+                message.setdefault("tool_call_id", self._last_id)
+        if message["role"] == "tool" and isinstance(message.get("tool_call_id"), str):
+            name = self._names.get(message["tool_call_id"])
+            if name is not None:
+                message.setdefault("name", name)
+
+    def _calls(self, calls: object, path: str) -> list[dict[str, Any]]:
+        if not isinstance(calls, list):
+            raise InvalidRequestError(f"{path} must be a list", param=path)
+        parsed: list[dict[str, Any]] = []
+        for position, call in enumerate(calls):
+            function = call.get("function") if isinstance(call, dict) else None
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise InvalidRequestError(
+                    f"{path}.{position} must have a function with a name", param=f"{path}.{position}.function"
+                )
+            arguments = self._arguments(function.get("arguments"), f"{path}.{position}.function.arguments")
+            parsed.append({**call, "function": {**function, "arguments": arguments}})
+            if isinstance(call.get("id"), str):
+                self._names[call["id"]] = function["name"]
+                self._last_id = call["id"]
+        return parsed
+
+    def _arguments(self, given: object, path: str) -> dict[str, Any] | str:
+        values: object = given
+        if isinstance(given, str) and given.strip():
+            values = read_json(given, path, param=path, meter=self._meter)
+        elif given is None or isinstance(given, str):
+            values = {}
+        if not isinstance(values, dict):
+            raise InvalidRequestError(f"{path} must be a JSON object", param=path)
+        if not self._as_text:
+            return values
+        return given if values and isinstance(given, str) else json.dumps(values, ensure_ascii=False)

@@ -1,0 +1,162 @@
+"""ToolPlan: what the tools of a request mean for its prompt, its grammar and the reading of its answer."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+import orjson
+
+from palladio.http.prompts.tool_choice import Definitions, ToolChoice, read_functions, read_tools
+from palladio.http.tool_calls.base import ToolCallParser
+from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.tool_calls.functions import Function, Functions
+from palladio.http.tool_calls.grammar import answer_or_calls_grammar, forced_grammar, strict_grammar
+from palladio.http.tool_calls.lark import Notation
+from palladio.http.wire.protocol_tools import ToolFields
+from palladio.runtime.interface.config import GrammarConfig
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolPlan:
+    """The tools of one request.
+
+    Attributes:
+        template_tools: what the chat template gets; None without tools and with tool_choice none.
+        grammar: what the output (after its reasoning) must be in: a call with tool_choice required or a name, else
+            free text in which calls of strict functions keep to their schema; None: free.
+        visible_special_ids: special tokens that the parser has to see in the text.
+    """
+
+    template_tools: tuple[dict[str, Any], ...] | None
+    grammar: Grammar | None
+    visible_special_ids: tuple[int, ...]
+    _format: ToolFormat | None
+    _callable: Functions
+    _forced: bool
+    _parallel: bool
+    _notation: Notation | None
+
+    @classmethod
+    def of(
+        cls, body: ToolFields, tool_format: ToolFormat, tokenizer: Tokenizer, config: GrammarConfig = GrammarConfig()
+    ) -> Self:
+        """Takes time for large tools: see `tools_size`.
+
+        Args:
+            body: the request's tools, tool_choice, parallel_tool_calls, functions and function_call.
+            tool_format: the family's way to write calls, `Context.tool_format`.
+            config: the engine's.
+
+        Raises:
+            InvalidRequestError: a field is malformed, or asks for a tool that is not there; `param` is its path.
+        """
+        definitions = read_functions(body) if body.functions else read_tools(body)
+        choice = ToolChoice.of(body, tuple(definitions))
+        if choice.mode == "none" or not definitions:
+            return cls.none()
+        functions = _functions(definitions, "functions.{}" if body.functions else "tools.{}.function")
+        notation = Notation(tokenizer, config)
+        callable_now = {name: functions[name] for name in choice.names}
+        forced = choice.mode == "required"
+        parallel = body.parallel_tool_calls is not False and not body.functions
+        grammar = None
+        if forced:
+            many = parallel and not choice.is_named
+            grammar = forced_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=many)
+        elif any(function.strict for function in callable_now.values()) and tool_format.reads_free_text:
+            grammar = strict_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=parallel)
+        reads = forced or tool_format.reads_free_text
+        found = (tokenizer.special_id(text) for text in tool_format.special) if reads else ()
+        return cls(
+            template_tools=tuple(_template_tool(name, fields) for name, fields in definitions.items()),
+            grammar=grammar,
+            visible_special_ids=tuple(i for i in found if i is not None),
+            _format=tool_format if reads else None,
+            _callable=callable_now,
+            _forced=forced,
+            _parallel=parallel,
+            _notation=notation,
+        )
+
+    @classmethod
+    def none(cls) -> Self:
+        """The plan of a request without tools."""
+        return cls(None, None, (), None, {}, _forced=False, _parallel=True, _notation=None)
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer can be nothing but calls, by tool_choice."""
+        return self._forced
+
+    @property
+    def reads_calls(self) -> bool:
+        """Whether samples are to be read with `new_parser`."""
+        return self._format is not None
+
+    def new_parser(self) -> ToolCallParser:
+        """A parser for one sample; only if it `reads_calls`."""
+        assert self._format is not None
+        return self._format.new_parser(self._callable, parallel=self._parallel)
+
+    def grammar_with(self, answer: Grammar | None, field: str = "response_format") -> Grammar | None:
+        """The one grammar of the request.
+
+        Args:
+            answer: what an answer that calls nothing must be in.
+            field: that asks for it.
+
+        Raises:
+            InvalidRequestError: the answer's grammar leaves no room for the call that tool_choice asks for, or is of
+                a kind that cannot be put beside calls.
+        """
+        if answer is None:
+            return self.grammar
+        if self._format is None:
+            return answer
+        if self._forced:
+            raise InvalidRequestError(
+                f"tool_choice asks for a tool call, {field} for another form; give one", param="tool_choice"
+            )
+        assert self._notation is not None
+        functions, syntax = tuple(self._callable.values()), self._format.syntax
+        combined = answer_or_calls_grammar(syntax, functions, self._notation, answer, field, many=self._parallel)
+        if combined is None:
+            why = "JSON is how this model writes calls" if answer.kind == "json_schema" else "only a JSON schema does"
+            message = f'{field} does not go together with tools that the model may call: {why}; use tool_choice "none"'
+            raise InvalidRequestError(message, param="tools")
+        return combined
+
+
+def tools_size(body: ToolFields) -> int:
+    """How much there is to read of the tools, in bytes."""
+    given = (body.tools, body.tool_choice, body.functions)
+    return len(orjson.dumps(given)) if any(given) else 0
+
+
+def _functions(definitions: Definitions, path: str) -> dict[str, Function]:
+    """Args: path: of a function in the request, with {} for its position."""
+    functions: dict[str, Function] = {}
+    for position, (name, fields) in enumerate(definitions.items()):
+        where = f"{path.format(position)}.parameters" if "parameters" in fields else ""
+        functions[name] = Function(name, fields.get("parameters", {}), fields.get("strict") is True, where)
+    return functions
+
+
+def _template_tool(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Templates read description and parameters without asking whether they are there; `strict` is not for them."""
+    others = {key: value for key, value in fields.items() if key not in ("name", "description", "parameters", "strict")}
+    parameters = fields.get("parameters") or {"type": "object", "properties": {}}
+    function = {"name": name, "description": fields.get("description") or "", "parameters": parameters}
+    return {"type": "function", "function": function | others}
+
+
+def offered_functions(body: ToolFields) -> Functions:
+    """The functions of `tools`, for a parser that is asked for on its own.
+
+    Raises:
+        InvalidRequestError: the list is malformed.
+    """
+    return _functions(read_tools(body), "tools.{}.function")

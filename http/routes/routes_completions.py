@@ -1,0 +1,173 @@
+"""POST /v1/completions."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from palladio.http.chat.structured_output import structured_output
+from palladio.http.generation.call import Call
+from palladio.http.generation.choices import Choice, collect
+from palladio.http.generation.context import Context
+from palladio.http.generation.generation import OutputStream, check_num_samples, job_ids
+from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
+from palladio.http.generation.prompts import encode_prompts, split_prompts
+from palladio.http.generation.sampling import (
+    check_scoring_only,
+    client_names,
+    default_length,
+    request_name,
+    sampling_params,
+)
+from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings
+from palladio.http.prompts.truncation import Truncation
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.protocol_completions import CompletionRequest
+from palladio.runtime.front.sglang_api import Job
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.sampling_params import SamplingParams
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+
+def completions_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/completions", openapi_extra=describe_body(CompletionRequest), response_model=None)
+    async def completions(
+        request: Request, body: Annotated[CompletionRequest, Depends(JsonBody(CompletionRequest))]
+    ) -> Response:
+        return await complete_text(context, Call.of(request), body)
+
+    return router
+
+
+async def complete_text(context: Context, call: Call, body: CompletionRequest) -> Response:
+    """
+    Raises:
+        PalladioError: what went wrong before the status was sent.
+        HttpError: the client went away.
+    """
+    context.require_generation()
+    received = time.time()
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+    model = context.model_name(body.model)
+    grammar, grammar_field = structured_output(body)
+    params, options = _params(body, context, grammar), call.options(body)
+    name = request_name(body, call.request_id)
+    prompts = split_prompts(body.prompt, "prompt")
+    check_num_samples(len(prompts), len(prompts) * params.n)
+    length = default_length(params, context.sampling_defaults, DEFAULT_MAX_TOKENS)
+    truncation = context.truncation(body.truncate_prompt_tokens, params.max_tokens if length is None else length)
+    prompt_ids = await encode_prompts(
+        context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
+    )
+    echoes = _echoes(context, _shown(prompts, prompt_ids, truncation), params) if body.echo else None
+    names = {"grammar": grammar_field}
+    jobs = [
+        Job(request_id, ids, params, position * params.n, length, options)
+        for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
+    ]
+    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+    head = {
+        "id": name,
+        "object": "text_completion",
+        "created": int(received),
+        "model": model,
+        "system_fingerprint": context.system_fingerprint,
+    }
+    if body.stream:
+        settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
+        with client_names(names, names):
+            await call.wait(stream.start())
+        new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
+        return EventStream(stream, CompletionChunks(settings, new_legacy, echoes))
+    with client_names(names, names):
+        choices, usage = await call.wait(collect(stream))
+    answers = []
+    for choice in choices:
+        position = choice.index // params.n
+        choice.prompt_logprobs = choices[position * params.n].prompt_logprobs  # the first sample has them
+        answers.append(_choice(context, body, choice, prompt_ids[position], echoes[position] if echoes else None))
+        if body.logprobs is not None:
+            legacy = _legacy(context, body, params, prompt_ids, echoes, position)
+            answers[-1]["logprobs"] = _all_logprobs(legacy, choice, with_prompt=echoes is not None)
+    answer = head | {"choices": answers, "usage": usage.as_dict()}
+    if body.return_timings:
+        answer["timings"] = usage.timings()
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) -> SamplingParams:
+    check_scoring_only(body, body.max_tokens, "max_tokens", echo=bool(body.echo))
+    if body.logprobs is not None:
+        _ = context.tokenizer  # the legacy arrays hold texts
+    params = sampling_params(
+        body, context.sampling_defaults, max_tokens=body.max_tokens, logprobs=body.logprobs, grammar=grammar
+    )
+    if body.echo and params.logprobs is not None:
+        if body.stream and params.n > 1:
+            raise InvalidRequestError("echo with logprobs takes n: 1 in a stream", param="n")
+        return dataclasses.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
+    return params
+
+
+def _shown(
+    prompts: Sequence[str | list[int]], prompt_ids: list[list[int]], truncation: Truncation | None
+) -> Sequence[str | list[int]]:
+    """The prompts as they are echoed: of what was cut, or may have been, the tokens that are there."""
+    if truncation is None:
+        return prompts
+    pairs = zip(prompts, prompt_ids, strict=True)
+    return [prompt if len(ids) < truncation.limit else ids for prompt, ids in pairs]
+
+
+def _echoes(context: Context, prompts: Sequence[str | list[int]], params: SamplingParams) -> list[str]:
+    if context.engine.tokenizer is None:
+        raise InvalidRequestError("echo needs a tokenizer; the server runs without one", param="echo")
+    tokenizer = context.engine.tokenizer
+    return [
+        prompt
+        if isinstance(prompt, str)
+        else tokenizer.decode(prompt, params.skip_special_tokens, params.spaces_between_special_tokens)
+        for prompt in prompts
+    ]
+
+
+def _legacy(
+    context: Context,
+    body: CompletionRequest,
+    params: SamplingParams,
+    prompt_ids: list[list[int]],
+    echoes: list[str] | None,
+    position: int,
+) -> LegacyLogprobs:
+    """The log-probabilities' arrays of a prompt's choice. Args: position: of the prompt."""
+    return LegacyLogprobs(
+        context.tokenizer,
+        params,
+        prompt_ids[position],
+        echo=None if echoes is None else echoes[position],
+        as_ids=bool(body.return_tokens_as_token_ids),
+    )
+
+
+def _all_logprobs(legacy: LegacyLogprobs, choice: Choice, *, with_prompt: bool) -> dict[str, Any]:
+    output = legacy.of_output(choice.logprobs)
+    return join_arrays(legacy.of_prompt(choice.prompt_logprobs), output) if with_prompt else output
+
+
+def _choice(
+    context: Context, body: CompletionRequest, choice: Choice, prompt_ids: list[int], echo: str | None
+) -> dict[str, Any]:
+    answer = {"index": choice.index, "text": (echo or "") + choice.text, "logprobs": None} | choice.end()
+    if body.prompt_logprobs is not None:
+        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, choice.prompt_logprobs, body.prompt_logprobs)
+    if body.return_token_ids:
+        answer |= {"prompt_token_ids": prompt_ids, "token_ids": choice.token_ids}
+    return answer

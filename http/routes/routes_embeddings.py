@@ -1,0 +1,139 @@
+"""POST /v1/embeddings, and POST /encode, SGLang's native route."""
+
+import base64
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from palladio.http.generation.call import Call
+from palladio.http.generation.context import Context
+from palladio.http.generation.generation import OutputStream, check_abort, job_ids
+from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
+from palladio.http.generation.sampling import client_names, request_name
+from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
+from palladio.runtime.front.sglang_api import Job, encode_results, expand_encode_jobs
+from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, Vectors, check_dimensions, embedded, read_vectors
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.interface.outputs import RequestOutput
+
+MAX_INPUTS = 2048  # OpenAI's
+
+
+def embeddings_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/embeddings", openapi_extra=describe_body(EmbeddingRequest), response_model=None)
+    async def embeddings(
+        request: Request, body: Annotated[EmbeddingRequest, Depends(JsonBody(EmbeddingRequest))]
+    ) -> Response:
+        return await create_embeddings(context, Call.of(request), body)
+
+    @router.put("/encode", include_in_schema=False, response_model=None)
+    @router.post("/encode", openapi_extra=describe_body(EncodeRequest), response_model=None)
+    async def encode(request: Request, body: Annotated[EncodeRequest, Depends(JsonBody(EncodeRequest))]) -> Response:
+        return await _encode(context, Call.of(request), body)
+
+    return router
+
+
+async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest) -> Response:
+    """
+    Raises:
+        PalladioError: what went wrong.
+        HttpError: the client went away.
+    """
+    spec, received = context.require_embedding(), time.time()
+    model = context.model_name(body.model)
+    check_dimensions(body.dimensions, spec)
+    name, options = request_name(body, call.request_id), call.options(body)
+    with client_names({"prompt": "input"}, {}):
+        prompts = split_prompts(body.input, "input")
+        _check_num_inputs(len(prompts), "input")
+        truncation = context.truncation(body.truncate_prompt_tokens, 0)
+        ids = await encode_prompts(
+            context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
+        )
+        jobs = [
+            Job(request_id, prompt_ids, EMBEDDING_PARAMS, position, options=options)
+            for position, (request_id, prompt_ids) in enumerate(zip(job_ids(name, len(ids)), ids, strict=True))
+        ]
+        origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+        stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+        ends = await call.wait(_collect(stream))
+    num_tokens = sum(end.prompt_tokens for end in ends)
+
+    def answer(vectors: Vectors) -> dict[str, Any]:
+        rows: list[Any] = list(vectors)
+        if body.encoding_format == "base64":
+            rows = [base64.b64encode(row.tobytes()).decode() for row in rows]
+        return {
+            "object": "list",
+            "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
+            "model": model,
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        }
+
+    return await run_encoding(lambda: _json(answer(_vectors(ends, body.dimensions, spec))), spec.size * len(ends))
+
+
+async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response:
+    spec, received = context.require_embedding(), time.time()
+    context.model_name(body.model)
+    check_dimensions(body.dimensions, spec)
+    given, param = given_prompts(body.text, body.input_ids)
+    prompts = split_prompts(given, param)
+    _check_num_inputs(len(prompts), param)
+    name, ids = prompt_names(body.rid, call.request_id, len(prompts))
+    with client_names({"prompt": param}, {}):
+        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 0))
+        options = {
+            "cache_salt": body.cache_salt,
+            "extra_key": body.extra_key,
+            "priority": body.priority,
+            "timeout": body.timeout,
+            "routed_dp_rank": body.routed_dp_rank,
+            "owner": call.caller.owner,
+        }
+        jobs, _ = expand_encode_jobs(prompt=None, input_ids=prompt_ids, rid=ids, options=options)
+        origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+        stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+        ends = await call.wait(_collect(stream))
+    is_list = prompts is given
+
+    def answer(vectors: Vectors) -> Any:
+        results = encode_results(ids, ends, list(vectors))
+        return results if is_list else results[0]
+
+    return await run_encoding(lambda: _json(answer(_vectors(ends, body.dimensions, spec))), spec.size * len(ends))
+
+
+async def _collect(stream: OutputStream) -> list[RequestOutput]:
+    """The only output of each prompt, in the order of the prompts."""
+    found: list[RequestOutput] = []
+    async with await stream.start():
+        if stream.first is not None:
+            found.append(embedded(stream.first))
+        async for output in stream.rest:
+            stream.observe(output)
+            check_abort(output)
+            found.append(embedded(output))
+    return sorted(found, key=lambda output: output.index)
+
+
+def _check_num_inputs(count: int, param: str) -> None:
+    if count > MAX_INPUTS:
+        raise InvalidRequestError(f"{param} takes at most {MAX_INPUTS} texts, got {count}", param=param)
+
+
+def _vectors(ends: Sequence[RequestOutput], dimensions: int | None, spec: EmbeddingSpec) -> Vectors:
+    return read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")

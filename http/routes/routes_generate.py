@@ -1,0 +1,171 @@
+"""POST /generate: SGLang's native route."""
+
+import functools
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from palladio.http.generation.call import Call
+from palladio.http.generation.context import Context
+from palladio.http.generation.generation import OutputStream, check_abort, check_num_samples
+from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
+from palladio.http.generation.sampling import client_names
+from palladio.http.generation.sse import DoneWriter, EventStream
+from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_rules import screen
+from palladio.http.wire.protocol_generate import GenerateRequest
+from palladio.runtime.front.sglang_api import GenerateJob, JobResult, SampleResult, expand_jobs
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
+from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.text.tokenizer import Tokenizer
+
+PROMPT_SIZE = 200  # characters that a prompt's parameters count for
+_ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
+# log-probabilities are asked for by the request's own fields; the others are what parsers and grammars come to
+_NOT_HERE = {"logprobs", "prompt_logprobs", "grammar", "thinking", "visible_special_ids"}
+SAMPLING_NAMES = frozenset(
+    (SamplingParams.__dataclass_fields__.keys() - _NOT_HERE) | {*_ALIASES.values(), *GRAMMAR_NAMES}
+)
+
+
+def generate_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.put("/generate", include_in_schema=False, response_model=None)
+    @router.post("/generate", openapi_extra=describe_body(GenerateRequest), response_model=None)
+    async def generate(
+        request: Request, body: Annotated[GenerateRequest, Depends(JsonBody(GenerateRequest))]
+    ) -> Response:
+        context.require_generation()
+        return await _generate(context, Call.of(request), body)
+
+    return router
+
+
+async def _generate(context: Context, call: Call, body: GenerateRequest) -> Response:
+    received = time.time()
+    context.model_name(body.model)
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+    given, param = given_prompts(body.text, body.input_ids)
+    prompts = split_prompts(given, param)
+    name, ids = prompt_names(body.rid, call.request_id, len(prompts))
+    if isinstance(body.sampling_params, list) and len(body.sampling_params) != len(prompts):
+        message = f"sampling_params has {len(body.sampling_params)} entries for {len(prompts)} prompts"
+        raise InvalidRequestError(message, param="sampling_params")
+    sampling = await run_encoding(lambda: _sampling(body), PROMPT_SIZE * len(prompts))
+    entries = sampling if isinstance(sampling, list) else [sampling]
+    fields = {ours: ours if any(ours in entry for entry in entries) else name for ours, name in _ALIASES.items()}
+    paths = {name: f"sampling_params.{fields.get(name, name)}" for name in SAMPLING_NAMES}
+    grammars = [name for name in GRAMMAR_NAMES if any(entry.get(name) is not None for entry in entries)]
+    if grammars:
+        fields["grammar"], paths["grammar"] = grammars[0], f"sampling_params.{grammars[0]}"
+    with client_names(paths | {"prompt": param}, fields):
+        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
+        expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids)
+        jobs = await run_encoding(expand, PROMPT_SIZE * len(prompts))
+        stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+        results = _Results(jobs, context.engine.tokenizer)
+        is_list = prompts is given or stream.num_choices > 1
+        if body.stream:
+            await call.wait(stream.start())
+            return EventStream(stream, _ResultEvents(results, context.config, is_list=is_list))
+        await call.wait(_collect(stream, results))
+    answers = [sample.to_dict() for sample in results.samples]
+    return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
+
+
+class _Results:
+    """The results of all samples, by their index in the request."""
+
+    def __init__(self, jobs: Sequence[GenerateJob], tokenizer: Tokenizer | None) -> None:
+        results = [JobResult(job, tokenizer, first_index=job.first_index) for job in jobs]
+        self.samples = [sample for result in results for sample in result.samples]
+        self._by_index = [result for result in results for _ in result.samples]
+
+    def add(self, output: RequestOutput) -> SampleResult:
+        return self._by_index[output.index].add(output)
+
+
+async def _collect(stream: OutputStream, results: _Results) -> None:
+    async with await stream.start():
+        if stream.first is not None:
+            results.add(stream.first)
+        async for output in stream.rest:
+            stream.observe(output)
+            check_abort(output)
+            results.add(output)
+
+
+class _ResultEvents(DoneWriter):
+    """Each event holds all of its sample's output so far, as SGLang sends it, or with --stream-output what is new of
+    it; `index` says which sample of several."""
+
+    def __init__(self, results: _Results, config: HttpConfig, *, is_list: bool) -> None:
+        self._results = results
+        self._interval = config.stream_interval
+        self._is_delta = config.stream_output
+        self._is_list = is_list
+        self._waiting: dict[int, int] = {}
+
+    def write(self, output: RequestOutput) -> bytes:
+        index = output.index
+        result = self._results.add(output)
+        waiting = self._waiting.get(index, self._interval) + len(output.token_ids)
+        if output.finish is None and waiting < self._interval:
+            self._waiting[index] = waiting
+            return b""
+        self._waiting[index] = 0
+        answer = (result.take() if self._is_delta else result.to_dict()) | ({"index": index} if self._is_list else {})
+        return b"data: " + orjson.dumps(answer) + b"\n\n"
+
+
+def _sampling(body: GenerateRequest) -> dict[str, Any] | list[dict[str, Any]]:
+    """The sampling parameters: for all prompts, or a list with one entry each."""
+
+    def screened(entry: dict[str, Any]) -> dict[str, Any]:
+        return screen(entry, SAMPLING_NAMES, where="sampling_params.")
+
+    given = body.sampling_params or {}
+    return [screened(entry) for entry in given] if isinstance(given, list) else screened(given)
+
+
+def _expand(
+    context: Context,
+    call: Call,
+    body: GenerateRequest,
+    sampling: dict[str, Any] | list[dict[str, Any]],
+    prompts: list[list[int]],
+    ids: list[str],
+) -> list[GenerateJob]:
+    logprobs = {
+        "return_logprob": False if body.return_logprob is None else body.return_logprob,
+        "logprob_start_len": body.logprob_start_len,
+        "top_logprobs_num": body.top_logprobs_num,
+        "return_text_in_logprobs": bool(body.return_text_in_logprobs),
+    }
+    options = {
+        "cache_salt": body.cache_salt,
+        "extra_key": body.extra_key,
+        "priority": body.priority,
+        "timeout": body.timeout,
+        "routed_dp_rank": body.routed_dp_rank,
+        "owner": call.caller.owner,
+    }
+    jobs, _ = expand_jobs(
+        prompt=None,
+        input_ids=prompts,
+        sampling_params=sampling,
+        rid=ids,
+        logprobs=logprobs,
+        options=options,
+        defaults=context.sampling_defaults,
+    )
+    check_num_samples(len(jobs), sum(job.params.n for job in jobs))
+    return jobs

@@ -1,0 +1,25 @@
+"""POST /invocations: what SageMaker sends to a model's container; GET /ping, its probe, is another name of /health."""
+
+from fastapi import APIRouter, Request, Response
+
+from palladio.http.generation.call import Call
+from palladio.http.generation.context import Context
+from palladio.http.routes.routes_chat import complete_chat
+from palladio.http.routes.routes_completions import complete_text
+from palladio.http.wire.body import describe_body, read_body
+from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_completions import CompletionRequest
+
+
+def invocations_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/invocations", openapi_extra=describe_body(ChatRequest), response_model=None)
+    async def invocations(request: Request) -> Response:
+        """A chat completion; a body with `prompt` and without `messages` gets a text completion."""
+        body, call = await read_body(request), Call.of(request)
+        if isinstance(body, dict) and "prompt" in body and "messages" not in body:
+            return await complete_text(context, call, CompletionRequest.parse(body))
+        return await complete_chat(context, call, ChatRequest.parse(body))
+
+    return router

@@ -1,0 +1,110 @@
+"""What the server tells about itself and its requests: metrics, explanations, profiles."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from palladio.http.generation.context import Context
+from palladio.http.observability.engine_stats import EngineStatsReader
+from palladio.http.observability.explanation import explain_record
+from palladio.http.observability.exposition import Snapshot, expose
+from palladio.http.observability.protocol_profile import StartProfileRequest
+from palladio.http.observability.request_record import RequestRecord
+from palladio.http.security.caller import CallerOf
+from palladio.http.security.profile_access import check_profile_access
+from palladio.http.security.running_requests import engine_id
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.errors import ErrorBody, HttpError
+from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
+from palladio.runtime.interface.messages import EngineReady, LiveRequest
+
+
+def observe_router(context: Context) -> APIRouter:
+    router = APIRouter()
+    _add_metrics(router, context)
+    _add_explain(router, context)
+    _add_profile(router, context)
+    return router
+
+
+def _add_metrics(router: APIRouter, context: Context) -> None:
+    reader = EngineStatsReader(context.engine)
+
+    @router.get("/metrics", response_model=None)
+    async def metrics(request: Request) -> Response:
+        """Prometheus's text; always 200: an engine that does not answer is told by palladio:engine_up."""
+        stats, engine = await reader.read(), context.engine
+        snapshot = Snapshot(
+            context.model_names[0],
+            is_up=stats is not None and engine.state == "ready",
+            front=context.observer.metrics,
+            info=_limits(context),
+            stats=stats,
+            num_restarts=engine.num_restarts,
+        )
+        text, content_type = expose(snapshot, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+
+def _limits(context: Context) -> EngineReady | None:
+    """None: it has never been ready."""
+    try:
+        return context.engine.info
+    except (EngineDeadError, EngineNotReadyError):
+        return None
+
+
+def _add_explain(router: APIRouter, context: Context) -> None:
+    @router.get("/v1/requests/{request_id:path}/explain")  # an id may hold slashes
+    async def explain(request_id: str, caller: CallerOf) -> dict[str, Any]:
+        """Where a request's time went or goes: one that runs, or one of the last --num-explained-requests."""
+        record = context.observer.find(request_id, caller)
+        if record is None:
+            raise HttpError(
+                ErrorBody(
+                    404,
+                    f"no request {request_id!r} runs, and none is among the last "
+                    f"{context.observability.num_explained_requests} that ended (--num-explained-requests)",
+                    code="request_not_found",
+                )
+            )
+        live = await _ask_about(context, record) if record.status == "live" else {}
+        return explain_record(record, live, context.engine.info.max_running_requests)
+
+
+async def _ask_about(context: Context, record: RequestRecord) -> dict[int, LiveRequest]:
+    """What the engine says of the samples that have not ended, by their index in the request."""
+    jobs = list(record.jobs)
+    try:
+        found = await context.engine.explain([engine_id(job) for job in jobs])
+    except (EngineDeadError, EngineNotReadyError):
+        return {}  # it is being started again; what is known here is told
+    return {job.first_index + index: state for job in jobs for index, state in found.get(engine_id(job), {}).items()}
+
+
+def _add_profile(router: APIRouter, context: Context) -> None:
+    engine, folder = context.engine, context.observer.profiles
+
+    async def may_profile(request: Request) -> None:
+        check_profile_access(context.config, request)
+
+    allowed = [Depends(may_profile)]
+
+    @router.post("/start_profile", openapi_extra=describe_body(StartProfileRequest), dependencies=allowed)
+    async def start_profile(
+        body: Annotated[StartProfileRequest, Depends(JsonBody(StartProfileRequest, is_optional=True))],
+    ) -> dict[str, str]:
+        """Begins a trace of the engine's host and device, in the xplane format."""
+        context.require_ready()
+        options = await asyncio.to_thread(body.options, folder)
+        await engine.start_profile(options)
+        await asyncio.to_thread(folder.began, options.output_dir)
+        return {"output_dir": options.output_dir}
+
+    @router.post("/stop_profile", dependencies=allowed)
+    async def stop_profile() -> dict[str, str]:
+        """Ends the trace, and answers when it is written; `ended_by` tells the bound that ended it before."""
+        context.require_ready()
+        report = await engine.stop_profile()
+        return {"output_dir": report.output_dir} | ({"ended_by": report.ended_by} if report.ended_by else {})

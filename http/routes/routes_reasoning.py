@@ -1,0 +1,52 @@
+"""POST /separate_reasoning: a reasoning parser on its own, for texts from elsewhere."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from palladio.http.generation.context import Context
+from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.reasoning.registry import NAMES, find_family
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.protocol_reasoning import SeparateReasoningRequest
+from palladio.runtime.interface.errors import InvalidRequestError
+
+
+def reasoning_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/separate_reasoning", openapi_extra=describe_body(SeparateReasoningRequest))
+    async def separate_reasoning(
+        body: Annotated[SeparateReasoningRequest, Depends(JsonBody(SeparateReasoningRequest))],
+    ) -> dict[str, str]:
+        """Splits a whole answer."""
+        family = _family(context, body)
+        return await run_encoding(lambda: _separate(family, body.text), len(body.text))
+
+    return router
+
+
+def _separate(family: ReasoningFamily, text: str) -> dict[str, str]:
+    parser = family.new_parser(family.guess_end(text))
+    pieces = [*parser.feed(text), *parser.finish()]
+    return {
+        "reasoning_text": "".join(piece.reasoning for piece in pieces),
+        "text": "".join(piece.content for piece in pieces),
+    }
+
+
+def _family(context: Context, body: SeparateReasoningRequest) -> ReasoningFamily:
+    """
+    Raises:
+        InvalidRequestError: there is no such parser, or none is named and the model has none.
+        EngineNotReadyError: none is named, and it is not known yet which the model has.
+    """
+    if body.reasoning_parser is None:
+        context.require_ready()
+        found, problem = context.reasoning, "reasoning_parser is missing, and the served model has none"
+    else:
+        found, problem = find_family(body.reasoning_parser), f"no reasoning parser {body.reasoning_parser[:100]!r}"
+    if found is None:
+        raise InvalidRequestError(f"{problem}; there are {', '.join(NAMES)}", param="reasoning_parser")
+    return found

@@ -1,0 +1,63 @@
+"""POST /parse_function_call: takes the tool calls out of a text, as SGLang's route of this name does."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from palladio.http.generation.context import Context
+from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.prompts.tools import offered_functions
+from palladio.http.tool_calls.base import ToolCallParser
+from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.tool_calls.registry import find_format
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.protocol_tools import ParseFunctionCallRequest, ToolFields
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
+
+
+def tools_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/parse_function_call", openapi_extra=describe_body(ParseFunctionCallRequest))
+    async def parse_function_call(
+        body: Annotated[ParseFunctionCallRequest, Depends(JsonBody(ParseFunctionCallRequest))],
+    ) -> dict[str, Any]:
+        """The text without its calls, and the calls; `tool_index` is the place of the function in `tools`."""
+        functions = offered_functions(ToolFields(tools=body.tools))
+        parser = _format(context, body.tool_call_parser).new_parser(functions)
+        normal_text, calls = await run_encoding(lambda: _parse(parser, body.text), len(body.text))
+        places = {name: place for place, name in enumerate(functions)}
+        return {
+            "normal_text": normal_text,
+            "calls": [{"tool_index": places[name], "name": name, "parameters": text} for name, text in calls],
+        }
+
+    return router
+
+
+def _format(context: Context, name: str | None) -> ToolFormat:
+    """
+    Raises:
+        InvalidRequestError: there is none of this name.
+        EngineNotReadyError: none is named, and it is not known yet which the model has.
+    """
+    if name is None or name == "auto":
+        context.require_ready()
+        return context.tool_format
+    try:
+        return find_format(name)
+    except ConfigError as exc:
+        raise InvalidRequestError(str(exc).removeprefix("--"), param="tool_call_parser") from None
+
+
+def _parse(parser: ToolCallParser, text: str) -> tuple[str, list[tuple[str, str]]]:
+    """The text without its calls, and the name and arguments of each."""
+    pieces = (parser.feed(text), parser.finish())
+    names: dict[int, str] = {}
+    arguments: dict[int, list[str]] = {}
+    for delta in (delta for piece in pieces for delta in piece.calls):
+        if delta.name is not None:
+            names[delta.index] = delta.name
+        arguments.setdefault(delta.index, []).append(delta.arguments)
+    calls = [(name, "".join(arguments[index])) for index, name in names.items()]
+    return "".join(piece.content for piece in pieces), calls

@@ -1,0 +1,37 @@
+"""Ids of stored objects: they sort by the time of their making, so that a list can go on after one that is deleted."""
+
+import re
+import secrets
+import time
+import uuid
+
+from palladio.runtime.interface.errors import InvalidRequestError
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def new_id(prefix: str) -> str:
+    """`prefix` and a UUID of version 7: milliseconds, then fractions of one, then 62 random bits."""
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    fraction = rest * 4096 // 1_000_000
+    value = milliseconds << 80 | 7 << 76 | fraction << 64 | 0b10 << 62 | secrets.randbits(62)
+    return f"{prefix}{uuid.UUID(int=value)}"
+
+
+def position_of(object_id: str) -> str:
+    """What such ids sort by."""
+    return object_id[-36:]
+
+
+def position_after(after: str | None, prefixes: tuple[str, ...]) -> str | None:
+    """Where a list goes on. Args: after: an id, of an object that may be gone by now.
+
+    Raises:
+        InvalidRequestError: it is no such id.
+    """
+    if after is None:
+        return None
+    position = position_of(after)
+    if after[: -len(position)] not in prefixes or not _UUID.fullmatch(position):
+        raise InvalidRequestError(f"after: {after[:100]!r} is no id of such an object", param="after")
+    return position

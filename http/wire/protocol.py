@@ -1,0 +1,165 @@
+"""What all wire types share: how a request body is read, and the fields that chat and completions have in common."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
+
+import pydantic
+from pydantic import ConfigDict, Field
+from pydantic_core import CoreSchema, core_schema
+
+from palladio.http.wire.field_rules import screen
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.sampling_params import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+
+MAX_FIELDS = 256  # of an object whose fields are known
+MAX_PARSED_TEXT = 1 << 20  # characters
+MAX_CHOICES = 1 << 16  # more are more than any grammar may be long
+
+RequestId = Annotated[str, Field(min_length=1, max_length=256)]
+ParsedText = Annotated[str, Field(max_length=MAX_PARSED_TEXT)]  # for a parser on its own
+
+
+class AtMost:
+    """In an annotation: how many entries a list or an object may have. Looked at before any of them is, and before all
+    errors of a large one are collected.
+
+    Args:
+        unit: what they are, for the message.
+    """
+
+    def __init__(self, limit: int, unit: str = "entries") -> None:
+        self._limit = limit
+        self._unit = unit
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: object) -> object:
+        if isinstance(value, list | dict) and len(value) > self._limit:
+            raise ValueError(f"takes at most {self._limit} {self._unit}, got {len(value)}")
+        return value
+
+
+class WireModel(pydantic.BaseModel):
+    """A JSON object as clients send it. Strict: no number is taken from a string."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _check_number_of_fields(cls, data: object) -> object:
+        """Each unknown one would be an error of its own."""
+        if isinstance(data, dict) and len(data) > MAX_FIELDS:
+            raise ValueError(f"takes at most {MAX_FIELDS} fields, got {len(data)}")
+        return data
+
+    @classmethod
+    def parse(cls, data: object) -> Self:
+        """Builds from decoded JSON.
+
+        Raises:
+            InvalidRequestError: a field is unknown, not supported yet, or of the wrong type; `param` is its path.
+        """
+        if not isinstance(data, dict):
+            raise InvalidRequestError("the request body must be a JSON object")
+        kept = screen(data, cls.model_fields)
+        try:
+            return cls.model_validate(kept)
+        except pydantic.ValidationError as exc:
+            raise _readable(exc, kept) from None
+
+
+class StreamOptions(WireModel):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class SamplingFields(WireModel):
+    """Fields of chat and text completions alike. Ranges are checked by SamplingParams and RequestOptions."""
+
+    model: str | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float] | None, AtMost(MAX_LOGIT_BIAS)] = None
+    stop: Annotated[str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")] = (
+        None
+    )
+    stop_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_STOP_TOKEN_IDS, "ids")] = (
+        None
+    )
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    rid: RequestId | None = None
+    request_id: RequestId | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    priority: int | None = None
+    timeout: float | None = None
+    routed_dp_rank: int | None = None
+    return_timings: bool | None = None
+    response_format: dict[str, Any] | None = None
+    json_schema: str | dict[str, Any] | bool | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_CHOICES, "choices")] = None
+    guided_grammar: str | None = None
+    no_logs: bool | None = None
+    log_metrics: bool | None = None
+
+
+def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> InvalidRequestError:
+    """The errors of the first wrong field, as one sentence.
+
+    A union reports the errors of all its branches: the branch that got deepest is the one that was meant, and errors
+    at the same place are joined.
+    """
+    paths: dict[str, list[str]] = {}
+    for error in exc.errors(include_url=False):
+        reason = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        paths.setdefault(_path(error["loc"], data, is_missing=error["type"] == "missing"), []).append(reason)
+    field = next(iter(paths)).partition(".")[0]
+    path = max((path for path in paths if path.partition(".")[0] == field), key=lambda path: path.count("."))
+    reasons = paths[path]
+    return InvalidRequestError(f"{path}: {' or '.join(dict.fromkeys(reasons))}", param=path)
+
+
+def _path(location: Sequence[str | int], data: object, *, is_missing: bool) -> str:
+    """The dotted path of a location, without the names of union branches that pydantic puts in.
+
+    Args:
+        is_missing: the last step names what `data` has not.
+    """
+    names: list[str] = []
+    for position, step in enumerate(location):
+        if isinstance(data, dict) and isinstance(step, str):
+            known = step in data
+            if known or (is_missing and position == len(location) - 1):
+                names.append(step)
+                data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int):
+            names.append(str(step))
+            data = data[step] if step < len(data) else None
+    return ".".join(names)

@@ -1,0 +1,45 @@
+"""POST /generate, SGLang's native route: the request."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from palladio.http.wire.protocol import RequestId, WireModel
+from palladio.http.wire.protocol_completions import is_token_ids
+
+_IDS = {"type": "array", "items": {"type": "integer"}}
+
+
+def _check_ids(value: object) -> object:
+    if is_token_ids(value) or (isinstance(value, list) and all(is_token_ids(item) for item in value)):
+        return value
+    raise ValueError("must be a list of token ids or a list of lists of token ids")
+
+
+TokenIds = Annotated[
+    list[int] | list[list[int]],
+    PlainValidator(_check_ids),
+    WithJsonSchema({"anyOf": [_IDS, {"type": "array", "items": _IDS}]}),
+]
+
+
+class GenerateRequest(WireModel):
+    """A list in `text` or `input_ids` makes a batch; the per-prompt fields then take a list or one value for all."""
+
+    text: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    input_ids: TokenIds | None = None
+    sampling_params: dict[str, Any] | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    rid: RequestId | Annotated[list[RequestId], Field(fail_fast=True)] | None = None
+    model: str | None = None
+    stream: bool | None = None
+    return_logprob: bool | Annotated[list[bool], Field(fail_fast=True)] | None = None
+    logprob_start_len: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    top_logprobs_num: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    return_text_in_logprobs: bool | None = None
+    cache_salt: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    extra_key: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    priority: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    timeout: float | Annotated[list[float], Field(fail_fast=True)] | None = None
+    routed_dp_rank: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    no_logs: bool | None = None
+    log_metrics: bool | None = None

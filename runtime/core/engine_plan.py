@@ -1,0 +1,321 @@
+"""EngineDesign: all of an engine that flags, model and device decide, before a single weight is loaded."""
+
+import dataclasses
+import functools
+import itertools
+import json
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import tokenizers
+from jax.sharding import Mesh
+
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.functional import flatten_model
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import make_mesh
+from palladio.model.stored_config import agree_with_weights
+from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weights import abstract_model
+from palladio.pallas_kernels.choice import Kernels
+from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
+from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.devices.device_choice import choose_device, tell_fallback
+from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
+from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.out_of_memory import compile_advice, explaining_compiles
+from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program_store import ProgramStore
+from palladio.runtime.execution.programs import StaticModel, StepPrograms
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.parallel_config import ParallelConfig
+from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.scheduling.buckets import Buckets
+
+PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number
+
+logger = logging.getLogger("palladio.engine")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDesign:
+    """Attributes:
+    device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
+    layout: of the model over the devices.
+    kernels: what the model runs on. shape: of the device's state. plan: who gets the memory.
+    programs: declared, not built. store: of exported programs; None: there is none.
+    """
+
+    config: EngineConfig
+    device: jax.Device
+    path: Path
+    model: ModelConfig
+    layout: TensorLayout
+    limits: EngineLimits
+    kernels: Kernels
+    dtypes: Dtypes
+    seed: int
+    shape: DeviceShape
+    plan: MemoryPlan
+    programs: StepPrograms
+    store: ProgramStore | None
+    monitor: CompileMonitor
+
+    @classmethod
+    def of(cls, config: EngineConfig, agree: Callable[[int], int] = lambda value: value) -> Self:
+        """
+        Args:
+            agree: gives the smallest of all hosts' values; each has another amount of free memory.
+
+        Raises:
+            ConfigError: a flag or the model's config is wrong, or the device is too small.
+        """
+        execution = config.execution
+        device = choose_device(execution.device)
+        tell_fallback(device, execution.device)
+        defaults = PlatformDefaults.of(device.platform)
+        use_persistent_cache(execution.cache_path())
+        monitor = CompileMonitor()
+        path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
+        model = _model_config(config, path)
+        limits = EngineLimits.of(config, model, defaults)
+        dtypes = Dtypes.of(config, device.platform)
+        check_experts(config.parallel, model)
+        mesh = _mesh(config)
+        layout = TensorLayout.over(model, mesh)
+        shape = _shape(config, path, layout, limits, dtypes, mesh)
+        buckets = limits.buckets(config, defaults)
+        _tell_padding(config, buckets)
+        kernels = choose_kernels(execution.attention_backend, device, layout.config, shape)
+        structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, kernels=kernels))
+        static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
+        stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
+
+        def declare(num_pages: int) -> StepPrograms:
+            built: ProgramSet[ProgramKey] = ProgramSet(monitor, stores.exports)
+            built.advise = functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups)
+            return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
+
+        needs = memory_needs(
+            device.platform,
+            shape,
+            weights,
+            num_mask_rows=sum(buckets.sample) if shape.pooling is None else 0,
+            useful_tokens=limits.useful_pool_tokens,
+            wanted_tokens=config.cache.max_total_tokens,
+            fraction=config.cache.mem_fraction_static,
+        )
+        memory = device_memory(list(mesh.local_devices), needs)
+        plan = plan_cache(kernels.attention, shape.cache, memory, needs, 0)
+        if plan.is_tight:
+            workspace = stores.workspace(buckets, lambda: declare(PROBE_PAGES))
+            plan = plan_cache(kernels.attention, shape.cache, memory, needs, workspace)
+        plan = plan.with_pages(agree(plan.num_pages))
+        seed = random.SystemRandom().randrange(2**31) if execution.random_seed is None else execution.random_seed
+        return cls(
+            config=config,
+            device=device,
+            path=path,
+            model=model,
+            layout=layout,
+            limits=limits,
+            kernels=kernels,
+            dtypes=dtypes,
+            seed=seed,
+            shape=shape,
+            plan=plan,
+            programs=declare(plan.num_pages),
+            store=stores.exports,
+            monitor=monitor,
+        )
+
+
+def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
+    """Of the sizes that flags ask for, the two that lie furthest apart, if steps are padded to more than twice."""
+    if config.execution.cuda_graph_bs is None and config.execution.cuda_graph_max_bs is None:
+        return
+    size, larger = max(itertools.pairwise((0, *buckets.decode)), key=lambda pair: pair[1] / (pair[0] + 1))
+    if larger >= 2 * (size + 1):
+        logger.warning(
+            "Decode steps of %d requests are padded to %d: --cuda-graph-bs and --cuda-graph-max-bs leave nothing "
+            "between; add sizes, or lower --max-running-requests",
+            size + 1,
+            larger,
+        )
+
+
+def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
+    model = ModelConfig.from_hf(*read_model_dir(path, overrides_of(config.source.json_model_override_args)))
+    if config.source.is_embedding:
+        model = dataclasses.replace(model, has_head=False)
+    elif not model.has_head:
+        raise ConfigError(f"architectures: {model.architecture!r} generates no text: start it with --is-embedding")
+    return agree_with_weights(path, model, config.source.load_format)
+
+
+def _mesh(config: EngineConfig) -> Mesh:
+    tp_size, dp_size, devices = config.parallel.tp_size, config.parallel.dp_size, jax.devices()
+    found = f"jax finds {len(devices)} ({devices[0].device_kind})"
+    if tp_size > len(devices):
+        raise ConfigError(
+            f"--tp-size {tp_size} needs as many devices, and {found}; "
+            f"use --tp-size {len(devices)}{' or less' if len(devices) > 1 else ''}"
+        )
+    if dp_size * tp_size > len(devices):
+        most = len(devices) // tp_size
+        raise ConfigError(
+            f"--dp-size {dp_size} × --tp-size {tp_size} needs {dp_size * tp_size} devices, and {found}; "
+            f"use --dp-size {most}{' or less' if most > 1 else ''}"
+        )
+    if jax.process_count() > 1 and dp_size * tp_size < len(devices):
+        raise ConfigError(
+            f"--tp-size {tp_size} leaves devices of --nnodes {jax.process_count()} hosts without work: they have "
+            f"{len(devices)} together; use --tp-size {len(devices) // dp_size}, or fewer hosts"
+        )
+    return make_mesh(tp_size, devices, dp_size, config.parallel.ep_size)
+
+
+def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
+    """
+    Raises:
+        ConfigError: experts are to be spread that the model does not have.
+    """
+    ep_size, experts = parallel.ep_size, model.experts
+    if ep_size == 1:
+        return
+    if experts is None:
+        raise ConfigError(
+            f"--ep-size {ep_size} spreads the experts of a mixture, and {model.architecture} has none here: leave "
+            "--ep-size out"
+        )
+    if ep_size > experts.num_experts:
+        fitting = max(n for n in range(1, experts.num_experts + 1) if parallel.tp_size % n == 0)
+        raise ConfigError(
+            f"--ep-size {ep_size} is more than the model's {experts.num_experts} experts; use --ep-size {fitting}"
+        )
+
+
+def _shape(
+    config: EngineConfig, path: Path, layout: TensorLayout, limits: EngineLimits, dtypes: Dtypes, mesh: Mesh
+) -> DeviceShape:
+    model = layout.config
+    spec = KVCacheSpec.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
+    pooling = Pooling.of(path) if config.source.is_embedding else None
+    return DeviceShape(
+        num_slots=limits.max_running + 1,
+        pages_per_request=-(-limits.context_length // spec.page_size),
+        vocab_size=model.vocab_size,
+        num_valid_tokens=_num_valid_tokens(config, path, layout.stored.vocab_size),
+        num_decode_steps=config.scheduler.num_continuous_decode_steps,
+        checks_cache=config.cache.cache_self_check > 0,
+        dtype=dtypes.model,
+        cache=spec,
+        mesh=mesh,
+        pooling=pooling,
+        pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
+    )
+
+
+def memory_needs(
+    platform: str,
+    shape: DeviceShape,
+    weights: Weights,
+    *,
+    num_mask_rows: int,
+    useful_tokens: int,
+    wanted_tokens: int | None = None,
+    fraction: float | None = None,
+) -> MemoryNeeds:
+    """What an engine of this shape has to place on each device; see MemoryNeeds.
+
+    Args:
+        num_mask_rows: of the masks that allow everything, see StepExecutor.
+    """
+    state = shape.abstract(weights, 1)
+    return MemoryNeeds(
+        platform=platform,
+        weights=bytes_per_device(weights),
+        state=bytes_per_device((state.tables, state.sampler, state.pooled)) + 4 * shape.mask_width * num_mask_rows,
+        bytes_per_page=bytes_per_device(state.kv_cache),
+        page_size=shape.page_size,
+        wanted_tokens=wanted_tokens,
+        useful_tokens=useful_tokens,
+        fraction=fraction,
+        num_groups=shape.num_groups,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Stores:
+    """Where an engine looks for what was found or made before.
+
+    Attributes:
+        exports: --compiled-dir. notes: beside the persistent cache. None: there is none.
+    """
+
+    exports: ProgramStore | None
+    notes: ProgramStore | None
+
+    @classmethod
+    def of(cls, config: EngineConfig, model: str, shape: DeviceShape) -> Self:
+        devices = list(shape.mesh.devices.flat)
+        cache, exports = config.execution.cache_path(), config.execution.compiled_dir
+        return cls(
+            None if exports is None else ProgramStore(Path(exports).expanduser(), model, devices),
+            None if cache is None else ProgramStore(cache / "plans", model, devices),
+        )
+
+    def workspace(self, buckets: Buckets, declare: Callable[[], StepPrograms]) -> int:
+        """Bytes that the programs need, as noted, or measured with those that `declare` gives.
+
+        Raises:
+            ConfigError: one is too large for the device.
+        """
+        stores = [store for store in (self.exports, self.notes) if store is not None]
+        noted = next((size for store in stores if (size := store.load_workspace(buckets)) is not None), None)
+        if noted is not None:
+            return noted
+        programs = declare()
+        logger.info("Compiling the largest programs to see how much memory they need")
+        with explaining_compiles(programs.built, buckets, programs.num_groups):
+            programs.built.build(programs.largest_keys())
+        if self.notes is not None:
+            try:
+                self.notes.save_workspace(buckets, programs.workspace)
+            except OSError as error:
+                logger.warning("how much memory the programs need is not kept: %s", error)
+        return programs.workspace
+
+
+def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
+    """Ids that the tokenizer knows; the checkpoint's vocabulary may be padded beyond them."""
+    file = Path(config.source.tokenizer_path or path) / "tokenizer.json"
+    if config.source.skip_tokenizer_init or not file.is_file():
+        return vocab_size
+    try:
+        known_ids = tokenizers.Tokenizer.from_file(str(file)).get_vocab().values()
+    except Exception as error:
+        raise ConfigError(f"{file} is not a tokenizer: {error}") from error
+    return min(vocab_size, max(known_ids, default=vocab_size - 1) + 1)
+
+
+def overrides_of(text: str) -> dict[str, Any]:
+    """The object that --json-model-override-args holds.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        overrides = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--json-model-override-args is not valid JSON: {error}") from error
+    if not isinstance(overrides, dict):
+        raise ConfigError("--json-model-override-args must be a JSON object")
+    return overrides

@@ -1,0 +1,54 @@
+"""A host beside host 0: makes the calls of programs that it is told of, until it is told to end."""
+
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+from palladio.runtime.core.startup import build_executor
+from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import PalladioError
+from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.multihost.bootstrap import join
+from palladio.runtime.text.hub import resolve_source
+
+logger = logging.getLogger("palladio.engine")
+
+
+def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> None:
+    """Never returns: host 0 ends this process, with exit code 0; when a host is lost, it ends with 1.
+
+    Raises:
+        ConfigError: a flag, the model or its checkpoint is wrong here, or not what the other hosts have.
+        HostLostError: host 0, or another one, is not there.
+    """
+    config = dataclasses.replace(config, source=resolve_source(config.source))
+    member, config = join(config, _end)
+    try:
+        built = build_executor(config, on_progress, member)
+        built.warm_up.go_on()
+        logger.info("Ready: host %d of %d follows host 0", config.parallel.node_rank, config.parallel.num_hosts)
+        for key, arrays in member.calls():
+            if key is None:
+                built.executor.reset_state()
+            elif arrays is None:
+                built.executor.programs.built.ensure(ProgramKey(*key))
+                member.smallest(0)
+            else:
+                built.executor.run(ProgramKey(*key), *arrays)
+    except Exception as error:
+        message = str(error) if isinstance(error, PalladioError) else f"{type(error).__name__}: {error}"
+        member.fail(message)
+        raise
+
+
+def _end(message: str) -> None:
+    """Whatever the main thread does: it may wait for a lost host for ever."""
+    if message:
+        logger.error("this host ends: %s", message)
+    else:
+        logger.info("Host 0 has ended; so does this host")
+    sys.stderr.flush()
+    os._exit(1 if message else 0)

@@ -1,0 +1,118 @@
+"""Which kernels an engine runs on: settled at start-up, so that no request finds out what they cannot take."""
+
+import dataclasses
+import functools
+import logging
+
+import jax
+import jax.numpy as jnp
+
+from palladio.model.config import ModelConfig
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import num_expert_parts, num_shards
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.grouped_matmul import grouped_matmul
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
+from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
+from palladio.runtime.execution.device_state import DeviceShape
+from palladio.runtime.interface.errors import ConfigError
+
+logger = logging.getLogger("palladio.engine")
+
+
+def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: DeviceShape) -> Kernels:
+    """The kernels that --attention-backend asks for, or under auto the best that this device, model and cache allow.
+
+    On a device that they were not made for, Pallas kernels are interpreted: right, and very slow.
+
+    Raises:
+        ConfigError: the backend cannot run this; the message gives the reason and the flag to change.
+    """
+    target = Target.of(device)
+    if backend == "auto":
+        for name in auto_order(target):
+            kernels = Kernels(name, target)
+            reason = refusal(kernels, model, shape)
+            if reason is None:
+                return kernels
+            logger.warning("Attention cannot use the kernels of %s and takes a slower path: %s", name, reason)
+        raise ConfigError(f"no attention backend can run this model here: {reason}")
+    platform = PALLAS.get(backend, target.platform)
+    if platform != target.platform:
+        logger.warning(
+            "--attention-backend %s: its kernels are made for a %s; on a %s they are interpreted, which is very slow",
+            backend,
+            platform.upper(),
+            target.platform.upper(),
+        )
+        target = Target(target.platform, "", "plain")
+    kernels = Kernels(backend, target)
+    reason = refusal(kernels, model, shape)
+    if reason is not None:
+        raise ConfigError(f"--attention-backend {backend} cannot run this: {reason}; or pass --attention-backend auto")
+    return kernels
+
+
+def plan_cache(
+    attention: str, cache: KVCacheSpec, memory: DeviceMemory, needs: MemoryNeeds, workspace: int
+) -> MemoryPlan:
+    """plan_memory, with no more pages than the kernels of a backend of attention can address.
+
+    Raises:
+        ConfigError: as plan_memory, or --max-total-tokens asks for pages that they cannot address.
+    """
+    plan = plan_memory(memory, needs, workspace)
+    if attention != "gpu_triton":
+        return plan
+    itemsize = cache.dtype.itemsize
+    pages = addressable_pages(plan.num_pages, needs.bytes_per_page // cache.num_layers // itemsize, itemsize)
+    if pages == plan.num_pages:
+        return plan
+    tokens = (pages - 1) * needs.page_size
+    total = tokens * needs.num_groups
+    if needs.wanted_tokens is not None:
+        raise ConfigError(
+            f"--max-total-tokens {needs.wanted_tokens}: the kernels of gpu_triton cannot address 2 to 4 GiB of a "
+            f"layer's cache of 8 bits; {total} would fit, or --kv-cache-dtype bfloat16, or --attention-backend xla"
+        )
+    logger.warning(
+        "The KV cache is held at 2 GiB a layer, %d tokens: of 8 bits, kernels cannot address 2 to 4 GiB", total
+    )
+    return plan_memory(memory, dataclasses.replace(needs, useful_tokens=tokens), workspace)
+
+
+def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | None:
+    """Why these kernels cannot serve a model with this cache; None: they can. Nothing is compiled."""
+    T = B = shape.num_slots - 1
+    shards, H = num_shards(shape.mesh), model.head_size
+    N, K = model.num_heads // shards, model.num_kv_heads // shards  # what one device has
+
+    def ints(*sizes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, jnp.int32)
+
+    def rows(heads: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((T, heads, H), shape.dtype)
+
+    pages = jax.ShapeDtypeStruct(kv_page_shape(2, K, shape.page_size, H), shape.cache.dtype)
+    rest = (ints(B + 1), ints(B), ints(B, shape.pages_per_request), ints(), ints())
+    attend = functools.partial(ragged_paged_attention, scale=1.0, backend=kernels.attention, target=kernels.target)
+    write = functools.partial(kv_cache_update, backend=kernels.cache_update, target=kernels.target)
+    experts = model.experts
+    try:
+        if experts is not None:
+            parts = num_expert_parts(shape.mesh)
+            E, F, C = experts.num_places // parts, experts.intermediate_size * parts // shards, experts.num_chosen
+            multiply = functools.partial(grouped_matmul, backend=kernels.grouped_matmul, target=kernels.target)
+            for D, columns in ((model.hidden_size, F), (F, model.hidden_size)):
+                sizes = (T * C, D), (E, D, columns)
+                jax.eval_shape(multiply, *(jax.ShapeDtypeStruct(size, shape.dtype) for size in sizes), ints(E))
+        for kind in ("decode", "prefill"):  # kernels of their own, with block sizes of their own
+            jax.eval_shape(attend, rows(N), pages, AttentionMetadata(*rest, kind))  # type: ignore[arg-type]
+        jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(ints(T), ints(T), one_each=True))  # type: ignore[arg-type]
+    except NotImplementedError as error:
+        return str(error)
+    return None

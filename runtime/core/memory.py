@@ -1,0 +1,261 @@
+"""Who gets the device's memory: weights, KV cache, the sampler's state, and the programs' workspace, in bytes."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.messages import MemoryReport
+
+# What a plan may give away, where --mem-fraction-static does not say. The rest of an accelerator is left to its
+# runtime and to fragmentation: all that the programs need is in the plan.
+AUTO_FRACTION = {"cpu": 0.5}  # there the "device memory" is the host's, which others use too
+AUTO_FRACTION_ACCELERATOR = 0.92
+UNKNOWN = 2**62  # bytes of a device that does not say
+TIGHT = 0.7  # share of the usable memory from which on it matters how much the programs need
+_FINE_BITS = 6  # of a pool's size; the others are 0
+_WORKSPACE = "  of the programs: scratch of the hungriest, results, code"
+_CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Attributes:
+    total: bytes of the device. available: bytes free now.
+    """
+
+    total: int
+    available: int
+
+    @classmethod
+    def of(cls, device: jax.Device) -> "DeviceMemory":
+        stats = device.memory_stats() if device.platform != "cpu" else None
+        if stats is not None:
+            return cls(stats["bytes_limit"], stats["bytes_limit"] - stats["bytes_in_use"])
+        return _host_memory()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryNeeds:
+    """What has to share a device.
+
+    Attributes:
+        platform: of the device, as jax names it.
+        num_groups: groups of devices, each with a KV cache of its own (--dp-size).
+        weights, state: bytes.
+        bytes_per_page: of KV cache, all layers together. page_size: tokens per page.
+        wanted_tokens: --max-total-tokens, of all groups together; None: as many as fit.
+        useful_tokens: more than this in a group is never, or hardly ever, used at once.
+        fraction: --mem-fraction-static, for weights and KV cache; None: not given.
+    """
+
+    platform: str
+    weights: int
+    state: int
+    bytes_per_page: int
+    page_size: int
+    wanted_tokens: int | None
+    useful_tokens: int
+    fraction: float | None
+    num_groups: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Attributes:
+    num_pages: of each group's KV cache, the scratch page included.
+    page_size: tokens per page.
+    report: the table.
+    num_groups: of devices.
+    """
+
+    num_pages: int
+    page_size: int
+    report: MemoryReport
+    num_groups: int = 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Of each group."""
+        return (self.num_pages - 1) * self.page_size
+
+    def with_pages(self, num_pages: int) -> "MemoryPlan":
+        """The same with fewer pages."""
+        size = self.report.kv_cache // self.num_pages
+        report = dataclasses.replace(self.report, kv_cache=num_pages * size)
+        return dataclasses.replace(self, num_pages=num_pages, report=report)
+
+    @property
+    def total_tokens(self) -> int:
+        """Of all groups together."""
+        return self.num_groups * self.num_tokens
+
+    @property
+    def is_tight(self) -> bool:
+        return self.report.planned > TIGHT * self.report.usable
+
+    def table(self) -> list[str]:
+        """Lines for the log."""
+        report = self.report
+        pool = f"  {self.num_tokens:,} tokens in pages of {self.page_size}"
+        if self.num_groups > 1:
+            pool += f", in each of {self.num_groups} groups of devices"
+        rows = (
+            ("weights", report.weights, ""),
+            ("KV cache", report.kv_cache, pool),
+            ("state", report.state, "  of the sampler, and block tables"),
+            ("workspace", report.workspace, _WORKSPACE if report.workspace else "  not measured yet"),
+            ("unused", max(0, report.usable - report.planned), ""),
+            ("reserved", report.total - report.usable, "  for the runtime and others"),
+        )
+        is_known = report.total != UNKNOWN
+        head = f"Memory plan: {_size(report.total) if is_known else 'an unknown size'} a device"
+        shown = rows if is_known else rows[:-2]
+        return [head, *(f"  {name:<10}{_size(num_bytes):>12}{note}" for name, num_bytes, note in shown)]
+
+
+def device_memory(devices: Sequence[jax.Device], needs: MemoryNeeds) -> DeviceMemory:
+    """Of the fullest of the devices, before anything of the model is on them. CPU devices share the host's.
+
+    Raises:
+        ConfigError: it does not say, and the pool is to take what there is.
+    """
+    device = devices[0]
+    if device.platform == "cpu":
+        host = DeviceMemory.of(device)
+        return DeviceMemory(host.total // len(devices), host.available // len(devices))
+    if device.memory_stats() is not None:
+        found = [DeviceMemory.of(each) for each in devices]
+        return DeviceMemory(min(one.total for one in found), min(one.available for one in found))
+    if needs.wanted_tokens is None:
+        raise ConfigError(
+            f"{device.device_kind} does not say how much memory it has (XLA_PYTHON_CLIENT_ALLOCATOR=platform hides "
+            "it); give --max-total-tokens"
+        )
+    return DeviceMemory(UNKNOWN, UNKNOWN)
+
+
+def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> MemoryPlan:
+    """Divides a device's memory.
+
+    Args:
+        memory: before anything of the model is on the device.
+        workspace: bytes that the programs need beside their arguments; 0: not known yet.
+
+    Raises:
+        ConfigError: it does not fit; the message says which flag, and the value that would fit.
+    """
+    fixed = needs.state + workspace
+    if needs.fraction is None and needs.wanted_tokens is None:
+        share = AUTO_FRACTION.get(needs.platform, AUTO_FRACTION_ACCELERATOR)
+        usable = min(int(memory.total * share), memory.available)
+        budget = usable - fixed - needs.weights
+    else:
+        usable = memory.available
+        budget = min(int(memory.total * (needs.fraction or 1.0)), usable - fixed) - needs.weights
+        _check_fraction(memory, needs, needs.fraction or 1.0, fixed)
+    fitting = max(0, budget // needs.bytes_per_page - 1)
+    useful = -(-needs.useful_tokens // needs.page_size)
+    if needs.wanted_tokens is not None:
+        pages = -(-needs.wanted_tokens // (needs.page_size * needs.num_groups))
+        room = memory.available - fixed - needs.weights
+        if (pages + 1) * needs.bytes_per_page > room:
+            fitting = max(0, min(room, budget) // needs.bytes_per_page - 1)
+            raise ConfigError(
+                f"--max-total-tokens {needs.wanted_tokens} needs {_size(pages * needs.bytes_per_page)} of KV cache, "
+                f"but {_size(max(0, room))} are left after {_size(needs.weights)} of weights and {_size(fixed)} for "
+                f"the programs; --max-total-tokens {fitting * needs.page_size * needs.num_groups} would fit"
+            )
+    elif fitting == 0:
+        raise ConfigError(_no_room(memory, needs, fixed))
+    else:
+        pages = useful if useful <= fitting else _round_down(fitting)
+    report = MemoryReport(
+        total=memory.total,
+        usable=usable,
+        weights=needs.weights,
+        kv_cache=(pages + 1) * needs.bytes_per_page,
+        state=needs.state,
+        workspace=workspace,
+    )
+    return MemoryPlan(pages + 1, needs.page_size, report, needs.num_groups)
+
+
+def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, fixed: int) -> None:
+    """An explicit fraction must leave the programs what they need, if the pool is to take all of it."""
+    static = int(memory.total * fraction)
+    useful = needs.weights + needs.useful_tokens // needs.page_size * needs.bytes_per_page
+    fits = max(0, int(100 * (memory.available - fixed) / memory.total)) / 100
+    if int(memory.total * fits) < needs.weights + 2 * needs.bytes_per_page:
+        return  # none does: the pool has no room, and that is what will be said
+    if needs.wanted_tokens is None and min(static, useful) + fixed > memory.available:
+        raise ConfigError(
+            f"--mem-fraction-static {fraction:g} leaves too little for the programs, which need {_size(fixed)} of the "
+            f"{_size(memory.available)} that are free; --mem-fraction-static {fits:g} would fit"
+        )
+
+
+def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
+    message = (
+        f"no memory is left for the KV cache: the weights take {_size(needs.weights)} and the programs {_size(fixed)} "
+        f"of {_size(memory.total)}"
+    )
+    needed = needs.weights + fixed + 2 * needs.bytes_per_page
+    if needed > memory.available:
+        free = f"of which {_size(memory.available)} are free"
+        return f"{message}, {free}; use a smaller model or --dtype, or a larger --tp-size"
+    share = needs.weights + 2 * needs.bytes_per_page  # of the flag, which leaves the programs out
+    least = min(100, -(-100 * share // memory.total)) / 100
+    given = "" if needs.fraction is None else f" {needs.fraction:g}"
+    return f"{message} × --mem-fraction-static{given}; --mem-fraction-static {least:g} or more would fit"
+
+
+def _round_down(num_pages: int) -> int:
+    """Fewer significant bits, at most 3 % less: programs are compiled for a pool's size, and the memory that is free
+    differs a little from start to start."""
+    shift = max(0, num_pages.bit_length() - _FINE_BITS)
+    return num_pages >> shift << shift
+
+
+def _host_memory() -> DeviceMemory:
+    """Of this machine, or of the container that it runs in, whichever is smaller.
+
+    Not SC_AVPHYS_PAGES, nor a container's bare usage: they take the page cache for used, which a checkpoint just read
+    from disk has filled.
+    """
+    info = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines())
+    if "MemAvailable" not in info:  # not Linux
+        page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+        return DeviceMemory(page * pages, page * pages // 2)
+    total, available = (int(info[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
+    for limit_file, usage_file in _CGROUP_FILES:
+        limit, usage = _read(limit_file).strip(), _read(usage_file).strip()
+        if limit.isdigit() and usage.isdigit():  # v2 says "max" for no limit, v1 a number larger than any memory
+            used = int(usage) - _cached_bytes(Path(usage_file).with_name("memory.stat"))
+            total = min(total, int(limit))
+            available = min(available, max(int(limit) - used, 0))
+    return DeviceMemory(total, available)
+
+
+def _cached_bytes(stat_file: Path) -> int:
+    """Of a container's usage, the part that is files in the page cache which make way for others."""
+    lines = (line.split() for line in _read(stat_file).splitlines())
+    counts = {words[0]: int(words[1]) for words in lines if len(words) == 2}
+    return counts.get("total_inactive_file", counts.get("inactive_file", 0))
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"

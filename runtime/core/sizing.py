@@ -1,0 +1,149 @@
+"""What flags, model and platform settle on, before anything is loaded: limits, dtypes, buckets."""
+
+import dataclasses
+from typing import Self
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from palladio.model.config import ModelConfig
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.scheduling.buckets import Buckets
+
+_DTYPES = {
+    "half": jnp.float16,
+    "float16": jnp.float16,
+    "bfloat16": jnp.bfloat16,
+    "float": jnp.float32,
+    "float32": jnp.float32,
+    "fp8_e4m3": jnp.float8_e4m3fn,
+    "fp8_e5m2": jnp.float8_e5m2,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlatformDefaults:
+    """What flags that are not given mean on a platform.
+
+    Attributes:
+        dtype: XLA:CPU multiplies bfloat16 4 to 30 times slower than float32.
+        max_running: more requests than this gain little: a CPU is compute-bound early.
+        chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
+        bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
+        mixes: prefill steps decode as well.
+        pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
+            each. A CPU's memory is the host's, so only take what is likely to be used.
+    """
+
+    dtype: str
+    max_running: int
+    chunk: int
+    bucket_growth: int
+    mixes: bool
+    pool_per_request: int | None
+
+    @classmethod
+    def of(cls, platform: str) -> Self:
+        """Args: platform: as jax names it."""
+        if platform == "cpu":
+            return cls("float32", max_running=64, chunk=1024, bucket_growth=4, mixes=False, pool_per_request=1024)
+        return cls("bfloat16", max_running=256, chunk=8192, bucket_growth=2, mixes=True, pool_per_request=None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dtypes:
+    model: DTypeLike
+    kv_cache: DTypeLike
+
+    @classmethod
+    def of(cls, config: EngineConfig, platform: str) -> Self:
+        """Of weights and activations, and of the KV cache."""
+        model, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
+        model_dtype = _DTYPES[PlatformDefaults.of(platform).dtype if model == "auto" else model]
+        if kv_cache != "auto":
+            return cls(model_dtype, _DTYPES[kv_cache])
+        # XLA:CPU has no bfloat16 scatter: it would convert the whole cache to float32 and back at every write.
+        return cls(model_dtype, jnp.float32 if platform == "cpu" and model_dtype == jnp.bfloat16 else model_dtype)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """The sizes that flags, model and platform settle on; where there are several groups of devices, of each.
+
+    Attributes:
+        num_groups: of devices (--dp-size).
+        context_length: tokens of a request. max_running: requests.
+        chunk: prompt tokens of a step; -1: prompts are not split. max_step_tokens: tokens of a prefill step.
+        mixes: prefill steps decode as well.
+        useful_pool_tokens: more KV cache is never, or hardly ever, used.
+    """
+
+    num_groups: int
+    context_length: int
+    max_running: int
+    chunk: int
+    max_step_tokens: int
+    mixes: bool
+    useful_pool_tokens: int
+
+    @classmethod
+    def of(cls, config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults) -> Self:
+        """
+        Raises:
+            ConfigError: --context-length is more than the model was made for.
+        """
+        context_length = config.source.context_length or model.max_position_embeddings
+        if context_length > model.max_position_embeddings:
+            raise ConfigError(
+                f"--context-length {context_length} is over the model's max_position_embeddings "
+                f"({model.max_position_embeddings}); its positions beyond that were never trained. To force it, pass "
+                f"--json-model-override-args '{{\"max_position_embeddings\": {context_length}}}'"
+            )
+        scheduler = config.scheduler
+        chunk = defaults.chunk if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
+        num_groups = config.parallel.dp_size
+        max_running = (scheduler.max_running_requests or defaults.max_running * num_groups) // num_groups
+        if config.execution.deterministic and chunk != -1:
+            # Every step has this one size, decode steps too: no larger than it must be.
+            chunk = max(max_running, scheduler.chunked_prefill_size or 0)
+        if chunk == -1:  # a prompt is never split, so a step must hold the longest one
+            max_step_tokens = max(scheduler.max_prefill_tokens, context_length)
+        else:
+            max_step_tokens = min(chunk, scheduler.max_prefill_tokens)
+        if config.execution.deterministic:  # which decodes in prefill's shape
+            max_step_tokens = max(max_step_tokens, max_running)
+        useful = max_running * context_length
+        if defaults.pool_per_request is not None:
+            useful = min(useful, max_running * defaults.pool_per_request + context_length)
+        return cls(
+            num_groups,
+            context_length,
+            max_running,
+            chunk,
+            max_step_tokens=min(max_step_tokens, max_running * context_length),
+            mixes=chunk != -1
+            and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
+            useful_pool_tokens=useful,
+        )
+
+    @property
+    def total_running(self) -> int:
+        """Requests of all groups together."""
+        return self.num_groups * self.max_running
+
+    def buckets(self, config: EngineConfig, defaults: PlatformDefaults) -> Buckets:
+        """The shapes of steps."""
+        if config.execution.deterministic:
+            return Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+        execution = config.execution
+        buckets = Buckets.create(
+            max_running=self.max_running,
+            max_step_tokens=self.max_step_tokens,
+            growth=defaults.bucket_growth,
+            decode=execution.cuda_graph_bs,
+            max_decode=execution.cuda_graph_max_bs,
+        )
+        if not config.source.is_embedding:
+            return buckets
+        return dataclasses.replace(buckets, decode=(), sample=buckets.sample[-1:])

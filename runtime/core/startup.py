@@ -1,0 +1,316 @@
+"""Start-up of an engine: from a config to a loaded, planned and compiled set of parts."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from palladio.model.decoder import CausalLM
+from palladio.model.functional import flatten_model
+from palladio.model.weights import load_model
+from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.installation import find_conflicts
+from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
+from palladio.runtime.core.sizing import EngineLimits
+from palladio.runtime.core.warmup import WarmUp
+from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.device_executor import StepExecutor
+from palladio.runtime.execution.model_runner import ModelRunner
+from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
+from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
+from palladio.runtime.grammar.judge import GrammarJudge
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
+from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.cache_manager import CacheManager
+from palladio.runtime.scheduling.dp_router import Router
+from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
+from palladio.runtime.scheduling.waiting_lines import WaitingLines
+
+# With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
+PATIENCE = 4
+
+logger = logging.getLogger("palladio.engine")
+
+
+class Hosts(Protocol):
+    """The other hosts that run this model, as start-up sees them."""
+
+    def smallest(self, value: int) -> int:
+        """Of what all hosts have; waits for them."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BuiltExecutor:
+    """Attributes:
+    memory: the plan's table, with the workspace that the compiled programs need. seconds: that compiling took.
+    """
+
+    design: EngineDesign
+    executor: StepExecutor
+    memory: MemoryReport
+    warm_up: WarmUp
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineParts:
+    """Attributes:
+    memory: see BuiltExecutor. grammars: its backend may still be loading.
+    """
+
+    ready: EngineReady
+    groups: Groups
+    runner: ModelRunner
+    monitor: CompileMonitor
+    memory: MemoryReport
+    grammars: GrammarCompiler
+
+
+def build_executor(
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: Hosts | None = None
+) -> BuiltExecutor:
+    """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
+
+    Args:
+        hosts: the others; all do the same at the same time.
+
+    Raises:
+        ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
+    """
+    for conflict in find_conflicts():
+        logger.warning(conflict)
+    design = EngineDesign.of(config, (lambda value: value) if hosts is None else hosts.smallest)
+    logger.info(describe_engine(design))
+    for line in (*design.layout.table(), *design.plan.table()):
+        logger.info(line)
+    warm_up = WarmUp(design.programs, config, on_progress)
+    with warm_up.beside(), _explaining_exhaustion(design.plan):
+        model = _load(design, on_progress)
+        _, weights = flatten_model(model)
+        state = design.shape.allocate(weights, design.plan.num_pages)
+        _log_pool(design)
+        jax.block_until_ready(state)
+    warm_up.finish()
+    executor = StepExecutor(state, design.shape, design.programs)
+    memory = dataclasses.replace(
+        design.plan.report, workspace=max(design.plan.report.workspace, design.programs.workspace)
+    )
+    reports = design.programs.built.reports
+    logger.info(
+        "Compiled %d programs in %.1f s (%d from the cache, %d exported); their workspace is %.2f GB",
+        len(reports),
+        warm_up.seconds,
+        sum(report.result == "hit" for report in reports),
+        sum(report.result == "exported" for report in reports),
+        memory.workspace / 2**30,
+    )
+    _check_workspace(design.plan, memory)
+    if hosts is not None:
+        hosts.smallest(0)  # all have come so far
+    return BuiltExecutor(design, executor, memory, warm_up)
+
+
+def build_engine_parts(
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: Hosts | None = None
+) -> EngineParts:
+    """`build_executor`, and what the engine's host 0 has beside it.
+
+    Raises:
+        ConfigError: as there; or a grammar flag is wrong.
+    """
+    json_format = json_format_of(config)
+    built = build_executor(config, on_progress, hosts)
+    design = built.design
+    eos_ids = list(design.model.eos_token_ids)
+    runner = ModelRunner(built.executor, design.shape, eos_ids, is_lazy=config.execution.compile == "lazy")
+    ready = _ready(design, built.warm_up.seconds)
+    groups = build_groups(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding)
+    _log_limits(design)
+    built.warm_up.go_on()
+    model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
+    grammars = GrammarCompiler(
+        functools.partial(load_backend, *model),
+        GrammarJudge(functools.partial(load_settings, *model)),
+        max_bytes=config.grammar.grammar_cache_bytes,
+    )
+    return EngineParts(ready, groups, runner, design.monitor, built.memory, grammars)
+
+
+def build_groups(
+    config: EngineConfig,
+    limits: EngineLimits,
+    buckets: Buckets,
+    num_pages: int,
+    seed: int,
+    embedding: EmbeddingSpec | None = None,
+) -> Groups:
+    """The host's half of an engine: scheduler, queue and cache manager of each group of devices.
+
+    Args:
+        num_pages: of each group.
+        embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
+    """
+    options, page_size = config.scheduler, config.cache.page_size
+    by_priority = options.schedule_policy == "priority"
+    scheduler_limits = SchedulerLimits(
+        max_running=limits.max_running,
+        max_queued=options.max_queued_requests,
+        max_step_tokens=limits.max_step_tokens,
+        splits_prompts=limits.chunk != -1,
+        mixes=limits.mixes,
+        num_decode_steps=options.num_continuous_decode_steps,
+        preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
+        low_values_first=options.schedule_low_priority_values_first,
+        conservativeness=options.schedule_conservativeness,
+        background_slowdown=options.background_slowdown,
+    )
+    schedulers = []
+    for _ in range(limits.num_groups):
+        cache = CacheManager(
+            num_pages,
+            page_size,
+            shares_prefixes=shares_prefixes(config, None if embedding is None else embedding.pooling),
+            eviction_policy=config.cache.radix_eviction_policy,
+        )
+        waiting = WaitingLines.create(
+            options.schedule_policy,
+            cache.tree,
+            page_size,
+            low_values_first=options.schedule_low_priority_values_first,
+            seed=seed,
+        )
+        schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting))
+    num_tokens = schedulers[0].cache.num_total_tokens
+    router = Router(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
+    return Groups(schedulers, router)
+
+
+def shares_prefixes(config: EngineConfig, pooling: str | None) -> bool:
+    """Whether prompts share the pages of their common beginnings. Args: pooling: of --is-embedding, else None."""
+    return not config.cache.disable_radix_cache and pooling in (None, "last")
+
+
+def describe_engine(design: EngineDesign) -> str:
+    """One line: what the engine runs on, and how."""
+    device, shape = design.device, design.shape
+    found = len(jax.devices())
+    used = shape.mesh.devices.size
+    count = f"{used}" if used == found else f"{used} of {found}"
+    prefixes = shares_prefixes(design.config, None if shape.pooling is None else shape.pooling.method)
+    return (
+        f"Engine: device={count} x {device.device_kind} ({device.platform}), "
+        f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "
+        f"kv_cache_dtype={jnp.dtype(shape.cache.dtype).name}, page_size={shape.page_size}, "
+        f"prefix_cache={'on' if prefixes else 'off'}"
+    )
+
+
+def _load(design: EngineDesign, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
+    source = design.config.source
+    before, start = _available_gb(), time.perf_counter()
+    logger.info("Load weight begin. avail mem=%.2f GB", before)
+    model = load_model(
+        design.path,
+        design.model,
+        dtype=design.dtypes.model,
+        mesh=design.shape.mesh,
+        load_format=source.load_format,
+        kernels=design.kernels,
+        seed=design.seed,
+        progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
+    )
+    after = _available_gb()
+    logger.info(
+        "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, mem usage=%.2f GB, %.1f s.",
+        design.model.architecture,
+        jnp.dtype(design.dtypes.model).name,
+        after,
+        before - after,
+        time.perf_counter() - start,
+    )
+    return model
+
+
+@contextlib.contextmanager
+def _explaining_exhaustion(plan: MemoryPlan) -> Iterator[None]:
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"the device's memory did not suffice for what was planned; {step_advice(plan.report, plan.total_tokens)}. "
+            f"XLA says: {error}"
+        ) from error
+
+
+def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:
+    """
+    Raises:
+        ConfigError: the compiled programs need more than there is.
+    """
+    if memory.planned > memory.usable:
+        raise ConfigError(
+            f"the programs need {memory.workspace / 2**30:.2f} GiB, {(memory.planned - memory.usable) / 2**30:.2f} GiB "
+            f"more than is left; {step_advice(memory, plan.total_tokens)}"
+        )
+
+
+def _ready(design: EngineDesign, seconds: float) -> EngineReady:
+    reports, pooling = design.programs.built.reports, design.shape.pooling
+    return EngineReady(
+        context_length=design.limits.context_length,
+        max_total_tokens=design.plan.num_tokens,
+        max_running_requests=design.limits.total_running,
+        chunked_prefill_size=design.limits.chunk,
+        page_size=design.shape.page_size,
+        model_type=design.model.model_type,
+        architecture=design.model.architecture,
+        vocab_size=design.shape.num_valid_tokens,
+        eos_token_ids=list(design.model.eos_token_ids),
+        device=f"{design.device.platform}: {design.device.device_kind}",
+        dtype=jnp.dtype(design.dtypes.model).name,
+        num_programs=len(reports),
+        compile_seconds=seconds,
+        cache_hits=sum(report.result == "hit" for report in reports),
+        random_seed=design.seed,
+        attention_kernels=design.kernels.attention,
+        embedding=None
+        if pooling is None
+        else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
+        num_groups=design.shape.num_groups,
+    )
+
+
+def _log_pool(design: EngineDesign) -> None:
+    half = design.plan.report.kv_cache / 2 / 2**30
+    num_tokens = design.plan.total_tokens
+    logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
+    logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
+
+
+def _log_limits(design: EngineDesign) -> None:
+    logger.info(
+        "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
+        "context_len=%d, available_gpu_mem=%.2f GB",
+        design.plan.total_tokens,
+        design.limits.chunk,
+        design.config.scheduler.max_prefill_tokens,
+        design.limits.total_running,
+        design.limits.context_length,
+        _available_gb(),
+    )
+
+
+def _available_gb() -> float:
+    return DeviceMemory.of(jax.local_devices()[0]).available / 2**30

@@ -1,0 +1,119 @@
+"""Building an engine's programs: all of them, the first few, or none, as --compile says, while the weights load."""
+
+import concurrent.futures
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from palladio.runtime.execution.out_of_memory import explaining_compiles
+from palladio.runtime.execution.program_keys import ProgramKey, background_order
+from palladio.runtime.execution.programs import StepPrograms
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import LoadProgress, ProgramReport
+
+OnProgress = Callable[[LoadProgress], None]
+
+logger = logging.getLogger("palladio.engine")
+
+_RESULTS = {"exported": "exported", "hit": "cache hit", "miss": "compiled", "failed": "failed"}
+
+
+class WarmUp:
+    """Builds programs in a thread of its own.
+
+    Args:
+        programs: what is to be built.
+        config: how.
+        on_progress: hears of each program, from the time on that `show` is called.
+
+    Attributes:
+        seconds: that the programs took which were built before requests are taken.
+    """
+
+    def __init__(self, programs: StepPrograms, config: EngineConfig, on_progress: OnProgress) -> None:
+        self.seconds = 0.0
+        self._programs = programs
+        self._on_progress = on_progress
+        self._shows = False
+        self._start = time.perf_counter()
+        self._num_before = 0  # programs that were built when `_start` began
+        everything = programs.built.declared
+        self._first: list[ProgramKey] = []
+        self._rest: list[ProgramKey] = []
+        if config.execution.compile == "full":
+            self._first = everything
+        elif config.execution.compile == "background":
+            self._first = programs.first_keys(splits_prompts=config.scheduler.chunked_prefill_size != -1)
+            self._rest = background_order(everything, self._first)
+        self._total = len(self._first)
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="warm-up")
+        self._work: concurrent.futures.Future[None] | None = None
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """Builds while the body loads; ends, with what is under way, if the body fails."""
+        self._start = time.perf_counter()
+        self._work = self._pool.submit(self._build)
+        try:
+            yield
+        except BaseException:
+            self._programs.built.cancel()
+            raise
+
+    def finish(self) -> None:
+        """Waits for the programs that the engine has to start with.
+
+        Raises:
+            ConfigError: one of them does not fit the device.
+        """
+        assert self._work is not None, "see `beside`"
+        built = self._programs.built
+        self._shows = True
+        self._report()
+        try:
+            with explaining_compiles(built, self._programs.buckets, self._programs.num_groups):
+                self._work.result()
+        finally:
+            self._shows = False
+            self._pool.shutdown()
+        for line in describe_programs(built.reports):
+            logger.info(line)
+
+    def go_on(self) -> None:
+        """Builds the others in the background, now that the engine can start."""
+        built = self._programs.built
+        if self._rest:
+            logger.info("%d more programs are compiled in the background", len(self._rest))
+            self._shows = True
+            self._start, self._num_before, self._total = time.perf_counter(), len(built), len(built) + len(self._rest)
+            self._report()
+            built.build_in_background(self._rest, self._report_rest)
+
+    def _build(self) -> None:
+        self._programs.built.build(self._first, self._report)
+        self.seconds = time.perf_counter() - self._start
+
+    def _report(self) -> None:
+        if self._shows:
+            done = len(self._programs.built.reports)
+            elapsed = time.perf_counter() - self._start
+            num_here = done - self._num_before
+            eta = elapsed / num_here * (self._total - done) if num_here else None
+            self._on_progress(LoadProgress("compile", done, self._total, eta))
+
+    def _report_rest(self) -> None:
+        self._report()
+        if len(self._programs.built.reports) == self._total:
+            logger.info("All programs are built: %d of %d", len(self._programs.built), self._total)
+
+
+def describe_programs(reports: list[ProgramReport]) -> list[str]:
+    """A line for each way in which programs were made, naming them all."""
+    lines = []
+    for result, title in _RESULTS.items():
+        made = [report for report in reports if report.result == result]
+        if made:
+            names = ", ".join(f"{report.name} {report.seconds:.1f}s" for report in made)
+            lines.append(f"Programs, {title}: {len(made)} ({sum(r.seconds for r in made):.1f} s of work): {names}")
+    return lines

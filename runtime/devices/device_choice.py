@@ -1,0 +1,77 @@
+"""Which device an engine runs on, and what is said when that is not the one that was meant."""
+
+import logging
+import re
+
+import jax
+
+from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.interface.errors import ConfigError
+
+_BACKEND = re.compile(r"backend '(\w+)'", re.I)
+
+logger = logging.getLogger("palladio.engine")
+
+
+def choose_device(name: str, machine: Machine | None = None) -> jax.Device:
+    """The first device of the platform that --device asks for; auto: of the one that jax finds first.
+
+    Args:
+        machine: None: this one.
+
+    Raises:
+        ConfigError: there is none; the message says why, and what to install or change.
+    """
+    machine = Machine.look() if machine is None else machine
+    before: str | None = jax.config.jax_platforms  # type: ignore[attr-defined]  # its options are made at run time
+    wanted = {"auto": before or "", "gpu": "cuda"}.get(name, name)
+    jax.config.update("jax_platforms", wanted or before)  # heard only before jax first looks for devices
+    try:
+        device = _first_device(name, wanted, machine)
+    except ConfigError:
+        jax.config.update("jax_platforms", before)  # for the next engine of this process
+        raise
+    return device
+
+
+def tell_fallback(device: jax.Device, name: str, machine: Machine | None = None) -> None:
+    """Warns of an engine that runs on the CPU where something else was to be expected: jax says little or nothing.
+
+    Args:
+        name, machine: see choose_device.
+    """
+    wanted: str = jax.config.jax_platforms or ""  # type: ignore[attr-defined]
+    if device.platform == "cpu" and name != "cpu" and not wanted.startswith("cpu"):
+        _tell_fallback(wanted, Machine.look() if machine is None else machine)
+
+
+def _first_device(name: str, wanted: str, machine: Machine) -> jax.Device:
+    try:
+        device = jax.local_devices()[0]
+    except (RuntimeError, AssertionError) as error:  # the latter where it has not even looked for a GPU
+        raise ConfigError(_explain(name, wanted, " ".join(str(error).split()), machine)) from error
+    if name != "auto" and device.platform != ("gpu" if wanted == "cuda" else wanted):
+        raise ConfigError(f"--device {name}: this process already runs jax on {device.platform}")
+    return device
+
+
+def _explain(name: str, wanted: str, says: str, machine: Machine) -> str:
+    named = _BACKEND.search(says)
+    platforms = [one for one in wanted.split(",") if one and one != "cpu"]
+    platform = named[1] if named else next(iter(platforms), "cpu")
+    asked = f"--device {name}" if name != "auto" else f"JAX_PLATFORMS={wanted}" if wanted else "--device auto"
+    why = machine.why_unused("cuda" if platform == "gpu" else platform, says)
+    return f"{asked}: {why}; or pass --device cpu{f'. jax says: {says}' if says else ''}"
+
+
+def _tell_fallback(wanted: str, machine: Machine) -> None:
+    platform = next((one for one in wanted.split(",") if one), None) or machine.unused()
+    if platform is None:
+        return
+    platform = "cuda" if platform == "gpu" else platform
+    asked = f" and JAX_PLATFORMS={wanted} asks for another device" if wanted else ""
+    logger.warning(
+        "The engine runs on the CPU%s, which is slow: %s; pass --device cpu if the CPU is meant",
+        asked,
+        machine.why_unused(platform),
+    )

@@ -1,0 +1,5 @@
+"""A scheduled step as calls of compiled programs.
+
+Owns: batches as arrays, device state, the programs and the cache of compiled ones, the sampler.
+Never: decides which request runs, or compiles anything after start without counting it.
+"""

@@ -1,0 +1,327 @@
+"""The sampler: logits in, tokens out, on the device; one compiled program a tier.
+
+What happens to a row of logits, in order:
+
+0. tokens that the request's grammar forbids are dropped;
+1. logit_bias is added;
+2. stop ids are suppressed until min_tokens is reached, unless the grammar allows nothing else;
+3. the penalties: repetition, then frequency and presence;
+4. a greedy row (temperature below 1e-6, or top_k 1) takes the largest, the lowest id of equals, and is done;
+5. temperature;
+6. top_k keeps the k likeliest tokens;
+7. top_p keeps the smallest set of the likeliest whose share reaches top_p, of the mass that top_k left;
+8. min_p drops tokens less likely than min_p times the likeliest;
+9. one token is drawn from what is left.
+
+The order is that of Hugging Face and SGLang. (vLLM takes min_p before top_k and top_p: there top_p sees the mass that
+min_p left. min_p after top_p drops the same tokens whether or not one renormalizes in between.) Tokens of equal logit
+share a fate: top_k and top_p keep all that are equal to the last one kept.
+
+Neither top_k nor top_p sorts: both find their threshold by bisection over the ordered 32-bit integers that float32
+values map to, which is exact, and they weigh tokens by integers, whose sums don't depend on the order of summation.
+So a threshold is the same in every program, whatever the batch's size.
+
+The draw is argmax(logit + Gumbel noise), and the noise is a function of (seed, position, token id) alone.
+"""
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from palladio.runtime.execution.sampler_state import SamplerState
+from palladio.runtime.execution.scoring import token_logprobs
+from palladio.runtime.interface.sampling_params import GREEDY_TEMPERATURE
+
+SampleTier = Literal["greedy", "random", "masked", "full"]
+MASKED_TIERS: tuple[SampleTier, ...] = ("masked", "full")  # those that take a mask of allowed tokens
+
+MASK_BITS = 32  # tokens that a word of a mask stands for
+_MAX_TEMPERATURE = 1e30  # uniform long before; 1 / temperature must not underflow
+_BISECTIONS = 32  # halvings that bring an interval of 32-bit integers down to one
+_MASS_BITS = 30  # integer weights of a row sum to less than 2**30 (and rounding), which int32 holds
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SamplingBatch:
+    """One step's sampling columns; rows as in ForwardBatch.
+
+    Attributes:
+        slot_ids: i32[B], each request's row of SamplerState; 0 (scratch) for padding rows and for rows whose token
+            must not count (a chunk of the prompt that isn't the last).
+        positions: i32[B], position in the sequence of the token to sample: prompt length + tokens generated so far.
+        seeds: u32[B, 2], low and high word of the request's seed; see `split_seed`.
+        temperature: f32[B], below 1e-6 is greedy.
+        top_p: f32[B], 1 is off.
+        top_k: i32[B], below 1 is off.
+        min_p: f32[B], 0 is off.
+        frequency_penalty: f32[B], 0 is off.
+        presence_penalty: f32[B], 0 is off.
+        repetition_penalty: f32[B], 1 is off.
+        min_position: i32[B], the slot's stop_ids are suppressed while positions < min_position; 0 is off.
+        has_bias: bool[B], whether the slot's logit_bias is this request's (else it may be a former owner's).
+    """
+
+    slot_ids: jax.Array
+    positions: jax.Array
+    seeds: jax.Array
+    temperature: jax.Array
+    top_p: jax.Array
+    top_k: jax.Array
+    min_p: jax.Array
+    frequency_penalty: jax.Array
+    presence_penalty: jax.Array
+    repetition_penalty: jax.Array
+    min_position: jax.Array
+    has_bias: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SampleOutput:
+    """What a step sampled.
+
+    Attributes:
+        token_ids: i32[B].
+        is_finite: bool[B], false if the row's logits hold NaN or +inf or nothing but -inf; its token is then junk
+            (but a valid id).
+        logprobs: f32[B], log-softmax of the chosen token under the incoming logits; tier "full" only.
+        top_ids: i32[B, 20], the likeliest tokens under the incoming logits, best first; tier "full" only.
+        top_logprobs: f32[B, 20], theirs; tier "full" only.
+    """
+
+    token_ids: jax.Array
+    is_finite: jax.Array
+    logprobs: jax.Array | None = None
+    top_ids: jax.Array | None = None
+    top_logprobs: jax.Array | None = None
+
+
+def sample(
+    logits: jax.Array,
+    state: SamplerState,
+    batch: SamplingBatch,
+    tier: SampleTier,
+    allowed: jax.Array | None = None,
+) -> tuple[SampleOutput, SamplerState]:
+    """Samples one token a row. Jit it with `tier` static and `state` donated.
+
+    A row gives the same token in every tier that knows all its parameters. A request with penalties must run every
+    step in tier "full", which alone counts its output.
+
+    Args:
+        logits: f32[B, V]; ids that are no tokens hold -inf.
+        tier: static; "greedy" knows no parameter, "random" temperature, top_k, top_p and min_p, "masked" these and
+            `allowed`, "full" all.
+        allowed: i32[B, ⌈V / 32⌉], a bit a token, the lowest first: those that a row may sample, one at
+            least; None: all.
+
+    Returns:
+        The output, and the state with last_token (tier "full": and output_counts) updated at slot_ids.
+    """
+    if tier == "greedy":
+        token_ids = jnp.argmax(logits, axis=-1).astype(jnp.int32)  # of equals, the lowest id
+    else:
+        scores = processed_logits(logits if allowed is None else drop_forbidden(logits, allowed), state, batch, tier)
+        noise = gumbel_noise(batch.seeds, batch.positions, logits.shape[1])
+        scores = jnp.where(_is_greedy(batch)[:, None], scores, scores + noise)
+        token_ids = _argmax_of_computed(scores)
+    last_token = state.last_token.at[batch.slot_ids].set(token_ids)
+    if tier != "full":
+        output = SampleOutput(token_ids, jnp.isfinite(logits.max(axis=-1)))
+        return output, dataclasses.replace(state, last_token=last_token)
+    output = SampleOutput(token_ids, jnp.isfinite(logits.max(axis=-1)), *token_logprobs(logits, token_ids))
+    output_counts = state.output_counts.at[batch.slot_ids, token_ids].add(1)
+    return output, dataclasses.replace(state, last_token=last_token, output_counts=output_counts)
+
+
+def drop_forbidden(logits: jax.Array, allowed: jax.Array) -> jax.Array:
+    """-inf for the tokens whose bit is not set.
+
+    Args:
+        logits: f32[B, V].
+        allowed: i32[B, ⌈V / 32⌉], see `sample`.
+
+    Returns:
+        f32[B, V].
+    """
+    bits = (allowed[:, :, None] >> jnp.arange(MASK_BITS, dtype=jnp.int32)) & 1
+    bits = bits.reshape(allowed.shape[0], -1)[:, : logits.shape[1]]
+    return jnp.where(bits != 0, logits, -jnp.inf)
+
+
+def processed_logits(logits: jax.Array, state: SamplerState, batch: SamplingBatch, tier: SampleTier) -> jax.Array:
+    """Logits whose softmax is the distribution that a random row samples from, up to a constant; -inf where dropped.
+
+    A greedy row keeps its logits after bias, suppression and penalties.
+
+    Args:
+        logits: f32[B, V].
+        tier: any but "greedy".
+
+    Returns:
+        f32[B, V].
+    """
+    if tier == "full":
+        logits = _adjust(logits, state, batch)
+    is_greedy = _is_greedy(batch)
+    largest = logits.max(axis=-1, keepdims=True)
+    temperature = jnp.where(is_greedy, 1.0, jnp.minimum(batch.temperature, _MAX_TEMPERATURE))[:, None]
+    tempered = (logits - largest) / temperature  # ≤ 0 and 0 at the largest: can't overflow upwards
+    image = _ordered_image(logits)  # of the untempered values, which no rounding has tied
+    threshold = _threshold(image, jnp.exp(tempered), batch, ~is_greedy)
+    keep = (image >= threshold[:, None]) & (tempered >= jnp.log(batch.min_p)[:, None])
+    return jnp.where(is_greedy[:, None], logits, jnp.where(keep, tempered, -jnp.inf))
+
+
+def gumbel_noise(seeds: jax.Array, positions: jax.Array, vocab_size: int) -> jax.Array:
+    """Standard Gumbel noise, a function of (seed, position, token id) alone: not of row, batch size or vocabulary.
+
+    `jax.random.gumbel` has 23 random bits, which bends the odds of tokens rarer than 1e-6; here the
+    rate of the race, -log(1 - u), keeps 32 bits near 0, where it is decided.
+
+    Args:
+        seeds: u32[B, 2], low and high words.
+        positions: i32[B].
+        vocab_size: static, V.
+
+    Returns:
+        f32[B, V], finite.
+    """
+
+    def random_bits(seed: jax.Array, position: jax.Array) -> jax.Array:
+        key = jax.random.wrap_key_data(seed[::-1], impl="threefry2x32")  # (high, low): as jax.random.key(seed)
+        return jax.random.bits(jax.random.fold_in(key, position), (vocab_size,), jnp.uint32)
+
+    bits = jax.vmap(random_bits)(seeds, positions)
+    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
+    return -jnp.log(-jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24)))
+
+
+def split_seed(seed: int) -> tuple[int, int]:
+    """Low and high 32-bit word of a seed in [-2**63, 2**64); a negative one stands for its two's complement."""
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed must be in [-2**63, 2**64), got {seed}")
+    return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+
+
+def _argmax_of_computed(scores: jax.Array) -> jax.Array:
+    """argmax of each row, the lowest id of equals. f32[B, V] → i32[B]
+
+    XLA:CPU fuses what computes the scores into an argmax and then takes one scalar logarithm after the other; its
+    top-k is a call that nothing is fused into, which makes the sampler twice as fast there. XLA:TPU fuses it too, and
+    then compiles for minutes (64 rows of 151,936: 108 s, with the barrier 14 s).
+    """
+    token_ids: jax.Array = lax.platform_dependent(
+        scores,
+        cpu=lambda x: lax.top_k(x, 1)[1][:, 0].astype(jnp.int32),
+        tpu=lambda x: jnp.argmax(lax.optimization_barrier(x), axis=-1).astype(jnp.int32),
+        default=lambda x: jnp.argmax(x, axis=-1).astype(jnp.int32),
+    )
+    return token_ids
+
+
+def _is_greedy(batch: SamplingBatch) -> jax.Array:
+    """bool[B]"""
+    return (batch.temperature < GREEDY_TEMPERATURE) | (batch.top_k == 1)
+
+
+def _adjust(logits: jax.Array, state: SamplerState, batch: SamplingBatch) -> jax.Array:
+    """Adds the bias, suppresses stop ids, takes the penalties off; bit-equal for rows that use none. f32[B, V]"""
+    vocab_size = logits.shape[1]
+    row = jnp.arange(logits.shape[0])[:, None]
+    slots = batch.slot_ids
+    bias_ids = jnp.where(batch.has_bias[:, None], state.bias_ids[slots], vocab_size)
+    logits = logits.at[row, bias_ids].add(state.bias_values[slots], mode="drop")
+    too_early = batch.positions < batch.min_position
+    stop_ids = jnp.where(too_early[:, None], state.stop_ids[slots], vocab_size)
+    suppressed = logits.at[row, stop_ids].set(-jnp.inf, mode="drop")
+    has_others = jnp.isfinite(suppressed).any(axis=-1, keepdims=True)  # a grammar may leave nothing else
+    logits = jnp.where(has_others, suppressed, logits)
+
+    counts = _rows(state.output_counts, slots)
+    seen = counts > 0
+    repetition = batch.repetition_penalty[:, None]
+    repeated = jnp.where(logits > 0, logits / repetition, logits * repetition)
+    repeated = jnp.minimum(repeated, jnp.finfo(jnp.float32).max)  # a tiny penalty overflows; NaN passes
+    logits = jnp.where((seen | _rows(state.prompt_mask, slots)) & (repetition != 1), repeated, logits)
+    logits -= batch.frequency_penalty[:, None] * counts.astype(jnp.float32)
+    return logits - jnp.where(seen, batch.presence_penalty[:, None], 0.0)
+
+
+def _rows(values: jax.Array, slots: jax.Array) -> jax.Array:
+    """values[slots]; written so, XLA:TPU compiles it in a second, and else takes up to half a minute. [B, V]"""
+    rows: jax.Array = jax.vmap(lambda slot: lax.dynamic_index_in_dim(values, slot, keepdims=False))(slots)
+    return rows
+
+
+def _threshold(image: jax.Array, weights: jax.Array, batch: SamplingBatch, is_random: jax.Array) -> jax.Array:
+    """The least image that top_k and top_p keep.
+
+    Args:
+        image: i32[B, V], see `_ordered_image`.
+        weights: f32[B, V], each token's odds; the largest is 1.
+        is_random: bool[B], rows that need a threshold.
+
+    Returns:
+        i32[B].
+    """
+    by_count = is_random & (batch.top_k > 0) & (batch.top_k < image.shape[1])
+    lowest = jnp.full(image.shape[0], jnp.iinfo(jnp.int32).min)
+    kept_by_count = _bisect(image, jnp.ones_like(image), batch.top_k, lowest, by_count)
+
+    masses = jnp.round(weights * _mass_scale(weights.sum(axis=-1))[:, None]).astype(jnp.int32)
+    total = jnp.where(image >= kept_by_count[:, None], masses, 0).sum(axis=-1)
+    enough = jnp.ceil(total.astype(jnp.float32) * batch.top_p).astype(jnp.int32)
+    by_mass = is_random & (batch.top_p < 1)
+    return _bisect(image, masses, jnp.clip(enough, 1, total), kept_by_count, by_mass)
+
+
+def _mass_scale(sums: jax.Array) -> jax.Array:
+    """The power of two that brings a sum ≥ 1 into [2**29, 2**30): the same however the sum was rounded. f32[B]
+
+    By bits: this is fused into the loop over the vocabulary, where frexp and ldexp would run once an element.
+    """
+    exponent_bits = lax.bitcast_convert_type(sums, jnp.int32) & 0x7F800000
+    return lax.bitcast_convert_type((254 << 23) - exponent_bits, jnp.float32) * 2.0 ** (_MASS_BITS - 1)
+
+
+def _bisect(image: jax.Array, masses: jax.Array, enough: jax.Array, low: jax.Array, used: jax.Array) -> jax.Array:
+    """The largest t with Σ masses[image ≥ t] ≥ enough, for used rows; low for others.
+
+    Args:
+        image: i32[B, V].
+        masses: i32[B, V], ≥ 0.
+        enough: i32[B], at least 1.
+        low: i32[B], a t that is low enough.
+        used: bool[B].
+
+    Returns:
+        i32[B].
+    """
+    high = jnp.where(used, image.max(axis=-1) + 1, low)  # always too high (unless it is low)
+
+    def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1)  # floor of the mean, without overflow
+        mass = jnp.where(image >= middle[:, None], masses, 0).sum(axis=-1)
+        fits = used & (mass >= enough)
+        return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
+
+    # A loop whose trip count is data makes CUDA's host wait for the device, so there it always runs.
+    steps = lax.platform_dependent(
+        used.any(),
+        cuda=lambda _: jnp.int32(_BISECTIONS),
+        default=lambda any_used: jnp.where(any_used, _BISECTIONS, 0),
+    )
+    largest: jax.Array = lax.fori_loop(0, steps, halve, (low, high))[0]
+    return largest
+
+
+def _ordered_image(values: jax.Array) -> jax.Array:
+    """Integers in the order of the floats, equal where they are equal (so for -0 and 0). f32[B, V] → i32[B, V]"""
+    bits = lax.bitcast_convert_type(jnp.where(values == 0, 0.0, values), jnp.int32)
+    return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)

@@ -1,0 +1,53 @@
+"""The masks of a step: for each row that samples, the tokens that its request may have next."""
+
+import numpy as np
+import numpy.typing as npt
+
+from palladio.runtime.grammar.backend import GrammarBackend
+from palladio.runtime.scheduling.request import Request, RequestStatus
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+
+Int32Array = npt.NDArray[np.int32]
+
+
+def build_masks(
+    step: ScheduledStep, num_rows: int, width: int, backend: GrammarBackend | None
+) -> tuple[list[Int32Array], list[tuple[Request, str]]]:
+    """Masks from what the requests' constraints have accepted so far.
+
+    Args:
+        num_rows: at least as many as any group samples; the others are padding.
+        width: words of a mask: ⌈V / 32⌉.
+        backend: None: no row has a grammar.
+
+    Returns:
+        i32[num_rows, width] of each group, a bit a token; and the requests that cannot go on, each with the reason:
+        their rows, like those of requests that want no token of this step, allow everything.
+    """
+    masks: list[Int32Array] = []
+    failures: list[tuple[Request, str]] = []
+    for batch in step.batches:
+        masks.append(np.full((num_rows, width), -1, np.int32))
+        if batch is not None:
+            failures += _fill(batch, masks[-1], backend)
+    return masks, failures
+
+
+def _fill(batch: ScheduledBatch, masks: Int32Array, backend: GrammarBackend | None) -> list[tuple[Request, str]]:
+    """Fills one group's masks; returns who cannot go on."""
+    rows = [
+        (i, request, request.constraint)
+        for i, request in enumerate(row.request for row in batch.rows[: batch.num_sampled_rows])
+        if request.constraint is not None and request.status is not RequestStatus.FINISHED and not request.num_void
+    ]
+    to_fill = [(matcher, i) for i, _, constraint in rows if (matcher := constraint.matcher) is not None]
+    if to_fill:
+        assert backend is not None
+        backend.fill(to_fill, masks)
+    failures = []
+    for i, request, constraint in rows:
+        constraint.amend(masks[i])
+        if constraint.error is not None or not masks[i].any():
+            failures.append((request, constraint.error or "no token is left to continue with"))
+            masks[i] = -1
+    return failures

@@ -1,0 +1,406 @@
+"""AsyncEngine: the engine as the front sees it. Text in, text out, on one event loop; never imports jax."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from palladio.runtime.front.control_calls import ControlCalls
+from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
+from palladio.runtime.front.engine_protocol import EngineState, not_ready
+from palladio.runtime.front.liveness import Liveness
+from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.front.request_intake import LONG_TEXT as LONG_TEXT
+from palladio.runtime.front.request_intake import RequestFront
+from palladio.runtime.front.request_intake import Room as Room
+from palladio.runtime.front.request_table import StreamTable
+from palladio.runtime.front.supervisor import RestartBudget, Supervisor
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import (
+    ConfigError,
+    DeadlineError,
+    EngineDeadError,
+    InvalidRequestError,
+    OverloadedError,
+)
+from palladio.runtime.interface.messages import (
+    AbortRequests,
+    AddRequest,
+    ControlReply,
+    EngineBusy,
+    EngineFailed,
+    EngineReady,
+    EngineStats,
+    Explain,
+    FlushCache,
+    FromEngine,
+    GetStats,
+    LiveRequest,
+    LoadProgress,
+    StartProfile,
+    StepOutputs,
+    StopProfile,
+    ToEngine,
+)
+from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.process.transport import EngineTransport
+from palladio.runtime.text.hub import read_sampling_defaults, resolve_source
+from palladio.runtime.text.tokenizer import Tokenizer
+
+_STOP_TIMEOUT = 10.0
+_STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen
+_EXPIRE_INTERVAL = 0.1
+_PROFILE_TIMEOUT = 60.0  # to begin or to end a trace: the tracer of a device may take a while to come up
+_NOBODY = -1  # who asks when nobody waits for the answer
+_WRITE_POLL = 0.05  # seconds between two questions whether a trace is written
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncEngine:
+    """Implements EngineClient over a transport. Every method runs in the event loop that called `start`.
+
+    Lives through starting → ready → draining → dead: `await start()`, which returns at once, then `await wait_ready()`.
+    When an engine in a process of its own fails, it goes from ready to restarting and back (--max-engine-restarts):
+    requests that have had output end with EngineDeadError, the others wait for the new engine.
+
+    Args:
+        transport: to an engine in a thread of this process, or in a process of its own (which a server wants).
+    """
+
+    def __init__(self, config: EngineConfig, transport: EngineTransport) -> None:
+        self.config = config
+        self.tokenizer: Tokenizer | None = None
+        self.sampling_defaults: Mapping[str, Any] = {}
+        self._transport = transport
+        self._phase: Literal["starting", "ready", "restarting", "dead"] = "starting"
+        self._draining = False
+        self._progress: LoadProgress | None = None
+        self._display = ProgressDisplay()
+        self._failure: EngineFailed | None = None
+        self._info: EngineReady | None = None
+        self._front: RequestFront | None = None
+        self._resolved: EngineConfig | None = None  # with local directories; the engine has been told of it
+        self._launch_task: asyncio.Task[None] | None = None
+        self._restart_task: asyncio.Task[None] | None = None
+        max_restarts = 0 if transport.shares_interpreter else config.survival.max_engine_restarts
+        self._supervisor = Supervisor(transport, RestartBudget(max_restarts))
+        self._tokenizer_loaded = False
+        self._settled = asyncio.Event()  # no longer starting
+        self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
+        self._streams = StreamTable(None if self._dumper is None else self._dumper.recorder)
+        self._calls = ControlCalls(transport.send)
+        timeout = 0.0 if transport.shares_interpreter else config.survival.health_timeout
+        self.liveness = Liveness(lambda: transport.send(GetStats(_NOBODY)), timeout)
+
+    @property
+    def state(self) -> EngineState:
+        return "draining" if self._draining and self._phase != "dead" else self._phase
+
+    @property
+    def progress(self) -> LoadProgress | None:
+        last = self._progress
+        goes_on = last is not None and last.done < last.total  # behind an engine that serves already
+        return last if goes_on or self.state in ("starting", "restarting") else None
+
+    @property
+    def failure(self) -> str | None:
+        return None if self._failure is None else self._failure.message
+
+    @property
+    def num_restarts(self) -> int:
+        return self._supervisor.num_restarts
+
+    @property
+    def info(self) -> EngineReady:
+        if self._info is None:
+            raise not_ready(self)
+        return self._info
+
+    async def start(self) -> None:
+        """Begins to load; returns at once. How it went, `wait_ready` and `state` tell."""
+        self._launch_task = asyncio.create_task(self._launch())
+        self._tick()
+
+    async def wait_ready(self) -> None:
+        """Returns when requests are accepted.
+
+        Raises:
+            ConfigError: a flag or the checkpoint is wrong.
+            EngineDeadError: the engine could not start for another reason.
+        """
+        await self._settled.wait()
+        if self._phase == "dead" and self._failure is not None:
+            raise (ConfigError if self._failure.config else EngineDeadError)(self._failure.message)
+
+    async def shutdown(self, drain_seconds: float = 0.0) -> None:
+        """Refuses new requests, gives the running ones `drain_seconds`, aborts the rest, ends the engine.
+
+        While the engine is being restarted that goes on, as long as requests wait for it. A second call cuts a first
+        one short.
+        """
+        is_second, self._draining = self._draining, True
+        if self._phase != "dead" and drain_seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._streams.idle.wait(), drain_seconds)
+        self._supervisor.retire()
+        for task in (self._launch_task, self._restart_task):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        await self.abort(None)
+        starts = self._phase in ("starting", "restarting")
+        await self._transport.stop(_STOP_TIMEOUT_STARTING if starts or is_second else _STOP_TIMEOUT)
+        self._die(EngineFailed("the engine was shut down", config=False))
+        if self._dumper is not None:
+            await self._dumper.finish()
+
+    async def generate(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        received: float | None = None,
+        options: RequestOptions = RequestOptions(),
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """See EngineClient.generate."""
+        received = time.time() if received is None else received
+        if self.state != "ready":
+            raise not_ready(self)
+        front = self._loaded_front()
+        stream = self._streams.open(request_id)
+        try:
+            if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
+                prompt_ids = await asyncio.to_thread(front.prompt_ids, prompt)
+                if self.state not in ("ready", "restarting"):  # it has died or begun to drain meanwhile
+                    raise not_ready(self)
+            else:
+                prompt_ids = front.prompt_ids(prompt)
+            requests = front.expand(request_id, prompt_ids, params, received, options)
+            self._add(self._streams.begin(stream, request_id, requests, self.tokenizer))
+            while not stream.is_over:
+                for output in await stream.take():
+                    yield output
+        finally:
+            self._abort(self._streams.close(request_id))
+
+    async def abort(self, request_id: str | None) -> int:
+        """See EngineClient.abort."""
+        count, engine_ids = self._streams.abort(request_id)
+        self._abort(engine_ids)
+        return count
+
+    async def flush_cache(self) -> None:
+        """See EngineClient.flush_cache."""
+        reply = await self._call(FlushCache, timeout=20.0)
+        if not reply.ok:
+            raise OverloadedError(reply.message)
+
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
+        """See EngineClient.stats."""
+        reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity), timeout)
+        assert reply.stats is not None
+        return reply.stats
+
+    async def explain(self, request_ids: Sequence[str]) -> dict[str, dict[int, LiveRequest]]:
+        """See EngineClient.explain."""
+        places = {
+            engine_id: (name, index) for name in request_ids for index, engine_id in self._streams.running(name).items()
+        }
+        states: dict[str, dict[int, LiveRequest]] = {}
+        if places:
+            reply = await self._call(functools.partial(Explain, request_ids=list(places)), timeout=20.0)
+            for state in reply.requests:
+                name, index = places[state.request_id]
+                states.setdefault(name, {})[index] = state
+        return states
+
+    async def start_profile(self, options: ProfileOptions) -> None:
+        """See EngineClient.start_profile."""
+        await self._profile(functools.partial(StartProfile, options=options))
+
+    async def stop_profile(self) -> ProfileReport:
+        """See EngineClient.stop_profile."""
+        deadline = time.monotonic() + WRITE_SECONDS
+        while (report := (await self._profile(StopProfile)).profile) is None:
+            if time.monotonic() >= deadline:
+                raise DeadlineError(
+                    f"the profile is still being written after {WRITE_SECONDS:g} s; that goes on: ask for it later"
+                )
+            await asyncio.sleep(_WRITE_POLL)
+        return report
+
+    async def _profile(self, message: Callable[[int], StartProfile | StopProfile]) -> ControlReply:
+        reply = await self._call(message, timeout=_PROFILE_TIMEOUT)
+        if not reply.ok:
+            raise InvalidRequestError(reply.message)
+        return reply
+
+    async def _launch(self) -> None:
+        try:
+            config = await self._resolve()
+            if not self._transport.shares_interpreter:  # two threads importing jax and transformers get in each
+                self._transport.start(config, self._on_message)  # other's way; two processes save the time
+            source = config.source
+            if not source.skip_tokenizer_init:
+                folder = source.tokenizer_path or source.model_path
+                self.tokenizer = await asyncio.to_thread(
+                    Tokenizer.load, folder, trust_remote_code=source.trust_remote_code
+                )
+            self._tokenizer_loaded = True
+            if self._transport.shares_interpreter:
+                self._transport.start(config, self._on_message)
+        except ConfigError as error:
+            self._die(EngineFailed(str(error), config=True))
+        except Exception as error:
+            logger.exception("the engine could not start")
+            self._die(EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False))
+        self._become_ready()
+        if self._phase == "dead":
+            await self._transport.stop(_STOP_TIMEOUT_STARTING)
+
+    async def _resolve(self) -> EngineConfig:
+        """The configuration with local directories, as the engine is told.
+
+        Raises:
+            ConfigError: there is no such model, or nothing can be written to the folder for crash dumps.
+        """
+        config, survival = self.config, self.config.survival
+        if survival.crash_dump_folder is not None:
+            folder = prepare_folder(survival.crash_dump_folder).resolve()
+            survival = dataclasses.replace(survival, crash_dump_folder=str(folder))
+        source = await asyncio.to_thread(resolve_source, config.source)
+        self.sampling_defaults = read_sampling_defaults(Path(source.model_path))
+        self._resolved = dataclasses.replace(config, source=source, survival=survival)
+        return self._resolved
+
+    def _become_ready(self) -> None:
+        if self._phase == "starting" and self._info is not None and self._tokenizer_loaded:
+            self._front = RequestFront(self._info, self.tokenizer, self.config.scheduler)
+            self._phase = "ready"
+            self._settle()
+
+    def _on_failure(self, failure: EngineFailed) -> None:
+        if self._phase == "ready":
+            if self._dumper is not None and self._resolved is not None and self._info is not None:
+                self._dumper.dump(failure.message, self._resolved, self._info)
+            try:
+                self._supervisor.may_restart(failure.message)
+            except EngineDeadError as error:
+                logger.error("the engine ended: %s", error)
+                failure = EngineFailed(str(error), config=False)
+            else:
+                self._phase = "restarting"
+                self._failure = failure
+                self._restart_task = asyncio.create_task(self._restart(failure.message))
+                return
+        self._die(failure)
+
+    async def _restart(self, failure: str) -> None:
+        """Goes on with a new engine, unless that fails too often."""
+        config = self._resolved
+        assert config is not None, "it has been ready"
+        num_ended, num_kept = self._streams.fail_served(EngineDeadError(failure))
+        self._calls.fail(EngineDeadError(failure))
+        logger.error(
+            "the engine failed: %s; %d requests with output ended, %d wait for the next engine",
+            *(failure, num_ended, num_kept),
+        )
+        expiry = asyncio.create_task(self._expire_waiting())
+        begun = time.monotonic()
+        self._progress = None
+        try:
+            info = await self._supervisor.restart(config, self._on_message)
+        except EngineDeadError as error:
+            logger.error("the engine ended: %s", error)
+            self._die(EngineFailed(str(error), config=False))
+            return
+        finally:
+            expiry.cancel()
+        front = self._loaded_front()
+        front.renew(info)
+        self.liveness.reset()
+        self._info, self._phase, self._failure = info, "ready", None
+        requests = self._streams.requests_to_resend(front.room)
+        logger.warning(
+            "the engine is ready again after %.1f s; %d samples are sent to it again",
+            *(time.monotonic() - begun, len(requests)),
+        )
+        self._add([dataclasses.replace(request, resent=True) for request in requests])
+
+    async def _expire_waiting(self) -> None:
+        while True:
+            self._streams.expire(time.time())
+            await asyncio.sleep(_EXPIRE_INTERVAL)
+
+    def _die(self, failure: EngineFailed) -> None:
+        if self._phase == "dead":
+            return
+        self._phase = "dead"
+        self._failure = failure
+        self._streams.fail_all(EngineDeadError(failure.message))
+        self._calls.fail(EngineDeadError(failure.message))
+        self._settle()
+
+    def _settle(self) -> None:
+        self._settled.set()
+        self._display.close()
+
+    def _tick(self) -> None:
+        if not self._settled.is_set():
+            self._display.tick()
+        elif self._phase == "ready":
+            self.liveness.tick()
+        if self._phase != "dead":
+            interval = self.liveness.interval if self._settled.is_set() else 1.0
+            asyncio.get_running_loop().call_later(interval, self._tick)
+
+    def _loaded_front(self) -> RequestFront:
+        assert self._front is not None, "it has been ready"
+        return self._front
+
+    def _add(self, requests: list[AddRequest]) -> None:
+        if self._phase == "ready":  # otherwise the next engine is told of them
+            for request in requests:
+                self._transport.send(request)
+
+    def _abort(self, engine_ids: list[str]) -> None:
+        if engine_ids and self._phase == "ready":
+            self._transport.send(AbortRequests(engine_ids))
+
+    def _on_message(self, message: FromEngine) -> None:
+        match message:
+            case StepOutputs():
+                self.liveness.heard()
+                self._abort(self._streams.process(message))
+            case ControlReply():
+                self.liveness.heard()
+                self._calls.answer(message)
+            case EngineBusy():
+                self.liveness.heard_busy(message.doing)
+            case LoadProgress():
+                self._progress = message
+                if not self._settled.is_set():
+                    self._display.update(message)
+            case EngineReady():
+                if not self._supervisor.take(message):
+                    self._info = message
+                    self._become_ready()
+            case EngineFailed():
+                if not self._supervisor.take(message):
+                    self._on_failure(message)
+
+    async def _call(self, kind: Callable[[int], ToEngine], timeout: float) -> ControlReply:
+        if self._phase != "ready":
+            raise not_ready(self)
+        return await self._calls.ask(kind, timeout)

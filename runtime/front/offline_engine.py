@@ -1,0 +1,395 @@
+"""Engine: offline generation from Python, with SGLang's interface. The same core as the server, in this process."""
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tqdm import tqdm
+
+from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.front.sglang_api import (
+    GenerateJob,
+    Job,
+    JobResult,
+    Sampling,
+    encode_results,
+    expand_encode_jobs,
+    expand_jobs,
+    generate_job,
+)
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.embeddings import check_dimensions, embedded, read_vectors
+from palladio.runtime.interface.errors import EngineDeadError, InvalidRequestError
+from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.stats_report import describe_stats
+from palladio.runtime.process.transport import ThreadTransport
+from palladio.runtime.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+Result = dict[str, Any]
+
+
+class Engine:
+    """Generates text from Python, without a server.
+
+        with Engine(model_path="Qwen/Qwen3-0.6B") as engine:
+            print(engine.generate("The capital of France is", {"temperature": 0})["text"])
+
+    Methods may be called from any thread; calls run side by side in one batch.
+
+    Args:
+        model_path: a model directory or hub id.
+        flags: the server's engine flags by name, with underscores (see EngineConfig).
+
+    The environment is left to its libraries. So compiled programs are kept in ~/.cache/palladio/xla, unless
+    `compilation_cache_dir` says otherwise; and on a GPU, set XLA_CLIENT_MEM_FRACTION=1.0 before jax is first used, as
+    the server does: XLA by itself takes 0.75 of the GPU, and `mem_fraction_static` would be a share of that.
+
+    Raises:
+        ConfigError: a flag or the checkpoint is wrong.
+    """
+
+    def __init__(self, model_path: str | os.PathLike[str], **flags: Any) -> None:
+        config = EngineConfig.from_flags({"model_path": os.fspath(model_path), **flags})
+        self._start(AsyncEngine(config, ThreadTransport()))
+
+    @classmethod
+    def from_async_engine(cls, engine: AsyncEngine) -> Self:
+        """Wraps an engine that was not started yet (another transport, a fake core)."""
+        self = cls.__new__(cls)
+        self._start(engine)
+        return self
+
+    def _start(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._closed = False
+        self._executor = concurrent.futures.ThreadPoolExecutor(max_workers=4, thread_name_prefix="palladio-worker")
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(self._executor)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="palladio-front", daemon=True)
+        self._thread.start()
+        try:
+            self._run(engine.start())
+            self._run(engine.wait_ready())
+        except BaseException:
+            self.shutdown()
+            raise
+        atexit.register(self.shutdown)  # after jax was loaded, so that it runs before jax's own
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self._engine.tokenizer
+
+    def generate(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        return_logprob: bool | Sequence[bool] = False,
+        logprob_start_len: int | Sequence[int] | None = None,
+        top_logprobs_num: int | Sequence[int] | None = None,
+        return_text_in_logprobs: bool = False,
+        rid: str | Sequence[str] | None = None,
+        extra_key: str | Sequence[str | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
+        priority: int | Sequence[int | None] | None = None,
+        timeout: float | Sequence[float | None] | None = None,
+        stream: bool = False,
+        show_progress: bool | None = None,
+    ) -> Result | list[Result] | Iterator[Result]:
+        """Generates, and returns SGLang's results.
+
+        Args:
+            prompt: a text, or a list of them; or give `input_ids`.
+            sampling_params: for all prompts, or one for each. Not given: the checkpoint's defaults and 128 tokens.
+            input_ids: token ids of one prompt, or a list of those.
+            return_logprob: report log-probabilities; this and the next two may be lists, one entry a prompt.
+            logprob_start_len: first prompt position to report; -1: only the output.
+            top_logprobs_num: likeliest tokens to report at each position.
+            return_text_in_logprobs: tokens' text beside their ids.
+            rid: the request's id, or one a prompt.
+            extra_key: prefixes are shared in the cache only between prompts of the same key; this and the next three
+                may be lists, one entry a prompt.
+            cache_salt: vLLM's name for extra_key; if both are given, both must be the same.
+            priority: with schedule_policy="priority": prompts of higher priority go first.
+            timeout: seconds that a prompt may take; then it ends with the finish reason "abort" and what it has.
+            stream: return an iterator instead; each item holds all of its sample's text so far, and `index` says
+                which sample it is, if there are several.
+            show_progress: a progress bar over prompts; default: if there are several and stderr is a terminal.
+
+        Returns:
+            A dict with "text", "output_ids", "meta_info"; a list of them, in order, for a list of prompts or n > 1.
+
+        Raises:
+            InvalidRequestError: a parameter or a prompt is wrong; nothing is generated then.
+            DeadlineError: a prompt had not a single token when its timeout passed; the other prompts end with it.
+            EngineDeadError: the engine failed or was shut down.
+        """
+        jobs, is_list = expand_jobs(
+            prompt=prompt,
+            input_ids=input_ids,
+            sampling_params=sampling_params,
+            rid=rid,
+            logprobs={
+                "return_logprob": return_logprob,
+                "logprob_start_len": logprob_start_len,
+                "top_logprobs_num": top_logprobs_num,
+                "return_text_in_logprobs": return_text_in_logprobs,
+            },
+            options={"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout},
+            defaults=self._engine.sampling_defaults,
+        )
+        if stream:
+            return self._iterate(self._stream(jobs, is_list))
+        if show_progress is None:
+            show_progress = len(jobs) > 1 and sys.stderr.isatty()
+        return self._run(self._collect(jobs, is_list, show_progress))
+
+    async def async_generate(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        return_logprob: bool | Sequence[bool] = False,
+        logprob_start_len: int | Sequence[int] | None = None,
+        top_logprobs_num: int | Sequence[int] | None = None,
+        return_text_in_logprobs: bool = False,
+        rid: str | Sequence[str] | None = None,
+        extra_key: str | Sequence[str | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
+        priority: int | Sequence[int | None] | None = None,
+        timeout: float | Sequence[float | None] | None = None,
+        stream: bool = False,
+    ) -> Result | list[Result] | AsyncIterator[Result]:
+        """As `generate`, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
+        jobs, is_list = expand_jobs(
+            prompt=prompt,
+            input_ids=input_ids,
+            sampling_params=sampling_params,
+            rid=rid,
+            logprobs={
+                "return_logprob": return_logprob,
+                "logprob_start_len": logprob_start_len,
+                "top_logprobs_num": top_logprobs_num,
+                "return_text_in_logprobs": return_text_in_logprobs,
+            },
+            options={"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout},
+            defaults=self._engine.sampling_defaults,
+        )
+        if stream:
+            return self._iterate_async(self._stream(jobs, is_list))
+        return await asyncio.wrap_future(self._submit(self._collect(jobs, is_list, show_progress=False)))
+
+    def encode(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        dimensions: int | None = None,
+        rid: str | Sequence[str] | None = None,
+        extra_key: str | Sequence[str | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
+        priority: int | Sequence[int | None] | None = None,
+        timeout: float | Sequence[float | None] | None = None,
+        show_progress: bool | None = None,
+    ) -> Result | list[Result]:
+        """Makes embeddings, with an engine of `is_embedding=True`, and returns SGLang's results.
+
+        Args:
+            prompt: a text, or a list of them; or give `input_ids`. The others are as for `generate`.
+            dimensions: how many of an embedding's first numbers to keep, if the model was trained for that
+                (Matryoshka); default: all.
+
+        Returns:
+            A dict with "embedding", a list of floats, and "meta_info"; a list of them, in order, for a list of prompts.
+
+        Raises:
+            InvalidRequestError: a parameter or a prompt is wrong, or this engine generates text.
+            DeadlineError: a prompt was not done when its timeout passed; the others end with it.
+            RequestAbortedError: someone aborted a prompt; likewise.
+            EngineDeadError: the engine failed or was shut down.
+        """
+        options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
+        jobs, is_list = expand_encode_jobs(prompt=prompt, input_ids=input_ids, rid=rid, options=options)
+        if show_progress is None:
+            show_progress = len(jobs) > 1 and sys.stderr.isatty()
+        return self._run(self._encode(jobs, is_list, dimensions, show_progress))
+
+    async def async_encode(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        dimensions: int | None = None,
+        rid: str | Sequence[str] | None = None,
+        extra_key: str | Sequence[str | None] | None = None,
+        cache_salt: str | Sequence[str | None] | None = None,
+        priority: int | Sequence[int | None] | None = None,
+        timeout: float | Sequence[float | None] | None = None,
+    ) -> Result | list[Result]:
+        """As `encode`, to be awaited in an event loop."""
+        options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
+        jobs, is_list = expand_encode_jobs(prompt=prompt, input_ids=input_ids, rid=rid, options=options)
+        work = self._encode(jobs, is_list, dimensions, show_progress=False)
+        return await asyncio.wrap_future(self._submit(work))
+
+    def flush_cache(self) -> None:
+        """Drops the prefix cache.
+
+        Raises:
+            OverloadedError: requests are running.
+        """
+        self._run(self._engine.flush_cache())
+
+    def abort_request(self, rid: str | None = None) -> int:
+        """Aborts a request (None: all); returns how many were running."""
+        return self._run(self._engine.abort(rid))
+
+    def get_server_info(self) -> dict[str, Any]:
+        """Flags, the limits that the engine settled on, and a snapshot of its state."""
+        stats = self._run(self._engine.stats(check_integrity=True))
+        limits = dataclasses.asdict(self._engine.info)
+        return self._engine.config.flags() | limits | {"internal_states": [describe_stats(stats)]}
+
+    def shutdown(self) -> None:
+        """Ends the engine; what still runs is aborted. Idempotent."""
+        if self._closed:
+            return
+        self._run(self._engine.shutdown())
+        self._run(self._loop.shutdown_asyncgens())
+        self._closed = True
+        atexit.unregister(self.shutdown)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._executor.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    async def _collect_job(self, job: GenerateJob) -> list[Result]:
+        result = JobResult(job, self.tokenizer)
+        async for output in generate_job(self._engine, job):
+            result.add(output)
+        return [sample.to_dict() for sample in result.samples]
+
+    async def _collect(self, jobs: list[GenerateJob], is_list: bool, show_progress: bool) -> Result | list[Result]:
+        groups = await self._gather([self._collect_job(job) for job in jobs], show_progress)
+        results = [result for group in groups for result in group]
+        return results if is_list else results[0]
+
+    async def _encode(
+        self, jobs: list[Job], is_list: bool, dimensions: int | None, show_progress: bool
+    ) -> Result | list[Result]:
+        spec = self._engine.info.embedding
+        if spec is None:
+            raise InvalidRequestError("Engine.encode makes embeddings: start the engine with is_embedding=True")
+        check_dimensions(dimensions, spec)
+        ends = await self._gather([self._embed_job(job) for job in jobs], show_progress)
+        vectors = read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
+        results = encode_results([end.request_id for end in ends], ends, vectors.tolist())
+        return results if is_list else results[0]
+
+    async def _embed_job(self, job: Job) -> RequestOutput:
+        """The prompt's only output, which has an embedding."""
+        async with contextlib.aclosing(
+            self._engine.generate(job.prompt, job.params, request_id=job.request_id, options=job.options)
+        ) as outputs:
+            return embedded(await anext(outputs))
+
+    async def _gather(self, works: Sequence[Coroutine[Any, Any, T]], show_progress: bool) -> list[T]:
+        """The results of all of them; if one fails, the others end with it."""
+        with tqdm(total=len(works), disable=not show_progress, unit="prompt") as progress:
+            tasks = [asyncio.create_task(work) for work in works]
+            for task in tasks:
+                task.add_done_callback(lambda _: progress.update())
+            await _all_or_none(tasks)
+        return [task.result() for task in tasks]
+
+    async def _stream(self, jobs: list[GenerateJob], is_list: bool) -> AsyncGenerator[Result, None]:
+        queue: asyncio.Queue[Result | None] = asyncio.Queue()
+
+        async def pump(job: GenerateJob) -> None:
+            result = JobResult(job, self.tokenizer)
+            async for output in generate_job(self._engine, job):
+                queue.put_nowait(
+                    result.add(output).to_dict() | ({"index": job.first_index + output.index} if is_list else {})
+                )
+
+        async def pump_all() -> None:
+            try:
+                await _all_or_none([asyncio.create_task(pump(job)) for job in jobs])
+            finally:
+                queue.put_nowait(None)
+
+        pumping = asyncio.create_task(pump_all())
+        try:
+            while (result := await queue.get()) is not None:
+                yield result
+            await pumping
+        finally:
+            pumping.cancel()
+            await asyncio.wait([pumping])
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._closed:
+            work.close()
+            raise EngineDeadError("the engine was shut down")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C too: what it began must not go on
+            future.cancel()
+            raise
+
+    def _iterate(self, source: AsyncGenerator[Result, None]) -> Iterator[Result]:
+        try:
+            while (result := self._run(_next(source))) is not None:
+                yield result
+        finally:
+            if not self._closed:
+                self._run(_close(source))
+
+    async def _iterate_async(self, source: AsyncGenerator[Result, None]) -> AsyncIterator[Result]:
+        try:
+            while (result := await asyncio.wrap_future(self._submit(_next(source)))) is not None:
+                yield result
+        finally:
+            if not self._closed:
+                await asyncio.wrap_future(self._submit(_close(source)))
+
+
+async def _next(source: AsyncGenerator[Result, None]) -> Result | None:
+    return await anext(source, None)
+
+
+async def _close(source: AsyncGenerator[Result, None]) -> None:
+    await source.aclose()
+
+
+async def _all_or_none(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Waits for all tasks; when one fails, or the caller is cancelled, cancels the others and waits for their end."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,206 @@
+"""A user's request, checked against the engine's limits and expanded into one AddRequest a sample."""
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterable
+from typing import Self
+
+from palladio.runtime.interface.config import SchedulerConfig
+from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
+from palladio.runtime.interface.messages import AddRequest, EngineReady
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
+from palladio.runtime.text.tokenizer import Tokenizer
+
+_INT = {int}  # and not bool
+LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, so that streams keep flowing
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """What a request may hold, prompt and output together.
+
+    Attributes:
+        limit: tokens: the model's context or the KV cache, whichever is smaller.
+        name: which of the two it is, for messages.
+    """
+
+    limit: int
+    name: str
+
+    @classmethod
+    def of(cls, info: EngineReady) -> Self:
+        if info.max_total_tokens < info.context_length:
+            return cls(info.max_total_tokens, "the KV cache (see --max-total-tokens and --mem-fraction-static)")
+        return cls(info.context_length, "the model's context length")
+
+    def fit(self, params: SamplingParams, num_prompt_tokens: int, default: int) -> SamplingParams:
+        """Sets max_tokens where the caller did not: a default, which makes way for a long prompt.
+
+        A prompt that leaves no room keeps the default: it is refused with its length and the limit later.
+
+        Raises:
+            InvalidRequestError: min_tokens is over what the prompt leaves.
+        """
+        room = self.limit - num_prompt_tokens
+        wanted = max(default, params.min_tokens)
+        return dataclasses.replace(params, max_tokens=min(wanted, room) if room > 0 else wanted)
+
+    def lower(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        """Lowers max_tokens to what the prompt leaves, if it leaves anything.
+
+        Raises:
+            InvalidRequestError: min_tokens is over that.
+        """
+        room = self.limit - num_prompt_tokens
+        if params.max_tokens is None or not 0 < room < params.max_tokens:
+            return params
+        return dataclasses.replace(params, max_tokens=room)
+
+
+class RequestFront:
+    """Host-only request logic, the same for every transport.
+
+    Args:
+        info: the engine's limits.
+        tokenizer: None with skip_tokenizer_init.
+        scheduler: which options have an effect, and their defaults.
+    """
+
+    def __init__(
+        self, info: EngineReady, tokenizer: Tokenizer | None, scheduler: SchedulerConfig = SchedulerConfig()
+    ) -> None:
+        self._info = info
+        self._scheduler = scheduler
+        self._room = Room.of(info)
+        self._tokenizer = tokenizer
+        self._random = random.Random(info.random_seed)
+        self._serial = itertools.count()
+        self._eos_ids = list(info.eos_token_ids)
+        if tokenizer is not None and tokenizer.eos_token_id is not None:
+            self._eos_ids.append(tokenizer.eos_token_id)
+
+    @property
+    def room(self) -> Room:
+        return self._room
+
+    def renew(self, info: EngineReady) -> None:
+        """Goes on with another engine of the same model, and its limits; serials and seeds go on as well."""
+        self._info = info
+        self._room = Room.of(info)
+
+    def prompt_ids(self, prompt: str | list[int]) -> list[int]:
+        """Token ids of a prompt. May take long for a long text, and is safe to run in another thread.
+
+        Raises:
+            ContextLengthError: ids that do not fit.
+            InvalidRequestError: text without a tokenizer, empty, or an id out of the vocabulary.
+        """
+        if not isinstance(prompt, str) and len(prompt) > self._room.limit:
+            self._max_tokens(len(prompt), None)  # it is told before a million ids are looked at
+        if isinstance(prompt, str):
+            if self._tokenizer is None:
+                raise InvalidRequestError(
+                    "this server has no tokenizer (--skip-tokenizer-init): send token ids", param="prompt"
+                )
+            ids = self._tokenizer.encode(prompt)
+        else:
+            ids = list(prompt)
+            if not set(map(type, ids)) <= _INT:
+                raise InvalidRequestError("the prompt must be text or a list of token ids", param="prompt")
+        if not ids:
+            raise InvalidRequestError("the prompt is empty: give at least one token", param="prompt")
+        self._check_ids("prompt", "the prompt", ids)
+        return ids
+
+    def expand(
+        self,
+        request_id: str,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        received: float,
+        options: RequestOptions = RequestOptions(),
+    ) -> list[AddRequest]:
+        """One AddRequest for each of the n samples, with everything that the engine needs settled.
+
+        Engine-side ids are `RID~SERIAL` or `RID-INDEX~SERIAL`: a serial is never used twice, so what an aborted
+        request may still send cannot be taken for output of a later one with the same RID.
+
+        Raises:
+            ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
+            InvalidRequestError: an id out of the vocabulary, too many stop ids, stop strings without a tokenizer, a
+                priority that the scheduling policy does not look at, a group of devices that is not there; or the
+                engine makes embeddings, and text is asked for.
+        """
+        if self._info.embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
+            raise InvalidRequestError(
+                "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
+                "without"
+            )
+        options = options.settle(self._scheduler, self._info.num_groups)
+        if params.stop and self._tokenizer is None:
+            raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")
+        self._check_ids("logit_bias", "logit_bias", params.logit_bias)
+        self._check_ids("stop_token_ids", "stop_token_ids", params.stop_token_ids)
+        stop_token_ids = self._stop_token_ids(params)
+        max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens)
+        requests = []
+        for index in range(params.n):
+            name = request_id if params.n == 1 else f"{request_id}-{index}"
+            sample = dataclasses.replace(
+                params,
+                max_tokens=max_tokens,
+                seed=self._seed(params.seed, index),
+                n=1,
+                prompt_logprobs=params.prompt_logprobs if index == 0 else None,
+            )
+            engine_id = f"{name}~{next(self._serial):x}"
+            requests.append(AddRequest(engine_id, prompt_ids, sample, stop_token_ids, received, options))
+        return requests
+
+    def _seed(self, seed: int | None, index: int) -> int:
+        return self._random.getrandbits(64) if seed is None else (seed + index) % 2**64
+
+    def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
+        limit, what = self._room.limit, self._room.name
+        room = limit - num_prompt_tokens
+        if room < 0 or (room == 0 and max_tokens != 0):
+            relation = "longer than" if room < 0 else "as long as"
+            raise ContextLengthError(
+                f"The input ({num_prompt_tokens} tokens) is {relation} {what} ({limit} tokens)"
+                + (", which leaves no room for output. " if room == 0 else ". ")
+                + "Send a shorter prompt.",
+                param="prompt",
+            )
+        if max_tokens is None:
+            return room
+        if max_tokens > room:
+            raise ContextLengthError(
+                f"The input ({num_prompt_tokens} tokens) and max_tokens ({max_tokens}) together are longer than "
+                f"{what} ({limit} tokens). Lower max_tokens to {room} or less, leave it out, or send a shorter prompt.",
+                param="max_tokens",
+            )
+        return max_tokens
+
+    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
+        suppressed = {*params.stop_token_ids}
+        if params.min_tokens or not params.ignore_eos:
+            suppressed |= {*self._eos_ids}
+        if len(suppressed) > MAX_STOP_TOKEN_IDS:
+            raise InvalidRequestError(
+                f"stop_token_ids and the model's own end-of-sequence ids together are {len(suppressed)}, "
+                f"over the limit of {MAX_STOP_TOKEN_IDS}",
+                param="stop_token_ids",
+            )
+        return list(dict.fromkeys([*([] if params.ignore_eos else self._eos_ids), *params.stop_token_ids]))
+
+    def _check_ids(self, param: str, where: str, ids: Iterable[int]) -> None:
+        ids = list(ids)
+        if ids and not (min(ids) >= 0 and max(ids) < self._info.vocab_size):
+            bad = next(token_id for token_id in ids if not 0 <= token_id < self._info.vocab_size)
+            raise InvalidRequestError(
+                f"{where}: token id {bad} is not in the model's vocabulary (0 … {self._info.vocab_size - 1})",
+                param=param,
+            )

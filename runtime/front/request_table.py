@@ -1,0 +1,277 @@
+"""The requests of a front that have not ended: each caller's stream of outputs, and the samples that feed it."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+
+from palladio.runtime.front.crash_dump import CrashRecorder
+from palladio.runtime.front.output_processor import SampleProcessor, merge_outputs
+from palladio.runtime.front.request_intake import Room
+from palladio.runtime.interface.errors import (
+    DeadlineError,
+    EngineDeadError,
+    GenerationError,
+    InvalidRequestError,
+    PalladioError,
+    request_error,
+)
+from palladio.runtime.interface.messages import AddRequest, StepOutputs
+from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestOutput
+from palladio.runtime.text.tokenizer import Tokenizer
+
+MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; each holds hundreds of bytes
+MERGE_SHARE = 16  # of many tokens that are merged already, so large a part is new at the next time: copying them costs
+MAX_CRASHES = 2  # a request that was in the engine at so many crashes may be what crashes it
+
+logger = logging.getLogger(__name__)
+
+
+class Stream:
+    """Outputs on their way to one caller of generate. A slow reader delays nobody but itself: what waits for it is
+    merged, into one output a sample, and is as much as the samples' tokens are.
+
+    Attributes:
+        unfinished: what the engine was told of the samples that have not ended, by engine-side id, in order.
+        begun: its samples are known.
+        yielded: there was an output; so it can't begin anew.
+        num_crashes: how often the engine failed while it had this request.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[RequestOutput] = []
+        self.error: PalladioError | None = None
+        self.unfinished: dict[str, AddRequest] = {}
+        self.begun = False
+        self.aborted = False
+        self.yielded = False
+        self.num_crashes = 0
+        self._merge_at = MERGE_AT
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Future[None] | None = None  # its reader; an Event would cost each token twice as much
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing comes any more, and all that came was taken."""
+        return not self.unfinished and not self.pending and self.error is None
+
+    def put(self, output: RequestOutput) -> None:
+        self.pending.append(output)
+        self.yielded = True
+        if len(self.pending) >= self._merge_at:
+            self.pending = merge_outputs(self.pending)
+            num_tokens = sum(len(output.token_ids) for output in self.pending)
+            self._merge_at = len(self.pending) + max(MERGE_AT, len(self.pending), num_tokens // MERGE_SHARE)
+        self._wake()
+
+    def fail(self, error: PalladioError) -> None:
+        self.error = self.error or error
+        self._wake()
+
+    async def take(self) -> list[RequestOutput]:
+        """Waits for outputs.
+
+        Raises:
+            PalladioError: the stream failed; outputs that came before come first.
+        """
+        if not self.pending and self.error is None:
+            self._waiting = self._loop.create_future()
+            await self._waiting
+        if not self.pending and self.error is not None:
+            raise self.error
+        pending, self.pending, self._merge_at = self.pending, [], MERGE_AT
+        return pending if len(pending) == 1 else merge_outputs(pending)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.done():  # done: its reader was cancelled
+            waiting.set_result(None)
+
+
+class StreamTable:
+    """All streams. Methods that end samples return the engine-side ids that the engine must be told to abort.
+
+    Args:
+        recorder: is told of all samples; None: nobody asked for crash dumps.
+
+    Attributes:
+        idle: set while there are no streams.
+    """
+
+    def __init__(self, recorder: CrashRecorder | None) -> None:
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._recorder = recorder
+        self._streams: dict[str, Stream] = {}
+        self._samples: dict[str, tuple[Stream, SampleProcessor]] = {}  # by engine-side id
+
+    def open(self, request_id: str) -> Stream:
+        """
+        Raises:
+            InvalidRequestError: the id is in use.
+        """
+        if request_id in self._streams:
+            raise InvalidRequestError(f"a request with id {request_id!r} is already running", param="request_id")
+        stream = self._streams[request_id] = Stream()
+        self.idle.clear()
+        return stream
+
+    def close(self, request_id: str) -> list[str]:
+        """The caller has gone; what still runs is dropped."""
+        dropped = self._drop(self._streams.pop(request_id))
+        if not self._streams:
+            self.idle.set()
+        return dropped
+
+    def begin(
+        self, stream: Stream, request_id: str, requests: Sequence[AddRequest], tokenizer: Tokenizer | None
+    ) -> list[AddRequest]:
+        """Expects outputs of these samples; returns those that the engine must be told to add."""
+        for index, request in enumerate(requests):
+            processor = SampleProcessor(request_id, index, request, tokenizer)
+            self._samples[request.request_id] = (stream, processor)
+            stream.unfinished[request.request_id] = request
+        stream.begun = True
+        if stream.aborted:
+            self._end_samples(stream)
+            return []
+        if self._recorder is not None:
+            self._recorder.begin(requests)
+        return list(requests)
+
+    def abort(self, request_id: str | None) -> tuple[int, list[str]]:
+        """Ends the streams with this id (None: all); returns how many were running, too."""
+        names = list(self._streams) if request_id is None else [request_id]
+        streams = [self._streams[name] for name in names if name in self._streams]
+        streams = [stream for stream in streams if stream.unfinished or not stream.begun]
+        dropped: list[str] = []
+        for stream in streams:
+            stream.aborted = True
+            dropped += self._end_samples(stream)
+        return len(streams), dropped
+
+    def running(self, request_id: str) -> dict[int, str]:
+        """The samples that have not ended: which of the n → the engine-side id."""
+        stream = self._streams.get(request_id)
+        engine_ids = () if stream is None else tuple(stream.unfinished)
+        return {self._samples[name][1].index: name for name in engine_ids if name in self._samples}
+
+    def process(self, message: StepOutputs) -> list[str]:
+        """Hands the engine's outputs to their streams."""
+        stopped: list[str] = []
+        for output in message.outputs:
+            engine_id = output.request_id
+            sample = self._samples.get(engine_id)
+            if sample is None:
+                continue  # aborted while this was on its way
+            stream, processor = sample
+            if not stream.yielded and output.finish is not None and output.finish.status:
+                error = _refusal(output.finish)
+                if output.times is not None:  # it was in the engine's queue, at least
+                    error.__cause__ = RefusedOutputError(processor.process(output))
+                stream.fail(error)  # the reader's end drops the other samples
+                self._end(stream, engine_id, output.finish)
+                continue
+            try:
+                result = processor.process(output)
+            except Exception as error:
+                logger.exception("the output of request %s could not be processed", engine_id)
+                stream.fail(GenerationError(f"the output of the request could not be processed: {error!r}"))
+                del self._samples[engine_id]  # it stays among the unfinished, so that the engine is told
+                continue
+            if self._recorder is not None:
+                self._recorder.add_tokens(engine_id, result.token_ids)
+            if result.finish is not None:
+                self._end(stream, engine_id, result.finish)
+                if output.finish is None:
+                    stopped.append(engine_id)
+            stream.put(result)
+        return stopped
+
+    def fail_all(self, error: PalladioError) -> None:
+        """The engine ended for good."""
+        for stream in self._streams.values():
+            stream.fail(error)
+        self._samples.clear()
+
+    def fail_served(self, error: EngineDeadError) -> tuple[int, int]:
+        """The engine failed and will be started again: ends the streams that have had output, and those that it failed
+        with too often; returns how many that are, and how many are kept."""
+        begun = [stream for stream, _ in self._kept()]
+        num_failed = 0
+        for stream in begun:
+            stream.num_crashes += 1
+            if stream.yielded:
+                stream.fail(error)
+            elif stream.num_crashes >= MAX_CRASHES:
+                stream.fail(EngineDeadError(f"{error}; it failed {stream.num_crashes} times with this request waiting"))
+            else:
+                continue
+            num_failed += 1
+            self._drop(stream)
+        return num_failed, len(begun) - num_failed
+
+    def expire(self, now: float) -> None:
+        """Ends the streams whose time is up while there is no engine to do it.
+
+        Args:
+            now: seconds since the epoch.
+        """
+        for stream, request in self._kept():
+            timeout = request.options.timeout
+            if timeout is not None and now >= request.received + timeout:
+                stream.fail(
+                    DeadlineError(
+                        f"The request did not finish within its timeout of {timeout:g} s (the engine is being "
+                        "restarted); raise timeout (or --request-timeout)"
+                    )
+                )
+                self._drop(stream)
+
+    def requests_to_resend(self, room: Room) -> list[AddRequest]:
+        """The samples that the new engine must be told of, in the order in which they came.
+
+        Args:
+            room: the new engine's; a request that does not fit any more fails.
+        """
+        for stream, request in self._kept():
+            num_tokens = len(request.prompt_ids) + (request.params.max_tokens or 0)
+            if num_tokens > room.limit:
+                stream.fail(
+                    EngineDeadError(
+                        f"the engine was restarted with less room: {num_tokens} tokens of prompt and output are over "
+                        f"{room.name} ({room.limit} tokens) now"
+                    )
+                )
+                self._drop(stream)
+        return [request for stream, _ in self._kept() for request in stream.unfinished.values()]
+
+    def _kept(self) -> Iterator[tuple[Stream, AddRequest]]:
+        """Streams that wait for samples, and one of these; the samples of a stream differ in their seeds only."""
+        for stream in list(self._streams.values()):
+            if stream.unfinished and stream.error is None:
+                yield stream, next(iter(stream.unfinished.values()))
+
+    def _end_samples(self, stream: Stream) -> list[str]:
+        """Ends the stream's samples for its reader, with what they have."""
+        for engine_id in stream.unfinished:
+            if engine_id in self._samples:
+                stream.put(self._samples[engine_id][1].abort())
+        return self._drop(stream)
+
+    def _drop(self, stream: Stream) -> list[str]:
+        engine_ids = list(stream.unfinished)
+        for engine_id in engine_ids:
+            self._samples.pop(engine_id, None)
+            if self._recorder is not None:
+                self._recorder.end(engine_id, FinishReason("abort"))
+        stream.unfinished.clear()
+        return engine_ids
+
+    def _end(self, stream: Stream, engine_id: str, finish: FinishReason) -> None:
+        del self._samples[engine_id], stream.unfinished[engine_id]
+        if self._recorder is not None:
+            self._recorder.end(engine_id, finish)
+
+
+def _refusal(finish: FinishReason) -> PalladioError:
+    return request_error(finish.status, finish.message or "the engine refused the request", finish.param)

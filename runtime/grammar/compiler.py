@@ -1,0 +1,294 @@
+"""GrammarCompiler: grammars judged and compiled in threads and kept, so that no step waits for one."""
+
+import collections
+import concurrent.futures
+import functools
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from palladio.runtime.grammar.backend import BackendSettings, CompiledGrammar, GrammarBackend, JsonFormat
+from palladio.runtime.grammar.cache import Compilation, GrammarCache
+from palladio.runtime.grammar.cost import costly_places, estimated_bytes, is_surely_cheap
+from palladio.runtime.grammar.fair_threads import FairThreads
+from palladio.runtime.grammar.judge import Judge, TooExpensiveError
+from palladio.runtime.grammar.judge_protocol import JudgeLimits
+from palladio.runtime.interface.config import EngineConfig, GrammarConfig
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.text.tokenizer import Tokenizer
+
+MAX_CPU_SECONDS = 2.0  # of compiling one grammar
+MAX_COMPILED_BYTES = 1 << 26  # of one grammar; a quarter of what all may have, where that is less
+_QUICK_SECONDS = 0.15  # of CPU: what takes longer is judged once more, where it keeps only its like waiting
+_MAX_VERDICTS = 4096
+_NUM_THREADS = 2  # of each lane
+
+_Verdict = int | InvalidRequestError  # the bytes that it holds, or why it is refused
+
+
+class GrammarCompiler:
+    """Not thread-safe: the engine's thread calls it.
+
+    There are three lanes, each with threads of its own: for grammars that are surely cheap; for all others, which are
+    judged first; and for those that the judge could not do in a moment. In each, owners take turns.
+
+    Args:
+        load: makes the backend; called in a thread, at once.
+        judge: of grammars that may be expensive; closed with this. None: all are compiled unjudged.
+        max_bytes: of all compiled grammars.
+        max_cpu_seconds: of one.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], GrammarBackend],
+        judge: Judge | None = None,
+        *,
+        max_bytes: int = GrammarConfig.grammar_cache_bytes,
+        max_cpu_seconds: float = MAX_CPU_SECONDS,
+    ) -> None:
+        self._cheap, self._quick, self._slow = (
+            FairThreads(_NUM_THREADS, f"grammar_{name}") for name in ("cheap", "quick", "slow")
+        )
+        self._backend: concurrent.futures.Future[GrammarBackend] = self._cheap.submit("", load)
+        self._judge = judge
+        self._verdicts = _Verdicts()
+        self._cache = GrammarCache(max_bytes)
+        self._max_bytes = min(MAX_COMPILED_BYTES, max_bytes // 4)
+        self._max_cpu_seconds = max_cpu_seconds
+
+    @property
+    def loaded_backend(self) -> GrammarBackend | None:
+        """None: it is still being loaded, or cannot be."""
+        ready = self._backend.done() and self._backend.exception() is None
+        return self._backend.result() if ready else None
+
+    @property
+    def num_bytes(self) -> int:
+        """See GrammarCache."""
+        return self._cache.num_bytes
+
+    @property
+    def num_kept(self) -> int:
+        return len(self._cache)
+
+    def compile(self, grammar: Grammar, owner: str = "") -> Compilation:
+        """Begins to compile the grammar for somebody, unless it is known."""
+        known = self._cache.get(grammar)
+        if known is not None:
+            return known
+        compilation = Compilation()
+        self._cache.add(grammar, compilation)
+        lane, work = self._cheap, self._compile
+        if self._judge is not None and not is_surely_cheap(grammar):
+            lane, work = self._quick, functools.partial(self._judge_quickly, owner=owner)
+        compilation.is_small = lane is self._cheap
+        _submit(lane, owner, functools.partial(work, grammar, compilation), compilation)
+        return compilation
+
+    def give_up(self, grammar: Grammar, compilation: Compilation) -> None:
+        """Nobody waits for it any more: it is not begun, or not gone on with, if that is still to come."""
+        if compilation.result.cancel():
+            self._cache.forget(grammar, compilation)
+        elif not compilation.result.done() and compilation.started is None:  # between two lanes
+            compilation.is_given_up = True
+            self._cache.forget(grammar, compilation)
+        elif compilation.result.done() and not isinstance(
+            compilation.result.exception(), InvalidRequestError | None
+        ):  # no fault of the grammar's: the next one tries again
+            self._cache.forget(grammar, compilation)
+
+    def has_room(self, compilation: Compilation) -> bool:
+        """See GrammarCache."""
+        return self._cache.has_room(compilation)
+
+    def flush(self) -> None:
+        """Drops all compiled grammars but those that outputs follow, and all verdicts."""
+        self._cache.clear()
+        self._verdicts.clear()
+
+    def close(self) -> None:
+        """Compiles nothing more."""
+        for lane in (self._cheap, self._quick, self._slow):
+            lane.close()
+        if self._judge is not None:
+            self._judge.close()
+
+    def _judge_quickly(self, grammar: Grammar, compilation: Compilation, *, owner: str) -> CompiledGrammar | None:
+        """Compiles the grammar, or hands it to the slow lane."""
+        if not compilation.result.set_running_or_notify_cancel():
+            return None
+        compilation.started = time.monotonic()
+        limit = min(_QUICK_SECONDS, self._max_cpu_seconds)
+        try:
+            num_bytes = self._verdict(grammar, limit)
+        except TooExpensiveError:
+            compilation.started = None
+            _submit(self._slow, owner, functools.partial(self._judge_slowly, grammar, compilation), compilation)
+            return None
+        return self._finish(grammar, compilation, num_bytes)
+
+    def _judge_slowly(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar | None:
+        if compilation.is_given_up:
+            raise InvalidRequestError("nobody waits for the grammar", param="grammar")
+        compilation.started = time.monotonic()
+        try:
+            num_bytes = self._verdict(grammar, self._max_cpu_seconds)
+        except TooExpensiveError:
+            error = InvalidRequestError(
+                f"the grammar ({grammar.kind}) takes more than {self._max_cpu_seconds:g} s, or "
+                f"{self._max_bytes >> 20} MiB of memory, to compile: {costly_places(grammar)}",
+                param="grammar",
+            )
+            self._verdicts.put(grammar, error)
+            raise error from None
+        return self._finish(grammar, compilation, num_bytes)
+
+    def _verdict(self, grammar: Grammar, cpu_seconds: float) -> int:
+        """
+        Raises:
+            InvalidRequestError: the grammar is refused, or there are no grammars with this model.
+            TooExpensiveError: it is not, but takes more than that, or more memory.
+            OverloadedError: no answer came in time.
+        """
+        assert self._judge is not None
+        self._backend.result()  # if that cannot be made, the judge cannot make it either
+        verdict = self._verdicts.get(grammar)
+        if verdict is None:
+            try:
+                verdict = self._judge.judge(grammar, JudgeLimits(cpu_seconds, self._max_bytes))
+            except InvalidRequestError as error:
+                verdict = error
+            self._verdicts.put(grammar, verdict)
+        if isinstance(verdict, InvalidRequestError):
+            raise verdict
+        return verdict
+
+    def _compile(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar | None:
+        if not compilation.result.set_running_or_notify_cancel():
+            return None
+        compilation.started = time.monotonic()
+        return self._finish(grammar, compilation, estimated_bytes(grammar))
+
+    def _finish(self, grammar: Grammar, compilation: Compilation, num_bytes: int) -> CompiledGrammar:
+        compiled = self._backend.result().compile(grammar)
+        compilation.num_bytes = num_bytes
+        self._cache.note(compiled, num_bytes)
+        return compiled
+
+
+class _Verdicts:
+    """Of the judge, by a digest of what was judged. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: collections.OrderedDict[bytes, _Verdict] = collections.OrderedDict()
+
+    def get(self, grammar: Grammar) -> _Verdict | None:
+        with self._lock:
+            return self._known.get(_digest(grammar))
+
+    def put(self, grammar: Grammar, verdict: _Verdict) -> None:
+        with self._lock:
+            self._known[_digest(grammar)] = verdict
+            while len(self._known) > _MAX_VERDICTS:
+                self._known.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._known.clear()
+
+
+def _digest(grammar: Grammar) -> bytes:
+    return hashlib.sha256(json.dumps((grammar.kind, grammar.text, grammar.parts)).encode()).digest()
+
+
+def _submit(
+    lane: FairThreads, owner: str, work: Callable[[], CompiledGrammar | None], compilation: Compilation
+) -> None:
+    """Runs the work in its turn; unless it returns None, its outcome is the compilation's."""
+
+    def hand_over(future: concurrent.futures.Future[CompiledGrammar | None]) -> None:
+        if future.cancelled():
+            compilation.result.cancel()
+        elif (error := future.exception()) is not None:
+            compilation.result.set_exception(error)
+        elif (compiled := future.result()) is not None:
+            compilation.result.set_result(compiled)
+
+    lane.submit(owner, work).add_done_callback(hand_over)
+
+
+def json_format_of(config: EngineConfig) -> JsonFormat:
+    """
+    Raises:
+        ConfigError: the pattern of whitespace is no regular expression.
+    """
+    options = config.grammar
+    json_format = JsonFormat(
+        options.constrained_json_whitespace_pattern, is_compact=options.constrained_json_disable_any_whitespace
+    )
+    if json_format.whitespace_pattern is not None and options.grammar_backend != "none":
+        from palladio.runtime.grammar.llguidance_backend import check_whitespace  # noqa: PLC0415 (see load_backend)
+
+        check_whitespace(json_format)
+    return json_format
+
+
+def load_backend(
+    config: EngineConfig, path: Path, vocab_size: int, eos_ids: list[int], json_format: JsonFormat
+) -> GrammarBackend:
+    """The backend for a model: see load_settings.
+
+    Raises:
+        ImportError: llguidance is not installed.
+    """
+    from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend  # noqa: PLC0415 (an engine runs without it)
+
+    return LlguidanceBackend(load_settings(config, path, vocab_size, eos_ids, json_format))
+
+
+def load_settings(
+    config: EngineConfig, path: Path, vocab_size: int, eos_ids: list[int], json_format: JsonFormat
+) -> BackendSettings:
+    """What the backend for a model is made of.
+
+    Args:
+        path: of the model.
+        vocab_size: V, columns of the logits.
+        eos_ids: of the model's config; the tokenizer may know another one.
+
+    Raises:
+        InvalidRequestError: grammars are off, or this tokenizer can't have them.
+    """
+    source = config.source
+    if source.is_embedding:
+        raise InvalidRequestError("an engine that makes embeddings writes no text (--is-embedding)", param="grammar")
+    if config.grammar.grammar_backend == "none":
+        raise InvalidRequestError("grammars are off (--grammar-backend none)", param="grammar")
+    if source.skip_tokenizer_init:
+        raise InvalidRequestError("grammars need a tokenizer (--skip-tokenizer-init)", param="grammar")
+    folder = Path(source.tokenizer_path or path)
+    file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    if file.is_file():
+        tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    else:
+        tokenizer = json.loads(Tokenizer.load(folder, trust_remote_code=source.trust_remote_code).to_json())
+    own_eos = _eos_id(tokenizer, json.loads(settings.read_text()) if settings.is_file() else {})
+    text = json.dumps(tokenizer | {"truncation": None, "padding": None})
+    ids = dict.fromkeys([*eos_ids, *([] if own_eos is None else [own_eos])])
+    return BackendSettings(text, vocab_size, tuple(ids), json_format)
+
+
+def _eos_id(tokenizer: dict[str, Any], settings: dict[str, Any]) -> int | None:
+    """The id of the tokenizer's own end-of-sequence token."""
+    token = settings.get("eos_token")
+    name = token.get("content") if isinstance(token, dict) else token
+    added = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens") or ()}
+    found: int | None = added.get(name)
+    return found

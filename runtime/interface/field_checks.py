@@ -1,0 +1,53 @@
+"""Whether a config's fields hold what their annotations say: callers from Python are not type-checked."""
+
+import types
+import typing
+from typing import Any
+
+from palladio.runtime.interface.errors import ConfigError
+
+
+def check_fields(config: object) -> None:
+    """Checks each field of a dataclass: str, int, float, bool, a Literal of strings, a tuple, a class, or a union.
+
+    Raises:
+        ConfigError: names the flag, what it may be, and the value.
+    """
+    for name, hint in typing.get_type_hints(type(config)).items():
+        value = vars(config)[name]
+        if not _fits(value, hint):
+            raise ConfigError(f"--{name.replace('_', '-')} must be {_describe(hint)}, got {value!r}")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return isinstance(value, str) and value in parts
+    if origin is types.UnionType:
+        return any(_fits(value, part) for part in parts)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, parts[0]) for item in value)
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return f"one of {', '.join(parts)}"
+    if origin is types.UnionType:
+        return " or ".join(map(_describe, parts))
+    if origin is tuple:
+        return f"a tuple, each item {_describe(parts[0])}"
+    names = {int: "an integer", float: "a number", str: "a string", bool: "True or False", types.NoneType: "None"}
+    return names.get(hint) or f"a {hint.__name__}"
+
+
+def check_positive(flag: str, value: int | None) -> None:
+    """
+    Raises:
+        ConfigError: the flag's value is below 1.
+    """
+    if value is not None and value < 1:
+        raise ConfigError(f"{flag} must be at least 1, got {value}")

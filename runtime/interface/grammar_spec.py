@@ -1,0 +1,67 @@
+"""What constrains the tokens of a request, as it travels from front to engine: a grammar, and a bound on thinking."""
+
+import dataclasses
+import json
+from typing import Literal, Self
+
+from palladio.runtime.interface.errors import InvalidRequestError
+
+GRAMMAR_NAMES = ("json_schema", "regex", "ebnf", "structural_tag")  # SGLang's sampling parameters
+
+GrammarKind = Literal["json_schema", "regex", "ebnf", "lark", "choice", "structural_tag"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grammar:
+    """A language that the output must be in.
+
+    Attributes:
+        kind: json_schema, choice (a list of strings) and structural_tag are JSON texts; ebnf is GBNF, with a rule
+            `root`; lark is llguidance's dialect, with a rule `start` (special tokens are written <|like_this|>).
+        text: in that notation.
+        parts: the JSON schemas within it, each with the field that it came from, for messages.
+    """
+
+    kind: GrammarKind
+    text: str
+    parts: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, kind: GrammarKind, value: object, param: str) -> Self:
+        """From what a caller gives: the text, or for the kinds that are JSON what it says.
+
+        Raises:
+            InvalidRequestError: it is of the wrong type; `param` names it.
+        """
+        is_json = kind in ("json_schema", "structural_tag") and isinstance(value, dict | bool)
+        is_list = kind == "choice" and isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if isinstance(value, str):
+            text = value
+        elif is_json or is_list:
+            text = json.dumps(value)
+        else:
+            expected = {"choice": "a list of strings", "json_schema": "a JSON schema", "structural_tag": "an object"}
+            raise InvalidRequestError(f"{param} must be {expected.get(kind, 'a string')}", param=param)
+        if not text.strip():
+            raise InvalidRequestError(f"{param} must not be empty", param=param)
+        return cls(kind, text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Thinking:
+    """Where an output is reasoning. A grammar holds for what follows.
+
+    Attributes:
+        start_ids: tokens that open it; without them as the first tokens of the output there is none, unless `begun`.
+        end_ids: tokens that close it.
+        begun: the prompt has opened it, so that the output begins inside.
+        budget: most tokens inside; then it is closed. None: no bound.
+        num_telling: how many of end_ids, from the first one on, show that it closes; the others then have to follow,
+            where a model could also go on in another way. None: all.
+    """
+
+    start_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+    begun: bool = False
+    budget: int | None = None
+    num_telling: int | None = None

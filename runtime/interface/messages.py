@@ -1,0 +1,399 @@
+"""What the front and the engine say to each other; plain dataclasses, encoded by msgspec across the process border."""
+
+import dataclasses
+from typing import Literal
+
+from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
+from palladio.runtime.interface.pooling import PoolingMethod
+from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.request_trace import QueueState, RequestTrace
+from palladio.runtime.interface.sampling_params import SamplingParams
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AddRequest:
+    """One sample to generate. `params.max_tokens` and `params.seed` are set, `params.n` is 1.
+
+    Attributes:
+        stop_token_ids: all ids that end it: the model's end-of-sequence ids (unless ignore_eos) and the request's.
+        resent: an engine that failed had accepted it: the queue takes it even if it is full.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    stop_token_ids: list[int]
+    received: float
+    options: RequestOptions = dataclasses.field(default_factory=RequestOptions)
+    resent: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AbortRequests:
+    """Ends these requests and frees their pages, without a further output; unknown ids may have just ended: ignored."""
+
+    request_ids: list[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlushCache:
+    """Drops the prefix cache and compiled grammars; refused while requests run. Answered by ControlReply."""
+
+    call_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GetStats:
+    """Asks for EngineStats. Answered by ControlReply. Also the liveness probe: the engine loop must answer it.
+
+    Attributes:
+        check_integrity: of pages and slots; takes time, and no step runs meanwhile.
+    """
+
+    call_id: int
+    check_integrity: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explain:
+    """Asks for the state of requests by their engine-side ids. Answered by ControlReply, without those that ended."""
+
+    call_id: int
+    request_ids: list[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartProfile:
+    """Begins a trace of the device and the host. Answered by ControlReply."""
+
+    call_id: int
+    options: ProfileOptions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StopProfile:
+    """Ends the trace. Answered by ControlReply, whose profile is None while it is still being written: ask again."""
+
+    call_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Ends the engine loop after the current step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The prefix cache, since the engine started.
+
+    Attributes:
+        enabled: False with --disable-radix-cache, and after a self-check that failed.
+        num_cached_tokens: tokens that it holds now, in use or not.
+        num_prompt_tokens: of the requests that looked for a prefix.
+        num_hit_tokens: of those, found.
+        num_evicted_tokens: dropped to make room.
+        num_self_checks, num_self_check_failures: of --cache-self-check.
+    """
+
+    enabled: bool = False
+    num_cached_tokens: int = 0
+    num_prompt_tokens: int = 0
+    num_hit_tokens: int = 0
+    num_evicted_tokens: int = 0
+    num_self_checks: int = 0
+    num_self_check_failures: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HistogramData:
+    """Counts of values, as Prometheus means them.
+
+    Attributes:
+        bounds: upper bounds of the buckets, ascending; one more bucket takes what is over the last.
+        counts: values in each bucket (not cumulative), len(bounds) + 1 of them.
+        total: sum of all values.
+    """
+
+    bounds: list[float] = dataclasses.field(default_factory=list)
+    counts: list[int] = dataclasses.field(default_factory=lambda: [0])
+    total: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProgramReport:
+    """How a program came to be.
+
+    Attributes:
+        name: what it does, and its bucket.
+        result: "exported", loaded from --compiled-dir; "hit", from the persistent cache; "miss", compiled; "failed",
+            it could not be compiled in the background.
+        seconds: that it took, tracing included.
+    """
+
+    name: str
+    result: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompileStats:
+    """The closed set of programs, and how far it is built.
+
+    Attributes:
+        num_programs: in the set.
+        programs: those that are built.
+        wait_seconds: that steps have waited for programs which were not (--compile lazy).
+    """
+
+    num_programs: int = 0
+    programs: list[ProgramReport] = dataclasses.field(default_factory=list)
+    wait_seconds: float = 0.0
+
+    def count(self, result: str) -> int:
+        """Programs that were made this way."""
+        return sum(program.result == result for program in self.programs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Bytes of a device's memory, as planned.
+
+    Attributes:
+        total: that it has. usable: what the plan may give away; more is left to the runtime and to others.
+        weights, kv_cache: of this model.
+        state: of the sampler and the block tables.
+        workspace: that the programs need beside these, see workspace_of.
+    """
+
+    total: int = 0
+    usable: int = 0
+    weights: int = 0
+    kv_cache: int = 0
+    state: int = 0
+    workspace: int = 0
+
+    @property
+    def planned(self) -> int:
+        return self.weights + self.kv_cache + self.state + self.workspace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BucketSteps:
+    """Steps that ran in one bucket, since the engine started.
+
+    Attributes:
+        kind: "decode" or "prefill".
+        requests, tokens: that the bucket holds.
+        steps: how many.
+        computed_tokens: of requests; padding_tokens: computed for nobody.
+    """
+
+    kind: str
+    requests: int
+    tokens: int
+    steps: int
+    computed_tokens: int
+    padding_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LiveRequest:
+    """A request that has not ended.
+
+    Attributes:
+        request_id: the engine-side id.
+        computed_tokens: whose keys and values are in the cache.
+        queue: while it waits: for what.
+    """
+
+    request_id: str
+    status: Literal["waiting", "running"]
+    times: RequestTimes
+    trace: RequestTrace
+    prompt_tokens: int
+    computed_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    num_retractions: int
+    queue: QueueState | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupStats:
+    """One group of devices, where there are several (--dp-size).
+
+    Attributes:
+        num_running, num_waiting: requests of this group.
+        num_used_tokens, num_total_tokens, last_gen_throughput, new_token_ratio, num_retracted_waiting, num_retractions,
+            num_waiting_tokens: as in EngineStats.
+        num_cached_tokens, num_prompt_tokens, num_hit_tokens, num_evicted_tokens: of its prefix cache, as in CacheStats.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_used_tokens: int
+    num_total_tokens: int
+    last_gen_throughput: float
+    new_token_ratio: float
+    num_retracted_waiting: int
+    num_retractions: int
+    num_cached_tokens: int
+    num_prompt_tokens: int
+    num_hit_tokens: int
+    num_evicted_tokens: int
+    num_waiting_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot of the running engine, for /get_server_info, tests and metrics.
+
+    Attributes:
+        num_running, num_waiting: requests of all groups; those whose grammar is being compiled wait, and have no group.
+        num_used_tokens, num_total_tokens: of the KV pool, in whole pages; what only the prefix cache holds is not used.
+        last_gen_throughput: output tokens per second, over the last logged decode interval.
+        num_compiles_after_ready: programs that steps compiled; anything but 0 is a defect.
+        integrity_error: what check_integrity finds wrong; looked for only if asked, and while nothing runs.
+        cache: the prefix cache.
+        device_idle: seconds between the end of one step and the dispatch of the next, while there was work, as far as
+            the host can tell: 0 where the next step was dispatched before the one before it had ended.
+        compile: the programs.
+        memory: of one device.
+        new_token_ratio: the share of its max_tokens that a request is expected to use.
+        num_retracted_waiting: requests that lost their pages and have not got them back; num_retractions: since the
+            start.
+        steps: since the start, by bucket.
+        num_waiting_tokens: of the prompts of waiting requests, and of what retracted ones had generated.
+        num_grammars: compiled ones that are kept; grammar_bytes: that they hold, and others that outputs follow.
+        groups: of devices, one entry each, if there are several. All else is of all groups together: sums, but for
+            new_token_ratio, which is the largest, and memory.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_used_tokens: int
+    num_total_tokens: int
+    last_gen_throughput: float
+    num_compiles_after_ready: int
+    integrity_error: str | None
+    cache: CacheStats = CacheStats()
+    device_idle: HistogramData = dataclasses.field(default_factory=HistogramData)
+    compile: CompileStats = dataclasses.field(default_factory=CompileStats)
+    memory: MemoryReport = MemoryReport()
+    new_token_ratio: float = 0.0
+    num_retracted_waiting: int = 0
+    num_retractions: int = 0
+    num_waiting_tokens: int = 0
+    steps: list[BucketSteps] = dataclasses.field(default_factory=list)
+    groups: list[GroupStats] = dataclasses.field(default_factory=list)
+    num_grammars: int = 0
+    grammar_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Start-up progress, for the log and /ready; with --compile background it goes on while requests are served.
+
+    Attributes:
+        phase: "load" (tensors) or "compile" (programs).
+        done, total: counts within the phase.
+        eta_seconds: that the rest of the phase will take, if it goes on as it did; None: too early to say.
+    """
+
+    phase: str
+    done: int
+    total: int
+    eta_seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EmbeddingSpec:
+    """The embeddings that an engine makes.
+
+    Attributes:
+        size: numbers of one.
+        pooling: of which hidden states, see Pooling.
+        normalized: their length is 1.
+    """
+
+    size: int
+    pooling: PoolingMethod
+    normalized: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineReady:
+    """The engine accepts requests; the limits it settled on.
+
+    Attributes:
+        context_length: most tokens of prompt and output together that the model takes.
+        max_total_tokens: tokens that the KV pool of each group of devices holds; no request can be longer either.
+        model_type, architecture: from config.json.
+        vocab_size: ids at or above this are invalid in prompts, stop_token_ids and logit_bias.
+        eos_token_ids: the model's end-of-sequence ids.
+        device: platform and kind, as jax names them.
+        dtype: of the weights.
+        num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
+        attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
+        embedding: what it makes of a prompt; None: it generates text.
+        num_groups: of devices, each with requests of its own (--dp-size).
+    """
+
+    context_length: int
+    max_total_tokens: int
+    max_running_requests: int
+    chunked_prefill_size: int
+    page_size: int
+    model_type: str
+    architecture: str
+    vocab_size: int
+    eos_token_ids: list[int]
+    device: str
+    dtype: str
+    num_programs: int
+    compile_seconds: float
+    cache_hits: int
+    random_seed: int
+    startup_seconds: float = 0.0
+    attention_kernels: str = ""
+    embedding: EmbeddingSpec | None = None
+    num_groups: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineFailed:
+    """The engine cannot go on; the process ends after this.
+
+    Attributes:
+        message: one line for the user; config: the cause is a flag or the checkpoint, not a defect.
+    """
+
+    message: str
+    config: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepOutputs:
+    outputs: list[TokenOutput]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ControlReply:
+    call_id: int
+    ok: bool
+    message: str = ""
+    stats: EngineStats | None = None
+    requests: list[LiveRequest] = dataclasses.field(default_factory=list)
+    profile: ProfileReport | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineBusy:
+    """The engine's thread is at something that may take long. Another thread sends it again and again meanwhile."""
+
+    doing: str
+
+
+ToEngine = AddRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | Shutdown
+FromEngine = LoadProgress | EngineReady | EngineFailed | EngineBusy | StepOutputs | ControlReply

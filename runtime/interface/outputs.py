@@ -1,0 +1,131 @@
+"""What comes back for a request: first as tokens from the engine core, then as text for the user."""
+
+import dataclasses
+from typing import Literal
+
+from palladio.runtime.interface.request_trace import RequestTrace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one token under the model's own distribution (before temperature, penalties and bias).
+
+    Attributes:
+        token_id: the token.
+        logprob: natural logarithm; None for a prompt's first token, which nothing predicts.
+        top: the likeliest (token id, logprob) pairs, best first; as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FinishReason:
+    """Why a request ended.
+
+    Attributes:
+        type: stop (end of sequence, stop token id or stop string), length (max_tokens or context), or abort.
+        matched: the token id or the stop string that ended it; None otherwise.
+        message: for abort: why.
+        status: for abort: the HTTP status that the message deserves (0: the client asked for the abort).
+        param: for abort: the request's field that is wrong, if it is one.
+    """
+
+    type: Literal["stop", "length", "abort"]
+    matched: int | str | None = None
+    message: str | None = None
+    status: int = 0
+    param: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """Wall-clock times (seconds since the epoch) of one request; None: not reached."""
+
+    received: float
+    scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class TokenOutput:
+    """New tokens of one request from one engine step (engine → front; crosses the process border).
+
+    Attributes:
+        request_id: the engine-side id, unique over the engine's life (`RID~SERIAL`, or `RID-i~SERIAL` of n samples).
+        token_ids: new tokens.
+        logprobs: one per new token, if asked for.
+        prompt_logprobs: one per prompt token, once, with the first output, if asked for.
+        finish: set on the last output.
+        cached_tokens: prompt tokens that came from the prefix cache.
+        num_retractions: how often the request lost its pages and was computed again.
+        times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last.
+        embedding: of the prompt, from an engine that makes embeddings: float32, little-endian.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
+    finish: FinishReason | None = None
+    cached_tokens: int = 0
+    num_retractions: int = 0
+    times: RequestTimes | None = None
+    trace: RequestTrace | None = None
+    embedding: bytes | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class RequestOutput:
+    """New output of one sample of a request, as the user sees it (front → HTTP or offline caller).
+
+    All text, ids and logprobs are new since the previous output of the same index: concatenate to get the whole.
+
+    Attributes:
+        request_id: the user's request id.
+        index: which of the n samples.
+        text: new text; never half a code point, never part of a stop string that may still match.
+        token_ids: new token ids (on a stop string: up to and including the token that completed it).
+        logprobs: one per new token id, if asked for.
+        prompt_logprobs: one per prompt token, once, if asked for.
+        finish: set on the last output of this index.
+        prompt_tokens: length of the prompt.
+        completion_tokens: tokens generated so far for this index.
+        cached_tokens: prompt tokens that came from the prefix cache.
+        num_retractions: how often the request lost its pages and was computed again.
+        times: set on the last output of this index, and as far as they are known then on the first.
+        trace: likewise, if the engine told; as of the first token if the front ended it (stop string, abort).
+        detokenize_seconds: that the front has taken to make text of the tokens so far.
+        embedding: see TokenOutput.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None
+    prompt_logprobs: list[TokenLogprob] | None
+    finish: FinishReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    num_retractions: int = 0
+    times: RequestTimes | None = None
+    trace: RequestTrace | None = None
+    detokenize_seconds: float = 0.0
+    embedding: bytes | None = None
+
+
+class RefusedOutputError(Exception):
+    """The cause of the error that ends a request before its first output: what the engine told of it.
+
+    Attributes:
+        output: the refused sample's only one.
+    """
+
+    def __init__(self, output: RequestOutput) -> None:
+        super().__init__(f"of request {output.request_id}")
+        self.output = output

@@ -1,0 +1,135 @@
+"""Joining the other hosts: the meeting, then jax's own, so that all of their devices are one list."""
+
+import dataclasses
+import random
+import socket
+from collections.abc import Callable
+
+import jax
+
+from palladio.runtime.devices.device_choice import choose_device
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.parallel_config import ParallelConfig
+from palladio.runtime.multihost.config_digest import passport
+from palladio.runtime.multihost.coordinator import Invitation, Leader, Member
+from palladio.runtime.multihost.links import listen
+
+_MAX_SILENCE = 60.0  # seconds without a word after which a host is lost; --watchdog-timeout may be less
+_JAX_HEARTBEAT = 7 * 24 * 3600  # seconds: its own way to find a lost host ends the process without a word
+
+
+def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[Leader, EngineConfig]:
+    """Host 0: waits for the others. Before this, jax must not have looked for devices. Returns the links to them, and
+    the config with what is the same on all hosts.
+
+    Args:
+        on_lost: see Leader.
+
+    Raises:
+        ConfigError: a port is taken, a host was started differently, or has another rank than its devices.
+        HostLostError: one does not come.
+    """
+    invitation = invitation_of(config)
+    if invitation.rank > 0:
+        raise ConfigError(
+            f"--node-rank {invitation.rank}: only host 0 takes requests; run `palladio serve` here, with these flags"
+        )
+    seed = config.execution.random_seed
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    with _reserve_coordinator(config.parallel, invitation.address) as reserved:
+        coordinator = int(reserved.getsockname()[1])
+        leader = Leader.meet(invitation, {"coordinator": coordinator, "random_seed": seed}, on_lost)
+    try:
+        _initialize(invitation, coordinator, config.execution.device)
+    except ConfigError as error:
+        leader.close(str(error))
+        raise
+    return leader, _with_seed(config, seed)
+
+
+def join(config: EngineConfig, on_end: Callable[[str], None]) -> tuple[Member, EngineConfig]:
+    """Another host: goes to host 0. Returns its link, and the config with what host 0 decided.
+
+    Raises:
+        ConfigError, HostLostError: as `lead`.
+    """
+    invitation = invitation_of(config)
+    member, welcome = Member.meet(invitation, on_end)
+    try:
+        _initialize(invitation, int(welcome["coordinator"]), config.execution.device)
+    except ConfigError as error:
+        member.fail(str(error))
+        raise
+    return member, _with_seed(config, int(welcome["random_seed"]))
+
+
+def invitation_of(config: EngineConfig) -> Invitation:
+    parallel = config.parallel
+    assert parallel.dist_init_addr is not None, "checked by EngineConfig"
+    assert parallel.node_rank is not None, "checked by EngineConfig"
+    host, _, port = parallel.dist_init_addr.rpartition(":")
+    return Invitation(
+        rank=parallel.node_rank,
+        num_hosts=parallel.num_hosts,
+        address=(host.strip("[]"), int(port)),
+        timeout=float(parallel.dist_timeout),
+        silence=min(_MAX_SILENCE, config.survival.watchdog_timeout or _MAX_SILENCE),
+        passport=passport(config),
+    )
+
+
+def _with_seed(config: EngineConfig, seed: int) -> EngineConfig:
+    return dataclasses.replace(config, execution=dataclasses.replace(config.execution, random_seed=seed))
+
+
+def _initialize(invitation: Invitation, port: int, device: str) -> None:
+    """
+    Args:
+        device: --device; jax looks for devices here.
+
+    Raises:
+        ConfigError: there is no such device, or libtpu numbers the hosts otherwise.
+    """
+    host = invitation.address[0]
+    name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        jax.distributed.initialize(
+            name,
+            invitation.num_hosts,
+            invitation.rank,
+            cluster_detection_method="deactivate",
+            initialization_timeout=int(invitation.timeout),
+            heartbeat_timeout_seconds=_JAX_HEARTBEAT,
+            coordinator_bind_address=name,
+        )
+    except RuntimeError as error:
+        raise ConfigError(f"--nnodes {invitation.num_hosts}: jax cannot join the hosts' devices: {error}") from error
+    choose_device(device)
+    if (jax.process_index(), jax.process_count()) != (invitation.rank, invitation.num_hosts):
+        raise ConfigError(
+            f"--node-rank {invitation.rank} with --nnodes {invitation.num_hosts}: the devices say that this is host "
+            f"{jax.process_index()} of {jax.process_count()}; number the hosts as they do"
+        )
+
+
+def _reserve_coordinator(parallel: ParallelConfig, address: tuple[str, int]) -> socket.socket:
+    """Listens on the port of jax's coordination service until the hosts have met, minutes later maybe, so that nobody
+    else takes it: jax itself does not look, and ends the process with a segmentation fault if it is taken.
+
+    Raises:
+        ConfigError: it is taken.
+    """
+    host, meeting_port = address
+    given = parallel.dist_coordinator_port
+    port = meeting_port + 1 if given is None else given
+    try:
+        return listen((host, port))
+    except OSError as error:
+        named = f"--dist-coordinator-port {port}"
+        if given is None:
+            named = f"port {port}, the one after --dist-init-addr's,"
+        raise ConfigError(
+            f"host 0 cannot listen on {named} at {host} ({error}); jax's coordination service needs it: free it, or "
+            "give another one with --dist-coordinator-port (0 takes any free one)"
+        ) from error

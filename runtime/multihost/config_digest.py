@@ -1,0 +1,48 @@
+"""What hosts that run one model together must have been told alike."""
+
+import hashlib
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+
+from palladio import __version__
+from palladio.runtime.interface.config import EngineConfig, ModelSource
+
+# What may differ: paths, what only says how long to wait or how much to tell, and what host 0 decides for all.
+_OWN = frozenset(
+    {
+        *("model_path", "tokenizer_path", "download_dir", "compilation_cache_dir", "crash_dump_folder"),
+        *("node_rank", "dist_init_addr", "dist_coordinator_port", "dist_timeout", "watchdog_timeout"),
+        *("health_timeout", "max_engine_restarts", "decode_log_interval", "random_seed"),
+    }
+)
+_FILES = ("config.json", "model.safetensors.index.json", "palladio_checkpoint.json")  # as a whole
+_SAMPLE = 2**16  # bytes at the beginning, in the middle and at the end of a file of weights
+
+
+def passport(config: EngineConfig) -> Mapping[str, str]:
+    """Flag or fact → value, as text. `source.model_path` is a directory."""
+    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in config.flags().items() if name not in _OWN}
+    packages = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
+    return {"palladio": __version__, **packages, "the model": model_hash(config.source), **flags}
+
+
+def model_hash(source: ModelSource) -> str:
+    """Of a model's config and tokenizer, and of its weights' sizes and samples: reading them all would take minutes."""
+    found, folder = hashlib.sha256(), Path(source.model_path)
+    for path in (*(folder / name for name in _FILES), Path(source.tokenizer_path or folder) / "tokenizer.json"):
+        found.update(path.read_bytes() if path.is_file() else b"none")
+    for path in sorted(folder.glob("*.safetensors")) if source.load_format != "dummy" else ():
+        found.update(f"{path.name} {path.stat().st_size}".encode())
+        found.update(_sample(path))
+    return found.hexdigest()[:16]
+
+
+def _sample(path: Path) -> bytes:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        parts = []
+        for begin in (0, size // 2, max(0, size - _SAMPLE)):
+            file.seek(begin)
+            parts.append(file.read(_SAMPLE))
+    return b"".join(parts)

@@ -1,0 +1,325 @@
+"""The hosts that run one model together: host 0 leads, the others make the calls of programs that it makes.
+
+They meet before jax is told of each other: so a host that is missing, late or started differently is named in an error,
+where jax's own meeting would end the process. Afterwards each watches the links to find out who is lost.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from palladio.runtime.interface.errors import ConfigError, HostLostError
+from palladio.runtime.multihost.links import Frame, Heart, HostArray, Link, accept, connect, differences, listen
+
+_GOODBYE_SECONDS = 5.0  # for the others to end: jax's service, which they are connected to, lives in host 0
+
+OnLost = Callable[[str], None]
+
+logger = logging.getLogger("palladio.engine")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """What a host knows of the meeting.
+
+    Attributes:
+        rank: of this host. num_hosts: that are expected, this one included.
+        address: of host 0: name and port.
+        timeout: seconds that hosts wait for each other. silence: seconds without a word after which one is lost.
+        passport: name → value of what has to be the same everywhere.
+    """
+
+    rank: int
+    num_hosts: int
+    address: tuple[str, int]
+    timeout: float
+    silence: float
+    passport: Mapping[str, str]
+
+
+class Leader:
+    """Host 0's end.
+
+    Args:
+        links: to the others, by rank.
+        on_lost: called in another thread, once, with what to tell the user; the engine's thread may be waiting for the
+            lost host for ever.
+
+    Attributes:
+        num_calls: that were sent.
+    """
+
+    def __init__(self, links: Mapping[int, Link], silence: float, on_lost: OnLost) -> None:
+        self.num_calls = 0
+        self._links = links
+        self._on_lost = on_lost
+        self._values: dict[int, queue.SimpleQueue[int | None]] = {rank: queue.SimpleQueue() for rank in links}
+        self._is_over = False
+        self._lock = threading.Lock()
+        self._heart = Heart(links.values(), silence, self._lose)
+        self._listeners = [
+            threading.Thread(target=self._listen, args=(rank, link), name=f"palladio-host-{rank}", daemon=True)
+            for rank, link in links.items()
+        ]
+        for listener in self._listeners:
+            listener.start()
+
+    @classmethod
+    def meet(cls, invitation: Invitation, welcome: Mapping[str, Any], on_lost: OnLost) -> "Leader":
+        """Waits for the other hosts.
+
+        Args:
+            welcome: what they are told when all are there.
+
+        Raises:
+            ConfigError: host 0 cannot listen on the address, or a host was started with something else.
+            HostLostError: one does not come.
+        """
+        try:
+            listener = listen(invitation.address)
+        except OSError as error:
+            host, port = invitation.address
+            raise ConfigError(
+                f"host 0 cannot listen on --dist-init-addr {host}:{port} ({error}); give an address of this host and a "
+                "free port"
+            ) from error
+        with listener:
+            links = _Reception(invitation).receive(listener)
+        for link in links.values():
+            link.send(Frame({"kind": "welcome", **welcome}))
+        return cls(links, invitation.silence, on_lost)
+
+    @property
+    def num_sent_bytes(self) -> int:
+        """To all of them."""
+        return sum(link.num_sent_bytes for link in self._links.values())
+
+    def call(self, key: tuple[Any, ...] | None, arrays: tuple[HostArray, ...]) -> None:
+        """Tells the others to make a call; see StepExecutor.on_call."""
+        self.num_calls += 1
+        frame = Frame({"kind": "call", "key": key}, arrays)
+        for link in self._links.values():
+            with contextlib.suppress(OSError):  # who listens on it sees that it is closed
+                link.send(frame)
+
+    @contextlib.contextmanager
+    def building(self, key: tuple[Any, ...]) -> Iterator[None]:
+        """The others build a program while this is open; it closes when all of them have it. So nobody waits inside a
+        collective for a host that compiles, and compilers that share their work meet.
+
+        Raises:
+            HostLostError: when it closes: one is lost, or could not build it.
+        """
+        self._tell(Frame({"kind": "build", "key": key}))
+        yield
+        self.smallest(0)
+
+    def smallest(self, value: int) -> int:
+        """The smallest of the hosts' values; waits for all of them, who ask the same at the same point.
+
+        Raises:
+            HostLostError: one is lost.
+        """
+        values = [self._values[rank].get() for rank in self._links]
+        found = [one for one in values if one is not None]
+        if len(found) < len(values):
+            raise HostLostError("another host is lost")
+        least = min(value, *found)
+        self._tell(Frame({"kind": "value", "value": least}))
+        return least
+
+    def close(self, message: str = "") -> None:
+        """Ends the other hosts and waits a little for that. Args: message: why, if it is no orderly end."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+        self._heart.stop()
+        if self.num_calls:
+            logger.info(
+                "Told %d hosts of %d calls, %d bytes each", len(self._links), self.num_calls,
+                self.num_sent_bytes / self.num_calls / len(self._links),
+            )  # fmt: skip
+        self._tell(Frame({"kind": "stop", "message": message}))
+        deadline = time.monotonic() + _GOODBYE_SECONDS
+        for listener in self._listeners:
+            if listener is not threading.current_thread():
+                listener.join(max(0.0, deadline - time.monotonic()))
+
+    def _tell(self, frame: Frame) -> None:
+        for link in self._links.values():
+            with contextlib.suppress(OSError):
+                link.send(frame)
+
+    def _listen(self, rank: int, link: Link) -> None:
+        try:
+            while True:
+                frame = link.receive()
+                if frame.kind == "value":
+                    self._values[rank].put(int(frame.head["value"]))
+                elif frame.kind == "failed":
+                    return self._lose(link, str(frame.head["message"]))
+        except (EOFError, OSError, ValueError):
+            self._lose(link, "it has ended")
+        return None
+
+    def _lose(self, link: Link, why: str) -> None:
+        if self._is_over:
+            return
+        message = f"{link.name} is lost: {why}"
+        logger.error("%s; the others end too", message)
+        self.close(message)
+        self._on_lost(message)  # before whoever waits for a value fails for want of it: this names the host
+        for values in self._values.values():
+            values.put(None)
+
+
+class _Reception:
+    """Lets the other hosts in."""
+
+    def __init__(self, invitation: Invitation) -> None:
+        self._invitation = invitation
+        self._links: dict[int, Link] = {}
+        self._problem = ""
+
+    def receive(self, listener: socket.socket) -> dict[int, Link]:
+        invitation = self._invitation
+        deadline = time.monotonic() + invitation.timeout
+        host, port = invitation.address
+        others = invitation.num_hosts - 1
+        logger.info("Waiting at %s:%d for %d other host%s", host, port, others, "s" * (others > 1))
+        accept(listener, deadline, self._judge, wanted=lambda: 0 if self._problem else others - len(self._links))
+        if self._problem:
+            self._refuse_all(self._problem)
+            raise ConfigError(self._problem)
+        missing = [rank for rank in range(1, invitation.num_hosts) if rank not in self._links]
+        if missing:
+            names = ", ".join(map(str, missing))
+            message = (
+                f"host{'s' * (len(missing) > 1)} {names} of {invitation.num_hosts} did not come to {host}:{port} "
+                f"within {invitation.timeout:g} s (--dist-timeout); start the same command there with --node-rank "
+                f"{names}"
+            )
+            self._refuse_all(message)
+            raise HostLostError(message)
+        return dict(sorted(self._links.items()))
+
+    def _judge(self, frame: Frame, link: Link) -> bool:
+        if frame.kind != "hello":
+            return False
+        invitation, head = self._invitation, frame.head
+        rank = int(head["rank"])
+        link.name = f"host {rank} ({head['name']}, {link.address})"
+        if head["num_hosts"] != invitation.num_hosts:
+            problem = f"--nnodes is {invitation.num_hosts} on host 0 and {head['num_hosts']} on {link.name}"
+        elif different := differences(invitation.passport, head["passport"]):
+            problem = f"host 0 and {link.name} were started differently: {'; '.join(different)}"
+        elif rank in self._links and self._links[rank].is_open():
+            problem = f"--node-rank {rank} was given to {self._links[rank].name} and to {link.name}"
+        else:
+            logger.info("%s is here", link.name)
+            self._links[rank] = link
+            return True
+        self._problem = problem
+        _refuse(link, problem)
+        return False
+
+    def _refuse_all(self, message: str) -> None:
+        for link in self._links.values():
+            _refuse(link, message)
+
+
+def _refuse(link: Link, message: str) -> None:
+    with contextlib.suppress(OSError):
+        link.send(Frame({"kind": "refused", "message": message}))
+    link.close()
+
+
+class Member:
+    """Another host's end.
+
+    Args:
+        on_end: called in another thread when this host has to end, with the reason, which is empty for an orderly end.
+    """
+
+    def __init__(self, link: Link, silence: float, on_end: OnLost) -> None:
+        self._link = link
+        self._on_end = on_end
+        self._calls: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._values: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._heart = Heart([link], silence, lambda _, why: on_end(f"host 0 is lost: {why}"))
+        threading.Thread(target=self._listen, name="palladio-host-0", daemon=True).start()
+
+    @classmethod
+    def meet(cls, invitation: Invitation, on_end: OnLost) -> "tuple[Member, dict[str, Any]]":
+        """Goes to host 0, and returns when all hosts are there, with what it says then.
+
+        Raises:
+            ConfigError: a host was started with something else.
+            HostLostError: host 0, or another one, is not there.
+        """
+        host, port = invitation.address
+        deadline = time.monotonic() + invitation.timeout
+        logger.info("Going to host 0 at %s:%d", host, port)
+        try:
+            link = connect(invitation.address, deadline)
+            link.send(
+                Frame(
+                    {
+                        "kind": "hello",
+                        "rank": invitation.rank,
+                        "num_hosts": invitation.num_hosts,
+                        "name": socket.gethostname(),
+                        "passport": dict(invitation.passport),
+                    }
+                )
+            )
+            answer = link.receive(seconds=max(1.0, deadline - time.monotonic()) + invitation.timeout)
+        except (EOFError, OSError, ValueError) as error:
+            raise HostLostError(
+                f"host 0 did not answer at {host}:{port} within {invitation.timeout:g} s (--dist-timeout): {error}; "
+                "start the same command there with --node-rank 0, and check --dist-init-addr"
+            ) from error
+        if answer.kind == "refused":
+            raise ConfigError(str(answer.head["message"]))
+        return cls(link, invitation.silence, on_end), answer.head
+
+    def smallest(self, value: int) -> int:
+        """See Leader.smallest."""
+        self._link.send(Frame({"kind": "value", "value": value}))
+        return self._values.get()
+
+    def calls(self) -> Iterator[tuple[list[Any] | None, tuple[HostArray, ...] | None]]:
+        """Key and arrays of each call, for ever. Arrays None: the program is only to be built, see Leader.building, and
+        `smallest` says that it is there."""
+        while True:
+            frame = self._calls.get()
+            yield frame.head["key"], frame.arrays if frame.kind == "call" else None
+
+    def fail(self, message: str) -> None:
+        """Tells host 0 that this one ends, and why."""
+        with contextlib.suppress(OSError):
+            self._link.send(Frame({"kind": "failed", "message": message}))
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                frame = self._link.receive()
+                if frame.kind in ("call", "build"):
+                    self._calls.put(frame)
+                elif frame.kind == "value":
+                    self._values.put(int(frame.head["value"]))
+                elif frame.kind == "stop":
+                    self._heart.stop()
+                    self._link.close()
+                    return self._on_end(str(frame.head["message"]))
+        except (EOFError, OSError, ValueError):
+            self._heart.stop()
+            self._on_end("host 0 is lost: it has ended")
+        return None

@@ -1,0 +1,260 @@
+"""What a model needs on hardware that is not at hand: memory, KV tokens, and the most that bandwidth and matrix units
+allow. All from shapes; nothing is loaded, and nothing is compiled."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from palladio.model.config import ModelConfig
+from palladio.model.functional import ModelStructure, flatten_model
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import make_abstract_mesh
+from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weights import abstract_model
+from palladio.pallas_kernels.choice import Kernels
+from palladio.runtime.core.engine_plan import check_experts, memory_needs
+from palladio.runtime.core.kernel_choice import plan_cache
+from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.planning.hardware import Slice
+from palladio.runtime.planning.workspace_estimate import ProgramCounts, WorkspaceEstimate
+from palladio.runtime.scheduling.buckets import Buckets
+
+
+class KnownShapes:
+    """A model's structure and abstract weights, made once for each number of devices: that takes a second or more."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._model = model
+        self._made: dict[tuple[int, int, str], tuple[ModelStructure, Weights]] = {}
+
+    def of(self, num_shards: int, num_expert_parts: int, dtype: DTypeLike) -> tuple[ModelStructure, Weights]:
+        """Over so many devices that are not there."""
+        key = (num_shards, num_expert_parts, jnp.dtype(dtype).name)
+        if key not in self._made:
+            mesh = make_abstract_mesh(num_shards, ep_size=num_expert_parts)
+            kernels = Kernels("xla")
+            self._made[key] = flatten_model(abstract_model(self._model, dtype=dtype, mesh=mesh, kernels=kernels))
+        return self._made[key]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A model on a slice; memory is of one device.
+
+    Attributes:
+        place: the slice. num_shards: devices that share each layer (--tp-size). num_groups: of them (--dp-size).
+        num_expert_parts: of these devices, with experts of their own (--ep-size).
+        model: as published. layout: over the devices.
+        limits, buckets, dtypes: as the engine would settle on.
+        shape: of the device's state. structure, weights: abstract.
+        num_parameters: of the published model. num_table_parameters: of them, rows of each table of tokens.
+    """
+
+    place: Slice
+    num_shards: int
+    num_groups: int
+    num_expert_parts: int
+    model: ModelConfig
+    layout: TensorLayout
+    limits: EngineLimits
+    buckets: Buckets
+    dtypes: Dtypes
+    shape: DeviceShape
+    structure: ModelStructure
+    weights: Weights
+    num_parameters: int
+    num_table_parameters: int
+
+    @classmethod
+    def of(
+        cls,
+        config: EngineConfig,
+        model: ModelConfig,
+        place: Slice,
+        mesh: Mesh | None = None,
+        kernels: Kernels = Kernels("xla"),
+        known: "KnownShapes | None" = None,
+    ) -> "Deployment":
+        """
+        Args:
+            config: flags; of the model, only what belongs to no directory.
+            mesh: of compile-only devices; None: nothing will be compiled.
+            known: of the same model, for several plans; None: this is the only one.
+
+        Raises:
+            ConfigError: a flag is wrong.
+        """
+        parallel = config.parallel
+        check_experts(parallel, model)
+        num_shards, num_groups, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
+        defaults = PlatformDefaults.of(place.chip.platform)
+        limits = EngineLimits.of(config, model, defaults)
+        dtypes = Dtypes.of(config, place.chip.platform)
+        layout = TensorLayout.of(model, num_shards, num_expert_parts)
+        over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_groups, num_expert_parts)
+        shape = DeviceShape(
+            num_slots=limits.max_running + 1,
+            pages_per_request=-(-limits.context_length // config.cache.page_size),
+            vocab_size=layout.config.vocab_size,
+            num_valid_tokens=model.vocab_size,
+            num_decode_steps=config.scheduler.num_continuous_decode_steps,
+            checks_cache=config.cache.cache_self_check > 0,
+            dtype=dtypes.model,
+            cache=KVCacheSpec.of(layout.config, page_size=config.cache.page_size, dtype=dtypes.kv_cache),
+            mesh=over,
+            pooling=Pooling() if config.source.is_embedding else None,  # other methods keep a row more for each request
+        )
+        shapes = KnownShapes(model) if known is None else known
+        if mesh is None:
+            structure, weights = shapes.of(num_shards, num_expert_parts, dtypes.model)
+        else:
+            structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=mesh, kernels=kernels))
+        return cls(
+            place=place,
+            num_shards=num_shards,
+            num_groups=num_groups,
+            num_expert_parts=num_expert_parts,
+            model=model,
+            layout=layout,
+            limits=limits,
+            buckets=limits.buckets(config, defaults),
+            dtypes=dtypes,
+            shape=shape,
+            structure=structure,
+            weights=weights,
+            num_parameters=sum(math.prod(leaf.shape) for leaf in shapes.of(1, 1, dtypes.model)[1]),
+            num_table_parameters=model.vocab_size * model.hidden_size,
+        )
+
+    def plan(self, config: EngineConfig, workspace: int) -> MemoryPlan:
+        """Who gets the memory of a device, if the programs need so many bytes.
+
+        Raises:
+            ConfigError: it does not fit; the message says what would.
+        """
+        needs = memory_needs(
+            self.place.chip.platform,
+            self.shape,
+            self.weights,
+            num_mask_rows=0 if self.shape.pooling else sum(self.buckets.sample),
+            useful_tokens=self.limits.useful_pool_tokens,
+            wanted_tokens=config.cache.max_total_tokens,
+            fraction=config.cache.mem_fraction_static,
+        )
+        memory = self.place.chip.memory
+        attention = "gpu_triton" if self.place.chip.platform == "gpu" else "tpu"  # on a GPU for all caches of 8 bits
+        return plan_cache(attention, self.shape.cache, DeviceMemory(memory, memory), needs, workspace)
+
+    def estimated_workspace(self) -> int:
+        """Bytes that the programs need beside their arguments."""
+        return self.workspace_estimate().total
+
+    def workspace_estimate(self) -> WorkspaceEstimate:
+        """What the programs need, and for what."""
+        config, itemsize = self.layout.config, jnp.dtype(self.dtypes.model).itemsize
+        num_tables = 1 if config.tie_word_embeddings or not config.has_head else 2
+        tables = num_tables * config.vocab_size * config.hidden_size // self.num_shards
+        shape = self.shape
+        return WorkspaceEstimate.of(
+            self.place.chip.platform,
+            config,
+            self.buckets,
+            self.dtypes.model,
+            num_shards=self.num_shards,
+            num_expert_parts=self.num_expert_parts,
+            counts=ProgramCounts.of(
+                self.buckets,
+                shape.num_decode_steps,
+                checks_cache=shape.checks_cache,
+                generates=shape.pooling is None,
+            ),
+            layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
+            memory_share=self.weight_bytes / self.place.chip.memory,
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of one device."""
+        return bytes_per_device(self.weights)
+
+    @property
+    def expert_bytes(self) -> float:
+        """Of the weights of one device, what belongs to experts that the router chooses from."""
+        experts = self.layout.config.experts
+        if experts is None:
+            return 0.0
+        sizes = 3 * self.model.hidden_size * experts.intermediate_size * jnp.dtype(self.dtypes.model).itemsize
+        return experts.num_sparse_layers * experts.num_places * sizes / self.num_shards
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Of the published model, those that a token is multiplied with or looked up in."""
+        experts = self.model.experts
+        if experts is None:
+            return self.num_parameters
+        idle = experts.num_experts - experts.num_chosen
+        one = 3 * self.model.hidden_size * experts.intermediate_size
+        return self.num_parameters - experts.num_sparse_layers * idle * one
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of KV cache, on one device."""
+        return bytes_per_device(self.shape.cache.abstract(1, self.shape.mesh)) / self.shape.page_size
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Roofline:
+    """The most that a slice can do with a model, if nothing runs beside the sums over devices. Attention's own
+    operations and the sampler are left out."""
+
+    deployment: Deployment
+
+    def decode_seconds(self, num_requests: int, context: int) -> float:
+        """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice. Of experts,
+        those are read that tokens go to."""
+        one, chip = self.deployment, self.deployment.place.chip
+        table = one.layout.config.vocab_size * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
+        unread = table if self._num_tables == 2 else 0  # of the input's table, a few rows
+        read = one.weight_bytes - unread / one.num_shards + num_requests * context * one.bytes_per_token
+        read -= self._idle_share(num_requests) * one.expert_bytes
+        multiplied = one.num_active_parameters - (self._num_tables - 1) * one.num_table_parameters
+        operations = 2 * multiplied * num_requests / one.num_shards
+        return max(read / chip.bandwidth, operations / chip.flops) + self._sums(num_requests)
+
+    def decode_rate(self, num_requests: int, context: int) -> float:
+        """Tokens per second, of all requests of a group of devices."""
+        return num_requests / self.decode_seconds(num_requests, context)
+
+    def prefill_rate(self) -> float:
+        """Prompt tokens per second of all groups; only the last of a prompt needs logits."""
+        one = self.deployment
+        tokens, multiplied = (
+            one.limits.max_step_tokens,
+            one.num_active_parameters - self._num_tables * one.num_table_parameters,
+        )
+        compute = 2 * multiplied * tokens / one.num_shards / one.place.chip.flops
+        return one.num_groups * tokens / (compute + self._sums(tokens))
+
+    @property
+    def _num_tables(self) -> int:
+        """Of the input and of the output, which may be one."""
+        model = self.deployment.model
+        return 2 if model.has_head and not model.tie_word_embeddings else 1
+
+    def _idle_share(self, num_tokens: int) -> float:
+        """Of all experts, those that none of so many tokens goes to, if the router favours no expert."""
+        experts = self.deployment.model.experts
+        return 0.0 if experts is None else (1 - experts.num_chosen / experts.num_experts) ** num_tokens
+
+    def _sums(self, num_tokens: int) -> float:
+        """Seconds of the all-reduces: each device sends and gets (n - 1) / n of an array twice."""
+        one, shards = self.deployment, self.deployment.num_shards
+        array = num_tokens * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
+        return (2 * one.model.num_layers + 1) * 2 * (shards - 1) / shards * array / one.place.chip.link

@@ -1,0 +1,105 @@
+"""Accelerators by their data sheets, and the slices that they come in: for plans, without any of them at hand."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from palladio.runtime.interface.errors import ConfigError
+
+_GIB = 2**30
+_TERA = 10**12
+_GIGA = 10**9
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chip:
+    """A kind of accelerator; all figures are of one device as jax counts them.
+
+    Attributes:
+        name: as in a slice's name, and of our tuned block sizes.
+        platform: as jax names it.
+        memory: bytes. bandwidth: bytes per second that it reads at most.
+        flops: bfloat16 operations per second at most.
+        link: bytes per second to its neighbours, all links together, one direction.
+        label: for tables.
+    """
+
+    name: str
+    platform: Literal["tpu", "gpu"]
+    memory: int
+    bandwidth: float
+    flops: float
+    link: float
+    label: str
+
+
+CHIPS: Final[Mapping[str, Chip]] = {
+    chip.name: chip
+    for chip in (
+        Chip("v4", "tpu", 32 * _GIB, 1228 * _GIGA, 275 * _TERA, 150 * _GIGA, "TPU v4"),
+        Chip("v5e", "tpu", 16 * _GIB, 819 * _GIGA, 197 * _TERA, 100 * _GIGA, "TPU v5e"),
+        Chip("v5p", "tpu", 95 * _GIB, 2765 * _GIGA, 459 * _TERA, 300 * _GIGA, "TPU v5p"),
+        Chip("v6e", "tpu", 32 * _GIB, 1640 * _GIGA, 918 * _TERA, 224 * _GIGA, "TPU v6e"),
+        Chip("tpu7x", "tpu", 96 * _GIB, 3690 * _GIGA, 1153 * _TERA, 300 * _GIGA, "TPU 7x, half a chip"),
+        Chip("h200", "gpu", 139 * _GIB, 4800 * _GIGA, 989 * _TERA, 450 * _GIGA, "NVIDIA H200"),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slice:
+    """Devices that are rented together.
+
+    Attributes:
+        name: as clouds name it, and --topology.
+        chip: what it is made of.
+        num_devices: as jax counts them.
+        num_hosts: machines that they belong to.
+        topology: the compiler's name of the smallest arrangement that has so many devices.
+    """
+
+    name: str
+    chip: Chip
+    num_devices: int
+    num_hosts: int
+    topology: str
+
+
+_FLAT = {1: "2x2", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+_CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
+_CHIPS_A_HOST = 4
+_CHIPS_A_FLAT_HOST = 8  # a slice of eight v5e or v6e chips can be had on one host
+_GPUS = (1, 2, 4, 8)
+
+
+def _slices() -> dict[str, Slice]:
+    found = []
+    for name in ("v5e", "v6e"):
+        for chips, shape in _FLAT.items():
+            hosts = 1 if chips <= _CHIPS_A_FLAT_HOST else chips // _CHIPS_A_HOST
+            found.append(Slice(f"{name}-{chips}", CHIPS[name], chips, hosts, f"{name}:{shape}"))
+    for name, devices_a_chip in (("v4", 1), ("v5p", 1), ("tpu7x", 2)):
+        for chips, shape in _CUBES.items():  # their names count cores, of which a chip has two
+            devices, hosts = chips * devices_a_chip, chips // _CHIPS_A_HOST
+            found.append(Slice(f"{name}-{2 * chips}", CHIPS[name], devices, hosts, f"{name}:{shape}"))
+    found += [Slice(f"h200-{count}", CHIPS["h200"], count, 1, f"1x1x{count}") for count in _GPUS]
+    return {one.name: one for one in found}
+
+
+SLICES: Final[Mapping[str, Slice]] = _slices()
+
+
+def find_slice(name: str) -> Slice:
+    """The slice that --topology names; v5litepod-8 and 8xH200 mean v5e-8 and h200-8.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    wanted = name.strip().lower().replace("v5litepod", "v5e")
+    wanted = re.sub(r"^(\d+)x(\w+)$", r"\2-\1", wanted)
+    if wanted not in SLICES:
+        prefix = wanted.split("-")[0]
+        known = [one for one in SLICES if one.startswith(f"{prefix}-")] or [f"{chip}-…" for chip in CHIPS]
+        raise ConfigError(f"--topology {name} is not known; known are {', '.join(known)}")
+    return SLICES[wanted]

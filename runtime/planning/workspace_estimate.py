@@ -1,0 +1,137 @@
+"""What programs need beside their arguments, before any is compiled: for plans. Compilers reuse memory as they can, so
+this is arithmetic on the widest arrays, with factors that `benchmarks/workspace.py` found their figures to stay below.
+"""
+
+import dataclasses
+import math
+from typing import Self
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from palladio.model.config import ModelConfig
+from palladio.runtime.execution.program_keys import TIERS
+from palladio.runtime.execution.programs import DECODE_TIERS
+from palladio.runtime.scheduling.buckets import Buckets
+
+_MIB = 2**20
+_HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention
+_HEAD_ARRAYS = 4  # of [tokens, all heads]: some of them in float32
+_FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
+_PREFILL_MARGIN = 1.25  # compilers do not always reuse memory as well as they could
+# Where weights take 0.35 of a device or more (Llama-3.1-70B on v5p-8 and v6e-8, Qwen3-32B on v6e-4, Llama-3.1-8B on
+# v6e-1), XLA:TPU lets the layers share code; where they take 0.23 or less it does not. Why is not known.
+_SHARED_FROM = 0.3
+_SHARED_LAYERS = 2  # whose code stands for that of all layers then
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Compiler:
+    """How a platform's compiler lays programs out.
+
+    Attributes:
+        sampler_arrays: float32 arrays of [rows, vocabulary] that sampling has at once: logits, odds, noise, images, …
+        code: MiB of a program that has no layers (score, sample), and of what the others have beside theirs; 0: code is
+            not kept in the memory of arrays.
+        prefill_code: MiB of each layer of a prefill step.
+        decode_code: MiB of each layer of a decode step with a million weights a device; it grows by decode_growth
+            whenever their number doubles.
+    """
+
+    sampler_arrays: float
+    code: float = 0.0
+    prefill_code: float = 0.0
+    decode_code: float = 0.0
+    decode_growth: float = 0.0
+
+
+_TPU = _Compiler(8.25, code=8.0, prefill_code=5.0, decode_code=1.0, decode_growth=0.42)
+_GPU = _Compiler(5.5)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProgramCounts:
+    """How many programs an engine has, see StepPrograms.
+
+    Attributes:
+        prefill, decode: with layers, for prompts and for decode steps. others: without.
+    """
+
+    prefill: int
+    decode: int
+    others: int
+
+    @classmethod
+    def of(cls, buckets: Buckets, num_decode_steps: int, *, checks_cache: bool, generates: bool = True) -> Self:
+        decode = len(buckets.decode) * (1 if num_decode_steps == 1 else len(DECODE_TIERS))
+        prefill = len(buckets.prefill)  # each with one that scores, or pools
+        sampling = len(TIERS) * len(buckets.sample) + 1 if generates else 0  # and reset
+        return cls(prefill, decode, prefill + sampling + 1 + checks_cache)  # tables, compare
+
+    @property
+    def total(self) -> int:
+        return self.prefill + self.decode + self.others
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkspaceEstimate:
+    """Bytes of one device.
+
+    Attributes:
+        prefill, sampling: scratch memory of the largest of these programs.
+        results: hidden states that a forward step hands on.
+        code: of all programs.
+    """
+
+    prefill: int
+    sampling: int
+    results: int
+    code: int
+
+    @property
+    def total(self) -> int:
+        """As workspace_of counts: the hungriest program with its results, the results of the one before, all code."""
+        return max(self.prefill + self.results, self.sampling) + self.results + self.code
+
+    @classmethod
+    def of(
+        cls,
+        platform: str,
+        model: ModelConfig,
+        buckets: Buckets,
+        dtype: DTypeLike,
+        *,
+        num_shards: int,
+        num_expert_parts: int,
+        counts: "ProgramCounts",
+        layer_weights: int,
+        memory_share: float,
+    ) -> Self:
+        """
+        Args:
+            platform: as jax names it.
+            model: as it is laid out over so many shards, and its experts over so many parts of them.
+            dtype: of hidden states.
+            counts: of the closed set.
+            layer_weights: of one layer, on one device.
+            memory_share: of a device, that the weights take.
+        """
+        compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize
+        num_tokens, num_rows = buckets.max_prefill_tokens, sum(buckets.sample)
+        heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size // num_shards
+        ffw = _FFW_ARRAYS * model.intermediate_size // num_shards
+        if model.experts is not None:  # a row for each expert of each token, wherever it is, and what gate and up make
+            columns = model.experts.intermediate_size * num_expert_parts // num_shards
+            ffw = max(ffw, model.experts.num_chosen * (model.hidden_size + 2 * columns))
+        widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, ffw)
+        logits = max(buckets.sample) * model.vocab_size // num_shards * 4 if model.has_head else 0
+        decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
+        num_layers = model.num_layers if memory_share < _SHARED_FROM else min(model.num_layers, _SHARED_LAYERS)
+        layers = num_layers * (counts.prefill * compiler.prefill_code + counts.decode * decode_layer)
+        code = counts.total * compiler.code + layers
+        return cls(
+            prefill=int(_PREFILL_MARGIN * num_tokens * widest * itemsize),
+            sampling=int(compiler.sampler_arrays * logits),
+            results=(num_tokens + num_rows) * model.hidden_size * itemsize,
+            code=int(code * _MIB) if compiler.code else 0,
+        )

@@ -1,0 +1,118 @@
+"""How the front reaches the engine: the contract, and the transport within one process."""
+
+import asyncio
+import contextlib
+import logging
+import pkgutil
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.messages import FromEngine, LoadProgress, Shutdown, ToEngine
+from palladio.runtime.process.engine_loop import CoreFactory, TokenEngine, run_engine
+
+ENGINE_CORE = "palladio.runtime.core.engine_core:EngineCore.create"  # by name: naming it must not import jax
+
+Receive = Callable[[FromEngine], None]
+
+logger = logging.getLogger(__name__)
+
+
+class EngineTransport(Protocol):
+    """Carries messages to an engine and back. Used from one event loop only.
+
+    Attributes:
+        shares_interpreter: the engine runs in this process.
+    """
+
+    shares_interpreter: bool
+
+    def start(self, config: EngineConfig, receive: Receive) -> None:
+        """Starts the engine and returns at once. Called within a running event loop.
+
+        Args:
+            config: `source.model_path` is a local directory.
+            receive: called in the event loop with each message, in order; EngineFailed is the last one, and comes
+                whenever the engine ends without having been asked to.
+        """
+        ...
+
+    def send(self, message: ToEngine) -> None:
+        """Never blocks; to an engine that ended, it does nothing."""
+        ...
+
+    async def stop(self, timeout: float) -> None:
+        """Ends the engine: asks it to, and after `timeout` seconds forces it if that is possible. Idempotent."""
+        ...
+
+
+def resolve_factory(factory: str | CoreFactory) -> CoreFactory:
+    """A factory that imports the one named `module:attribute.path` when it is called (within the engine's border)."""
+    if not isinstance(factory, str):
+        return factory
+    name = factory
+
+    def create(
+        config: EngineConfig, on_progress: Callable[[LoadProgress], None], on_fatal: Callable[[str], None]
+    ) -> TokenEngine:
+        return cast("CoreFactory", pkgutil.resolve_name(name))(config, on_progress, on_fatal)
+
+    return create
+
+
+class QueueInbox:
+    """An Inbox fed by another thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self.put = self._queue.put
+
+    def get(self, seconds: float = 0.0) -> ToEngine | None:
+        try:
+            return self._queue.get(seconds > 0, seconds or None)
+        except queue.Empty:
+            return None
+
+    def wait(self) -> ToEngine:
+        return self._queue.get()
+
+
+class ThreadTransport:
+    """The engine in a thread of this process. What the core emits must not change afterwards: it is not copied."""
+
+    shares_interpreter = True
+
+    def __init__(self, core_factory: str | CoreFactory = ENGINE_CORE) -> None:
+        self._core_factory = core_factory
+        self._inbox = QueueInbox()
+        self._thread: threading.Thread | None = None
+
+    def start(self, config: EngineConfig, receive: Receive) -> None:
+        loop = asyncio.get_running_loop()
+
+        def emit(message: FromEngine) -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(receive, message)
+
+        self._thread = threading.Thread(target=self._run, args=(config, emit), name="palladio-engine", daemon=True)
+        self._thread.start()
+
+    def send(self, message: ToEngine) -> None:
+        self._inbox.put(message)
+
+    async def stop(self, timeout: float) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._inbox.put(Shutdown())
+        deadline = time.monotonic() + timeout
+        while thread.is_alive() and time.monotonic() < deadline:  # no join in a thread: at exit none can be started
+            await asyncio.sleep(0.005)
+        if thread.is_alive():
+            logger.warning("the engine thread is still busy after %g s; it ends with the process", timeout)
+
+    def _run(self, config: EngineConfig, emit: Receive) -> None:
+        run_engine(resolve_factory(self._core_factory), config, self._inbox, emit)

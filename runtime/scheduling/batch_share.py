@@ -1,0 +1,215 @@
+"""What background requests (the lines of batches) may take of an engine that others use at the same time.
+
+They run freely while they are alone. As soon as another request is there they only
+
+- fill its decode steps up: with the rows that the step's bucket has anyway, and with more as far as larger buckets have
+  been seen to take hardly longer; but only those that ask nothing of the sampler that it does not ask itself;
+- take turns of their own, from a credit that grows with the time that the others' steps take.
+
+Either makes the others slower by at most half of --background-slowdown. How long steps take is measured all the time:
+on an accelerator a decode step of 64 rows may take as long as one of 8, on a CPU it does not.
+"""
+
+import enum
+import functools
+import itertools
+import operator
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
+from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+
+Turn = Literal["all", "foreground", "background"]
+
+MAX_PREFILL_SECONDS = 0.05  # of a step with only background requests: whoever comes meanwhile waits for its end
+_WEIGHT = 0.2  # of the latest step in the mean of its bucket
+_NUM_RECENT = 16  # turns whose longest is expected of the next
+
+
+class _Needs(enum.Flag):
+    """What makes a whole step more expensive as soon as one of its rows asks for it."""
+
+    RANDOM = enum.auto()
+    FULL = enum.auto()
+    MASK = enum.auto()
+
+
+class _Foreground(NamedTuple):
+    """Rows of others that a decode step has. num_rows: of the group with most. needs: of all."""
+
+    num_rows: int
+    needs: _Needs
+
+
+class BackgroundShare:
+    """Attributes:
+    slowdown: how much longer others may take, as a share of their time.
+    num_background, num_foreground: requests in the engine, of all its groups of devices: they share its steps.
+    foreground: of the step that is planned, in all groups; None: there is one, which looks for itself.
+    """
+
+    def __init__(self, slowdown: float) -> None:
+        self.slowdown = slowdown
+        self.num_background = 0
+        self.num_foreground = 0
+        self._seconds: dict[int | PrefillBucket, float] = {}  # by bucket: of decode steps its rows
+        self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
+        self._credit = 0.0
+        self.foreground: _Foreground | None = None
+
+    def may_take_turn(self) -> bool:
+        """Whether a step of background requests alone is paid for."""
+        return self._credit > 0 and self._credit >= max(self._recent, default=0.0)
+
+    def rest(self) -> None:
+        """The others are gone: what they have paid is gone with them."""
+        self._credit = 0.0
+
+    def num_fitting(self, num_rows: int, buckets: Buckets) -> int:
+        """How many rows, these included, a decode step may have for (nearly) the price of these."""
+        if num_rows == 0:
+            return 0
+        if not buckets.decode:  # one shape for all steps
+            return buckets.max_prefill_requests
+        own = buckets.pick_decode(num_rows)
+        seconds = self._seconds.get(own)
+        if seconds is None:
+            return own
+        limit = seconds * (1 + self.slowdown / 2)
+        return next(size for size in reversed(buckets.decode) if size <= own or self._is_known(size, limit))
+
+    def max_prefill_tokens(self, buckets: Buckets) -> int:
+        """Of a step of background requests alone; a bucket that has not been used yet may be tried."""
+        sizes = reversed(buckets.prefill)
+        fitting = (bucket for bucket in sizes if self._seconds.get(bucket, 0.0) <= MAX_PREFILL_SECONDS)
+        return next(fitting, buckets.prefill[0]).num_tokens
+
+    def expected_seconds(self, batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> float:
+        """Of a step; 0: none of its size has been seen."""
+        return self._seconds.get(_bucket(batch, buckets), 0.0)
+
+    def note(self, batch: ScheduledBatch | ScheduledStep, seconds: float, buckets: Buckets, *, is_shared: bool) -> None:
+        """Args: seconds: that the step took. is_shared: whether there are requests of both kinds."""
+        bucket = _bucket(batch, buckets)
+        old = self._seconds.get(bucket, seconds)
+        self._seconds[bucket] = old + _WEIGHT * (seconds - old)
+        if not all(row.request.options.background for row in batch.rows):
+            self._credit += seconds * self.slowdown / 2
+            return
+        self._recent.append(seconds)
+        if is_shared:
+            self._credit -= seconds
+
+    def _is_known(self, size: int, limit: float) -> bool:
+        seconds = self._seconds.get(size)
+        return seconds is not None and seconds <= limit
+
+
+def _bucket(batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> int | PrefillBucket:
+    if batch.kind == "decode" and buckets.decode:
+        return buckets.pick_decode(batch.num_rows)
+    return buckets.pick_prefill(batch.num_tokens, batch.num_rows)
+
+
+def _needs(request: Request) -> _Needs:
+    params, needs = request.params, _Needs(0)
+    if not params.is_greedy:
+        needs |= _Needs.RANDOM
+    if params.logprobs is not None or params.has_history:
+        needs |= _Needs.FULL
+    if request.constraint is not None:
+        needs |= _Needs.MASK  # the host has to know each token before the next one is sampled
+    return needs
+
+
+def _is_ready(request: Request) -> bool:
+    return not request.is_prefilling and request.wants_token
+
+
+class Turns:
+    """Whose step the next one is, and who takes part in it.
+
+    Args:
+        running: the scheduler's list.
+
+    Attributes:
+        share: what background requests may take; where there are several groups of devices, one for all.
+    """
+
+    def __init__(self, slowdown: float, running: list[Request]) -> None:
+        self.share = BackgroundShare(slowdown)
+        self._running = running
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are background requests and others."""
+        return self.share.num_background > 0 and self.share.num_foreground > 0
+
+    @property
+    def is_background_only(self) -> bool:
+        return self.share.num_background > 0 and not self.share.num_foreground
+
+    def join(self, request: Request) -> None:
+        """A request has come."""
+        self._count(request, 1)
+
+    def leave(self, request: Request) -> None:
+        """It has ended."""
+        self._count(request, -1)
+
+    def order(self, num_waiting: int) -> tuple[Turn, ...]:
+        """Whose step the next one is; then whose, if those cannot run, or have nothing left to do.
+
+        Args:
+            num_waiting: foreground requests that wait.
+        """
+        if not self.share.num_background:
+            return ("all",)
+        if not self.share.num_foreground:
+            self.share.rest()
+            return ("background",)
+        if self.share.may_take_turn() and not num_waiting:
+            return "background", "foreground"
+        return "foreground", "background"
+
+    def members(self, turn: Turn) -> list[Request]:
+        """The running requests whose step it is."""
+        if turn == "all" or not self.is_shared:
+            return self._running
+        return [request for request in self._running if request.options.background == (turn == "background")]
+
+    def decoders(self, turn: Turn, buckets: Buckets) -> list[Request]:
+        """Those that may decode in it: background requests beside others as far as that hardly costs."""
+        members = self.members(turn)
+        if turn != "foreground" or not self.is_shared:
+            return members
+        own = self._foreground()
+        step = self.share.foreground or own
+        num_free = self.share.num_fitting(step.num_rows, buckets) - own.num_rows
+        ready = (r for r in self.members("background") if _is_ready(r) and _needs(r) in step.needs)
+        return members + list(itertools.islice(ready, num_free))
+
+    @staticmethod
+    def look_at_foreground(groups: Sequence["Turns"]) -> None:
+        """Before a step of several groups, which share `share`, is planned: a group with fewer rows than another, or
+        none, has as many in the step's bucket as that one."""
+        found = [turns._foreground() for turns in groups]
+        needs = functools.reduce(operator.or_, (each.needs for each in found))
+        groups[0].share.foreground = _Foreground(max(each.num_rows for each in found), needs)
+
+    def note(self, batch: ScheduledBatch | ScheduledStep, seconds: float, buckets: Buckets) -> None:
+        """A step has been read. Args: seconds: that it took."""
+        self.share.note(batch, seconds, buckets, is_shared=self.is_shared)
+
+    def _foreground(self) -> _Foreground:
+        rows = [request for request in self.members("foreground") if _is_ready(request)]
+        return _Foreground(len(rows), functools.reduce(operator.or_, map(_needs, rows), _Needs(0)))
+
+    def _count(self, request: Request, change: int) -> None:
+        if request.options.background:
+            self.share.num_background += change
+        else:
+            self.share.num_foreground += change

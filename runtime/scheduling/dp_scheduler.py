@@ -1,0 +1,233 @@
+"""Groups: the schedulers of all groups of devices as one. A step serves every group at once, in one shape.
+
+Each group has its own requests, pages and slots; a request stays in the group that the router chose when it came. Only
+while it waits it may move, unless its caller chose the group: one in which nobody waits takes requests that another has
+no room for.
+
+The batches of a step are of one kind. Where one group prefills and another decodes, the latter's requests take part in
+the prefill step as rows of one token, as they do in a step that holds both kinds of work.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Sequence
+
+from palladio.runtime.interface.messages import CacheStats
+from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.scheduling.batch_share import Turn, Turns
+from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.dp_router import Router
+from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep, StepTokens
+from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.waiting_queue import WINDOW
+
+
+class Groups:
+    """Attributes:
+    schedulers: one a group, all of the same limits.
+    """
+
+    def __init__(self, schedulers: Sequence[Scheduler], router: Router) -> None:
+        self.schedulers = schedulers
+        self._router = router
+        self._loads: list[int] | None = None  # as of the last step, and what has come since; None: not counted yet
+        for scheduler in schedulers:  # they share steps, and so what background requests may take of them
+            scheduler.turns.share = schedulers[0].turns.share
+
+    @property
+    def has_requests(self) -> bool:
+        return any(scheduler.has_requests for scheduler in self.schedulers)
+
+    @property
+    def num_running(self) -> int:
+        return sum(len(scheduler.running) for scheduler in self.schedulers)
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(len(scheduler.waiting) for scheduler in self.schedulers)
+
+    @property
+    def num_total_tokens(self) -> int:
+        """That the KV caches of all groups hold."""
+        return sum(scheduler.cache.num_total_tokens for scheduler in self.schedulers)
+
+    @property
+    def turns(self) -> Turns:
+        """Of whom it does not matter which group they are in."""
+        return self.schedulers[0].turns
+
+    @property
+    def buckets(self) -> Buckets:
+        """See Scheduler."""
+        return self.schedulers[0].buckets
+
+    def use(self, buckets: Buckets, compile_seconds: float) -> None:
+        """Sets what schedulers know of the programs, see Scheduler."""
+        for scheduler in self.schedulers:
+            scheduler.buckets, scheduler.compile_seconds = buckets, compile_seconds
+
+    def check_queue(self, num_elsewhere: int) -> None:
+        """
+        Args:
+            num_elsewhere: requests that will be queued.
+
+        Raises:
+            OverloadedError: as many wait as may, in all groups together.
+        """
+        first, *others = self.schedulers
+        num_others = sum(scheduler.waiting.num_foreground for scheduler in others)
+        first.waiting.check_room(first.limits.max_queued, num_elsewhere + num_others)
+
+    def add(self, request: Request) -> None:
+        """Queues a request in the group that is to run it; even if the queue is full."""
+        group = request.options.dp_rank or 0
+        if len(self.schedulers) > 1 and request.options.dp_rank is None:
+            group = self._router.choose(
+                self._count_loads, lambda: self._count_cached(request), lambda: _prompt_of(request)
+            )
+        if self._loads is not None:
+            self._loads[group] += len(request.token_ids)
+        self.schedulers[group].add(request, is_accepted=True)
+
+    def find(self, request_id: str) -> tuple[int, Request] | None:
+        """A request that has not ended, and its group."""
+        for group, scheduler in enumerate(self.schedulers):
+            request = scheduler.find(request_id)
+            if request is not None:
+                return group, request
+        return None
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a request without output; False if it is not here (any more)."""
+        return any(scheduler.abort(request_id) for scheduler in self.schedulers)
+
+    def expire(self) -> list[TokenOutput]:
+        """Ends the requests whose time is up."""
+        return [output for scheduler in self.schedulers for output in scheduler.expire()]
+
+    def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
+        """Ends a request, which has not ended, for a reason of the engine's."""
+        found = self.find(request.request_id)
+        assert found is not None, f"{request.request_id} has ended"
+        return self.schedulers[found[0]].fail(request, finish)
+
+    def start_over(self) -> None:
+        """See Scheduler.start_over."""
+        for scheduler in self.schedulers:
+            scheduler.start_over()
+
+    def flush(self) -> None:
+        """Drops cached prefixes that no request uses."""
+        for scheduler in self.schedulers:
+            scheduler.cache.flush()
+
+    def schedule(self) -> ScheduledStep | None:
+        """Plans the next step; None when nothing can run (yet)."""
+        if len(self.schedulers) == 1:
+            batch = self.schedulers[0].schedule()
+            return None if batch is None else ScheduledStep((batch,))
+        self._loads = None
+        for scheduler in self.schedulers:
+            scheduler.prepare()
+        num_waiting = sum(scheduler.waiting.num_foreground for scheduler in self.schedulers)
+        steps = map(self._plan, self.turns.order(num_waiting))
+        step = next((step for step in steps if step is not None), None)
+        self._move_waiting()
+        return step
+
+    def process(self, step: ScheduledStep, tokens: Sequence[Sequence[StepTokens]]) -> list[TokenOutput]:
+        """See Scheduler.process. Args: tokens: of each of the step's parts, as often as it sampled."""
+        outputs: list[TokenOutput] = []
+        for (group, batch), read in zip(step.parts, tokens, strict=True):
+            for number, sampled in enumerate(read):
+                outputs += self.schedulers[group].process(batch, sampled, number)
+        return outputs
+
+    def check_integrity(self) -> None:
+        """See Scheduler.check_integrity."""
+        for scheduler in self.schedulers:
+            scheduler.check_integrity()
+
+    def cache_stats(self) -> CacheStats:
+        """Of all prefix caches together."""
+        first, *others = (scheduler.cache.stats() for scheduler in self.schedulers)
+        for other in others:
+            first = dataclasses.replace(
+                first,
+                num_cached_tokens=first.num_cached_tokens + other.num_cached_tokens,
+                num_prompt_tokens=first.num_prompt_tokens + other.num_prompt_tokens,
+                num_hit_tokens=first.num_hit_tokens + other.num_hit_tokens,
+                num_evicted_tokens=first.num_evicted_tokens + other.num_evicted_tokens,
+            )
+        return first
+
+    def _plan(self, turn: Turn) -> ScheduledStep | None:
+        if turn == "foreground":
+            self.turns.look_at_foreground([scheduler.turns for scheduler in self.schedulers])
+        batches = [scheduler.plan(turn) for scheduler in self.schedulers]
+        kinds = {batch.kind for batch in batches if batch is not None}
+        if not kinds:
+            return None
+        if len(kinds) > 1:
+            first = self.schedulers[0]
+            max_rows = min(first.buckets.max_prefill_requests, first.max_step_tokens)
+            batches = [_as_prefill(batch, max_rows) for batch in batches]
+        # Where a step is either prefill or decode, the groups take these turns together.
+        prefilled = any(scheduler.prefilled_last for scheduler in self.schedulers)
+        for scheduler in self.schedulers:
+            scheduler.prefilled_last = prefilled
+        return ScheduledStep(tuple(batches))
+
+    def _move_waiting(self) -> None:
+        """Moves a request, each time, into each group in which nobody waits and which has room for it, from the longest
+        of the queues that stand still: their group is full."""
+        for idle in self.schedulers:
+            if len(idle.waiting):
+                continue
+            full = max(self.schedulers, key=lambda scheduler: len(scheduler.waiting))
+            request = None if full.clock.reason == "step" else _first_free(full)
+            if request is None or request.num_pending or not request.shares_prefix or not _has_room(idle, request):
+                continue  # what shares no prefix computes what its own group has cached again, see CacheSelfCheck
+            full.hand_over(request)
+            idle.add(request, is_accepted=True)
+
+    def _count_loads(self) -> list[int]:
+        if self._loads is None:
+            members = (itertools.chain(scheduler.running, scheduler.waiting) for scheduler in self.schedulers)
+            self._loads = [sum(len(request.token_ids) for request in requests) for requests in members]
+        return self._loads
+
+    def _count_cached(self, request: Request) -> list[int]:
+        return [scheduler.cache.num_cached_tokens(request) for scheduler in self.schedulers]
+
+
+def _has_room(idle: Scheduler, request: Request) -> bool:
+    """Whether the scheduler could admit a request at once, if it waited there."""
+    return idle.admission.room(request, idle.buckets).suffices()
+
+
+def _first_free(full: Scheduler) -> Request | None:
+    """Who is next; if their caller chose the group, the first of those who came behind and are free to leave it."""
+    first = full.waiting.peek()
+    if first is None or first.options.dp_rank is None:
+        return first
+    return next((r for r in itertools.islice(full.waiting, WINDOW) if r.options.dp_rank is None), None)
+
+
+def _prompt_of(request: Request) -> Hashable:
+    return request.options.cache_salt, hash(tuple(request.prompt_ids))
+
+
+def _as_prefill(batch: ScheduledBatch | None, max_rows: int) -> ScheduledBatch | None:
+    """A batch as part of a prefill step. Decode rows have one token there, and those for which there is no room, with
+    the longest outputs, wait for the next step."""
+    if batch is None or batch.kind == "prefill":
+        return batch
+    rows = sorted(batch.rows, key=lambda row: row.request.num_output_tokens)
+    for number, row in enumerate(rows):
+        num_left = row.num_tokens - 1 if number < max_rows else row.num_tokens
+        row.request.num_computed -= num_left
+        row.request.num_pending -= num_left
+    kept = [dataclasses.replace(row, num_tokens=1) for row in rows[:max_rows]]
+    return dataclasses.replace(batch, kind="prefill", rows=kept, num_decodes=len(kept))

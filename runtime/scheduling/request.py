@@ -1,0 +1,172 @@
+"""Request: one sample being generated, as the scheduler sees it. Host Python only."""
+
+import dataclasses
+import enum
+
+from palladio.runtime.grammar.constraint import Constraint
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.request_trace import DecodeSteps, RequestTrace, WaitTimes
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.scheduling.radix_cache import PageKey, RadixNode
+
+
+class RequestStatus(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Request:
+    """One sample: its tokens and how far they are computed.
+
+    The lengths are ordered at all times, and all others are derived from them:
+
+        0 ≤ num_computed ≤ len(token_ids) + num_pending
+        num_prompt_tokens ≤ len(token_ids)
+
+    Attributes:
+        token_ids: the prompt, then every output token that the host has read.
+        num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run.
+        num_pending: tokens sampled by dispatched steps and not read yet (they live on the device).
+        num_void: tokens that dispatched steps sample for nobody: the request went on without them.
+        constraint: which tokens its output may have next; None: all.
+        prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
+        pages: the KV pages of its tokens, in order; empty unless RUNNING. See cache_manager for who owns which.
+        node: where the prefix cache's part of them ends, held while RUNNING; None: it has nothing to do with the cache.
+        num_tree_pages: how many of the first pages the prefix cache knows.
+        page_keys: of its first pages, as far as they have been looked up.
+        duplicates: those of them that it has other pages for, so that they are the request's own.
+        slot: its row in the per-request device state; 0 (the scratch row) unless RUNNING.
+        shares_prefix: False: it neither uses the prefix cache nor adds to it.
+        num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
+        prompt_logprobs: what has been read of them, if asked for and not sent yet.
+        trace: what happened to it; see trace_so_far.
+        wait_mark: the engine's waits when it was last queued.
+        decode_mark: the engine's decode steps when it last began to decode; None: it does not. A request that was
+            retracted keeps it until its pending tokens have been read.
+        compile_mark: seconds that the engine's steps had compiled when it came.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    stop_token_ids: frozenset[int]
+    received: float
+    max_tokens: int
+    token_ids: list[int]
+    options: RequestOptions
+    status: RequestStatus = RequestStatus.WAITING
+    num_computed: int = 0
+    num_pending: int = 0
+    num_void: int = 0
+    constraint: Constraint | None = None
+    prefill_end: int = 0
+    pages: list[int] = dataclasses.field(default_factory=list)
+    node: RadixNode | None = None
+    num_tree_pages: int = 0
+    page_keys: list[PageKey] = dataclasses.field(default_factory=list)
+    duplicates: list[int] = dataclasses.field(default_factory=list)
+    slot: int = 0
+    shares_prefix: bool = True
+    num_cached_tokens: int = 0
+    num_retractions: int = 0
+    prompt_logprobs: list[TokenLogprob] | None = None
+    scheduled: float | None = None
+    first_token: float | None = None
+    trace: RequestTrace = dataclasses.field(default_factory=RequestTrace)
+    wait_mark: WaitTimes = dataclasses.field(default_factory=WaitTimes)
+    decode_mark: DecodeSteps | None = None
+    compile_mark: float = 0.0
+
+    @classmethod
+    def from_message(cls, message: AddRequest) -> "Request":
+        assert message.params.max_tokens is not None, "the front sets max_tokens"
+        return cls(
+            request_id=message.request_id,
+            prompt_ids=message.prompt_ids,
+            params=message.params,
+            stop_token_ids=frozenset(message.stop_token_ids),
+            received=message.received,
+            max_tokens=message.params.max_tokens,
+            token_ids=list(message.prompt_ids),
+            options=message.options,
+            prefill_end=len(message.prompt_ids),
+            prompt_logprobs=None if message.params.prompt_logprobs is None else [],
+        )
+
+    @property
+    def deadline(self) -> float | None:
+        """When it ends with an error, in seconds since the epoch."""
+        return None if self.options.timeout is None else self.received + self.options.timeout
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens that the host has read."""
+        return len(self.token_ids) - len(self.prompt_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens that exist, the pending ones included."""
+        return len(self.token_ids) + self.num_pending
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self.num_computed < self.prefill_end
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether one more token may be sampled once all dispatched steps have run."""
+        return self.num_tokens - len(self.prompt_ids) < self.max_tokens
+
+    @property
+    def max_remaining_tokens(self) -> int:
+        return self.max_tokens - (self.num_tokens - len(self.prompt_ids))
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
+        return self.params.logprobs is None and not self.params.uses_penalties
+
+    def void_pending(self) -> None:
+        """What dispatched steps sample for it is not to be read."""
+        self.num_void += self.num_pending
+        self.num_pending = 0
+
+    def take_prompt_logprobs(self, start: int, new: list[TokenLogprob] | None) -> None:
+        """Keeps what a step that began at token `start` made of them, if they are asked for."""
+        if new is None or self.prompt_logprobs is None:
+            return
+        if start == 0:
+            self.prompt_logprobs = [TokenLogprob(self.prompt_ids[0], None)]
+        self.prompt_logprobs.extend(new)
+
+    def finish_reason(self) -> FinishReason | None:
+        """Whether the last read token ends it."""
+        num_output = len(self.token_ids) - len(self.prompt_ids)
+        last = self.token_ids[-1]
+        if last in self.stop_token_ids and num_output >= max(self.params.min_tokens, 1):
+            return FinishReason("stop", matched=last)
+        if num_output >= self.max_tokens:
+            return FinishReason("length")
+        return None
+
+    def note_decoding(self, now: DecodeSteps) -> None:
+        """It stops decoding, for good or until it is admitted again. Args: now: the engine's steps."""
+        if self.decode_mark is not None:
+            self.trace.decode = self.trace.decode.plus(now.since(self.decode_mark))
+            self.decode_mark = None
+
+    def trace_so_far(self, compile_seconds: float) -> RequestTrace:
+        """A copy of the trace. Args: compile_seconds: that the engine's steps have compiled."""
+        self.trace.compile_seconds = compile_seconds - self.compile_mark
+        return self.trace.copy()
+
+    def times(self, now: float | None) -> RequestTimes:
+        return RequestTimes(self.received, self.scheduled, self.first_token, now)

@@ -1,0 +1,397 @@
+"""The scheduler: which requests take part in the next step, and what a step's tokens mean for them.
+
+It runs one step ahead of the device: when it plans step n+1, the tokens of step n may still be on the device
+(`Request.num_pending`). So a request that turns out to have ended at step n may be part of step n+1 too; its row is
+ignored then. Device steps run in order, so pages and slots can be given to others at once.
+"""
+
+import time
+from typing import Literal
+
+from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.request_trace import DecodeSteps, WaitReason
+from palladio.runtime.scheduling.batch_share import Turn, Turns
+from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
+from palladio.runtime.scheduling.deadlines import Deadlines, timeout_reason
+from palladio.runtime.scheduling.kv_budget import Admission
+from palladio.runtime.scheduling.queue_time import WaitClock
+from palladio.runtime.scheduling.request import Request, RequestStatus
+from palladio.runtime.scheduling.retraction import Retraction, Retractor
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
+from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
+from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, take_token
+from palladio.runtime.scheduling.waiting_lines import WaitingLines
+
+
+class Scheduler:
+    """Queues, admits, grows, retracts and ends requests.
+
+    Attributes:
+        waiting: retracted requests included.
+        running: requests that own a slot and pages.
+        buckets: those that can be used now; larger sets may replace it while programs are compiled.
+        retractions: since the log last took them.
+        decode_steps: whose tokens have been read, since the start; whoever reads a step counts it here first.
+        compile_seconds: that steps have waited for programs to be compiled, since the start; set by the engine.
+        clock: why requests wait.
+        admission: how much cache requests are expected to take.
+        turns: whose step is next, where there are background requests.
+        prefilled_last: whether the last step prefilled: then decode steps are next, unless steps hold both.
+    """
+
+    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingLines) -> None:
+        self.limits = limits
+        self.buckets = buckets
+        self.cache = cache
+        self.waiting = waiting
+        self.running: list[Request] = []
+        self.retractions: list[Retraction] = []
+        self.decode_steps = DecodeSteps()
+        self.compile_seconds = 0.0
+        self.clock = WaitClock()
+        self.turns = Turns(limits.background_slowdown, self.running)
+        self._requests: dict[str, Request] = {}
+        self._free_slots = list(range(limits.max_running, 0, -1))
+        self.admission = Admission(cache, limits, self.turns, self.running, waiting)
+        self._deadlines = Deadlines()
+        self.prefilled_last = False
+        self._retractor = Retractor(cache, self.admission, self.running, self._suspend, limits)
+
+    @property
+    def has_requests(self) -> bool:
+        return bool(self._requests)
+
+    def add(self, request: Request, *, is_accepted: bool = False) -> None:
+        """Queues a request.
+
+        Args:
+            is_accepted: it was in the queue of an engine that failed: this one takes it even if the queue is full.
+
+        Raises:
+            OverloadedError: the queue is full.
+        """
+        if not is_accepted and not request.options.background:
+            self.waiting.check_room(self.limits.max_queued)
+        assert request.request_id not in self._requests, f"request id {request.request_id} is in use"
+        self._requests[request.request_id] = request
+        self.turns.join(request)
+        request.trace.queued = request.trace.queued or time.time()  # it may come from another group
+        request.compile_mark = self.compile_seconds
+        request.wait_mark = self.clock.join("step" if not len(self.waiting) else None)
+        if request.num_retractions:
+            self.waiting.put_back(request)
+        else:
+            self.waiting.add(request)
+        self._deadlines.add(request)
+
+    def hand_over(self, request: Request) -> None:
+        """Forgets a waiting request, none of whose tokens is pending: another scheduler queues it."""
+        assert not request.num_pending
+        self.waiting.remove(request)
+        del self._requests[request.request_id]
+        self.turns.leave(request)
+        request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a request without output; False if it is not here (any more)."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._end(request)
+        return True
+
+    def expire(self) -> list[TokenOutput]:
+        """Ends the requests whose time is up."""
+        expired = self._deadlines.take_expired(time.time())
+        return [self.fail(r, timeout_reason(r)) for r in expired if r.request_id in self._requests]
+
+    def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
+        """Ends a request for a reason of the engine's."""
+        output = TokenOutput(request.request_id, [], cached_tokens=request.num_cached_tokens, finish=finish)
+        self._finish(request, output, time.time())
+        return output
+
+    def start_over(self) -> None:
+        """After the device has lost its state: every running request is computed anew, without a token lost."""
+        for request in self._requests.values():
+            request.num_pending = request.num_void = 0
+        self._retractor.retract_all()
+        self.cache.table_updates.clear()
+        self.cache.flush()
+
+    def schedule(self) -> ScheduledBatch | None:
+        """Plans the next step and moves its requests' lengths on; None when nothing can run (yet)."""
+        self.prepare()
+        plans = map(self.plan, self.turns.order(self.waiting.num_foreground))
+        return next((batch for batch in plans if batch is not None), None)
+
+    def prepare(self) -> None:
+        """What comes before a step is planned."""
+        if len(self.waiting):
+            self.clock.advance()
+        self.cache.drop_duplicates()
+
+    def plan(self, turn: Turn) -> ScheduledBatch | None:
+        """See `schedule`; of the requests whose turn it is."""
+        mixes = self.limits.mixes and 2 * len(self.running) <= self.max_step_tokens
+        decoding: list[Request] | None = None
+        may_admit = True
+        # Unless a step holds both kinds of work they take turns, so that a long prompt does not stop running streams.
+        if mixes or self.prefilled_last:
+            num_retractions = len(self.retractions)
+            decoding = self._take_decoding(turn)
+            may_admit = len(self.retractions) == num_retractions
+            if decoding and not mixes:
+                return self._decode(decoding)
+        urgent = self._preempt(turn, len(decoding or ())) if may_admit else None
+        if decoding and urgent is not None:
+            decoding = [r for r in decoding if r.status is RequestStatus.RUNNING]
+        prefill = self._take_prefill(turn, urgent, len(decoding or ()), may_admit)
+        if prefill:
+            self.prefilled_last = True
+            prefill.sort(key=lambda row: not row.samples)
+            return self._batch("prefill", [self._decode_row(r, 1) for r in decoding or ()] + prefill)
+        return self._decode(self._take_decoding(turn) if decoding is None else decoding)
+
+    def process(self, batch: ScheduledBatch, tokens: StepTokens, step: int = 0) -> list[TokenOutput]:
+        """Takes a step's tokens into its requests, ends those that are done, and returns what is new.
+
+        Args:
+            step: of a decode batch of several steps: which one.
+        """
+        outputs: list[TokenOutput] = []
+        now = time.time()
+        finished = RequestStatus.FINISHED
+        for i, row in enumerate(batch.rows):
+            request = row.request
+            if request.status is finished:
+                continue  # ended while this step was under way
+            if tokens.prompt_logprobs is not None:
+                request.take_prompt_logprobs(row.start, tokens.prompt_logprobs[i])
+            if row.samples and request.num_void:
+                request.num_void -= 1
+            elif row.samples and step < row.num_tokens:
+                outputs.append(self._take_token(request, tokens, i, now))
+        return outputs
+
+    def find(self, request_id: str) -> Request | None:
+        """A request that has not ended."""
+        return self._requests.get(request_id)
+
+    def check_integrity(self) -> None:
+        """Checks ownership of pages and slots.
+
+        Raises:
+            AssertionError: something is owned twice or by nobody.
+        """
+        self.cache.check_integrity(self.running)
+        slots = sorted(self._free_slots + [request.slot for request in self.running])
+        assert slots == list(range(1, self.limits.max_running + 1)), "a slot is lost or used twice"
+        assert len(self._requests) == len(self.running) + len(self.waiting), "a request is lost"
+        assert all(request.slot == 0 and not request.pages for request in self.waiting)
+
+    # Prefill
+
+    @property
+    def max_step_tokens(self) -> int:
+        """Of a prefill step."""
+        return min(self.limits.max_step_tokens, self.buckets.max_prefill_tokens)
+
+    @property
+    def _has_free_slot(self) -> bool:
+        return len(self.running) < self.admission.num_slots(self.buckets)
+
+    def _take_prefill(
+        self, turn: Turn, first: Request | None, num_decoding: int, may_admit: bool
+    ) -> list[ScheduledRow]:
+        """Chunks of prompts: of the one that took others' place, of running ones, of those that wait and have room."""
+        rows: list[ScheduledRow] = []
+        budget = self.max_step_tokens - num_decoding
+        if turn == "background" and self.limits.splits_prompts:
+            budget = min(budget, self.turns.share.max_prefill_tokens(self.buckets))
+        if first is not None:
+            budget -= self._add_chunk(rows, first, budget)
+        for running in self.turns.members(turn):  # few are split, but a retraction may leave one anywhere
+            if budget > 0 and running.is_prefilling and running is not first:
+                budget -= self._add_chunk(rows, running, budget)
+        if len(self.waiting):
+            max_rows = self.buckets.max_prefill_requests - num_decoding
+            self.clock.reason = self._admit_waiting(turn, rows, budget, max_rows) if may_admit else "memory"
+        return rows
+
+    def _admit_waiting(self, turn: Turn, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
+        """Adds the first chunks of those that wait; returns for what the rest of them, if any, go on waiting."""
+        slots: WaitReason = "slots" if self.buckets.max_requests >= self.limits.max_running else "compile"
+        if not self._has_free_slot:
+            return slots
+        reserved = self.admission.reserved_tokens(self.turns.members("foreground" if turn == "foreground" else "all"))
+        self.waiting.refresh()
+        while budget > 0 and self._has_free_slot and len(rows) < max_rows:
+            request = self.admission.next_waiting(turn, budget)
+            if request is None:
+                return "step"
+            prefix = self.cache.find_prefix(request)
+            if self.running and not self.admission.fits(request, prefix, reserved):
+                return "memory"  # alone it fits: the front refuses requests that do not fit an empty pool
+            self.waiting.take()
+            self._admit(request, prefix)
+            budget -= self._add_chunk(rows, request, budget)
+            reserved += self.admission.expected_tokens(request)
+        return "step" if self._has_free_slot else slots
+
+    def _admit(self, request: Request, prefix: Prefix) -> None:
+        request.status = RequestStatus.RUNNING
+        request.slot = self._free_slots.pop()
+        request.prefill_end = len(request.token_ids)
+        self.cache.admit(request, prefix)
+        request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
+        if request.scheduled is None:
+            request.scheduled = time.time()
+            request.num_cached_tokens = request.num_computed
+        self.running.append(request)
+
+    def _add_chunk(self, rows: list[ScheduledRow], request: Request, budget: int) -> int:
+        """Adds as much of the request's prefill as the budget and the free pages allow; returns the tokens added."""
+        start = request.num_computed
+        free = len(request.pages) * self.cache.page_size - start + self.cache.num_available_tokens
+        count = min(request.prefill_end - start, budget, free)
+        if count <= 0:
+            return 0
+        self.cache.grow(request, start + count)
+        request.num_computed += count
+        self.cache.share(request)
+        samples = not request.is_prefilling
+        if samples and request.max_tokens > 0:
+            request.num_pending += 1
+        rows.append(ScheduledRow(request, start, count, samples))
+        return count
+
+    # Decode
+
+    def _take_decoding(self, turn: Turn) -> list[Request]:
+        """Requests that can decode, each with room for one more token."""
+        size = self.cache.page_size
+        ready: list[Request] = []
+        growing: list[Request] = []
+        for request in self.turns.decoders(turn, self.buckets):  # plain: this runs for each request at each step
+            length = request.num_computed
+            if length < request.prefill_end or not request.wants_token:
+                continue
+            ready.append(request)
+            if length >= len(request.pages) * size:
+                growing.append(request)
+        if len(growing) > self.cache.num_available_pages:
+            self.retractions.append(self._retractor.make_room(growing, self.admission.ratio))
+            ready = [r for r in ready if r.status is RequestStatus.RUNNING]
+        for request in growing:
+            if request.status is RequestStatus.RUNNING:
+                grown = self.cache.grow(request, request.num_computed + 1)
+                assert grown, "retraction left too few pages"
+        return ready
+
+    def _decode(self, decoding: list[Request]) -> ScheduledBatch | None:
+        self.prefilled_last = False
+        if not decoding:
+            return None
+        num_steps = self.limits.num_decode_steps
+        if num_steps == 1:
+            return self._batch("decode", [self._decode_row(request, 1) for request in decoding])
+        if any(request.constraint is not None for request in decoding):  # each mask depends on the token before it
+            decoding = sorted(decoding, key=lambda request: request.num_output_tokens)
+            decoding = decoding[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
+            return self._batch("prefill", [self._decode_row(request, 1) for request in decoding])
+        rows = []
+        for request in decoding:
+            count = min(num_steps, request.max_remaining_tokens)
+            grown = self.cache.grow(request, request.num_computed + count)
+            rows.append(self._decode_row(request, count if grown else 1))
+        return self._batch("decode", rows)
+
+    def _decode_row(self, request: Request, count: int) -> ScheduledRow:
+        row = ScheduledRow(request, request.num_computed, count, samples=True, decodes=True)
+        request.num_computed += count
+        request.num_pending += count
+        return row
+
+    def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
+        updates, self.cache.table_updates = self.cache.table_updates, []
+        num_decodes = sum(row.decodes for row in rows)
+        self._retractor.note_step(samples=rows[0].samples)  # those that do come first
+        if num_decodes:
+            self.admission.ratio.decay()
+        return ScheduledBatch(kind, rows, updates, len(self.waiting), num_decodes)
+
+    # Retraction and preemption
+
+    def _preempt(self, turn: Turn, num_decoding: int) -> Request | None:
+        """The next waiting request, if it has just taken the place of running ones that give way to it: it runs now."""
+        request = self.admission.next_urgent(turn, self.max_step_tokens - num_decoding)
+        victims = [] if request is None else self._retractor.find_victims(request, self.buckets)
+        if request is None or not victims:
+            return None
+        self.waiting.take()
+        for victim in victims:
+            self._retractor.retract(victim)
+        self._admit(request, self.cache.find_prefix(request))
+        return request
+
+    def _suspend(self, request: Request) -> None:
+        """Puts a running request back into the queue, without its pages."""
+        self._leave(request)
+        request.status = RequestStatus.WAITING
+        request.num_computed = 0
+        self.clock.num_retracted += 1
+        request.wait_mark = self.clock.join("memory" if not len(self.waiting) else None)
+        self.clock.reason = "memory"
+        self.waiting.put_back(request)
+
+    def _make_room(self, request: Request, count: int) -> bool:
+        """Pages for known tokens that a running request is to compute in one step, if that pays: it takes a step of all
+        running requests, and saves this one a step for each token but the first."""
+        pays = request.status is RequestStatus.RUNNING and count > len(self.running)
+        return pays and self.cache.grow(request, len(request.token_ids) + count)
+
+    # Ends
+
+    def _end(self, request: Request) -> None:
+        if request.status is RequestStatus.RUNNING:
+            self._leave(request)
+        else:  # aborted in the queue; or retracted just before its last token was read
+            self.waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+        request.constraint = None  # its slot may remember the request for long, and a grammar is large
+        del self._requests[request.request_id]
+        self.turns.leave(request)
+
+    def _leave(self, request: Request) -> None:
+        if not request.num_pending:  # else its last step is still to be read, and to be counted
+            request.note_decoding(self.decode_steps)
+        self.cache.release(request)
+        self.running.remove(request)
+        self._free_slots.append(request.slot)
+        request.slot = 0
+
+    def _take_token(self, request: Request, tokens: StepTokens, i: int, now: float) -> TokenOutput:
+        if request.decode_mark is None and request.status is RequestStatus.RUNNING:
+            request.decode_mark = self.decode_steps
+        output = take_token(request, tokens, i, self._make_room)
+        if request.status is RequestStatus.WAITING and not request.num_pending:
+            request.note_decoding(self.decode_steps)  # retracted before this token was read
+        if request.first_token is None:
+            request.first_token = now
+            output.times, output.trace = request.times(None), request.trace_so_far(self.compile_seconds)
+            output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
+        if output.finish is not None:
+            self._finish(request, output, now)
+        if output.finish is NOT_FINITE:
+            self.cache.flush()  # its keys and values may be what is not finite
+        return output
+
+    def _finish(self, request: Request, output: TokenOutput, now: float) -> None:
+        output.num_retractions = request.num_retractions
+        request.note_decoding(self.decode_steps)
+        if request.status is RequestStatus.WAITING:
+            request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
+        output.times, output.trace = request.times(now), request.trace_so_far(self.compile_seconds)
+        self._end(request)

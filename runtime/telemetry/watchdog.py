@@ -1,0 +1,170 @@
+"""What the engine's thread is doing, and a thread that watches it: a step that hangs is found, a compile is not one."""
+
+import contextlib
+import dataclasses
+import faulthandler
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from palladio.runtime.folders.kept_files import keep_newest
+
+_STDERR = 2  # the descriptor: sys.stderr has none in a notebook
+_TICKS = 20  # looks at the engine within one timeout, but at least one a second
+
+logger = logging.getLogger("palladio.engine")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Doing:
+    """What the engine's thread is at.
+
+    Attributes:
+        kind: idle, waiting for messages; messages, handling them; step; compile; profile, writing one.
+        what: of compile: the program.
+        num_steps: steps begun so far: during one, its number.
+        since: seconds since the epoch.
+    """
+
+    kind: Literal["idle", "messages", "step", "compile", "profile"]
+    what: str
+    num_steps: int
+    since: float
+
+    def __str__(self) -> str:
+        names = {
+            "idle": "waiting for requests",
+            "messages": f"messages after step {self.num_steps}",
+            "step": f"step {self.num_steps}",
+            "compile": f"compiling {self.what} for step {self.num_steps}",
+            "profile": f"writing a profile after step {self.num_steps}",
+        }
+        return f"{names[self.kind]}, since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
+
+
+class Activity:
+    """Set by the engine's thread, read by any other."""
+
+    def __init__(self) -> None:
+        self.now = Doing("idle", "", 0, time.time())
+
+    def rest(self) -> None:
+        """Nothing to do until a message comes."""
+        self._change("idle")
+
+    def handle_messages(self) -> None:
+        self._change("messages")
+
+    def begin_step(self) -> None:
+        self.now = Doing("step", "", self.now.num_steps + 1, time.time())
+
+    def compiling(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """While it is open the thread compiles `what`, or waits for that: it may take as long as it takes.
+
+        What it did before begins anew afterwards.
+        """
+        return self._meanwhile("compile", what)
+
+    def writing_profile(self) -> contextlib.AbstractContextManager[None]:
+        """Likewise while the thread writes a profile: a long one takes as long as the disk does."""
+        return self._meanwhile("profile", "a profile")
+
+    @contextlib.contextmanager
+    def _meanwhile(self, kind: Literal["compile", "profile"], what: str) -> Iterator[None]:
+        before = self.now
+        self.now = Doing(kind, what, before.num_steps, time.time())
+        try:
+            yield
+        finally:
+            self.now = dataclasses.replace(before, since=time.time())
+
+    def _change(self, kind: Literal["idle", "messages"]) -> None:
+        self.now = Doing(kind, "", self.now.num_steps, time.time())
+
+
+class Watchdog:
+    """A thread that reports an engine which has been at one thing for too long.
+
+    It counts the time that it sees pass itself, so time during which the whole process was stopped does not count.
+
+    Args:
+        timeout: seconds that a step may take. A compile, and the writing of a profile, may take longer; then a line is
+            logged every so often.
+        folder: where to put a file with the stacks of all threads, beside standard error; None: nowhere.
+        end_hung: called once with one line that says what hangs; None: it is logged and that is all.
+    """
+
+    def __init__(
+        self,
+        activity: Activity,
+        timeout: float,
+        folder: Path | None = None,
+        end_hung: Callable[[str], None] | None = None,
+    ) -> None:
+        self._activity = activity
+        self._timeout = timeout
+        self._folder = folder
+        self._end_hung = end_hung
+        self._interval = min(1.0, timeout / _TICKS)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="palladio-watchdog", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(2 * self._interval)
+
+    def _run(self) -> None:
+        last = self._activity.now
+        num_ticks = 0
+        num_reports = 0
+        while not self._over.wait(self._interval):
+            if self._end_hung is not None:
+                # A thread that hangs with Python's lock stops this one too: the timer needs no lock, and ends the
+                # process. It is set back while this thread runs.
+                faulthandler.dump_traceback_later(2 * self._timeout + self._interval, exit=True, file=_STDERR)
+            doing = self._activity.now
+            if doing is not last:
+                last, num_ticks, num_reports = doing, 0, 0
+                continue
+            num_ticks += 1
+            if doing.kind == "idle" or num_ticks * self._interval < self._timeout * (num_reports + 1):
+                continue
+            num_reports += 1
+            if doing.kind in ("compile", "profile"):
+                verb, seconds = "compiling" if doing.kind == "compile" else "writing", time.time() - doing.since
+                logger.warning("still %s %s, for %.0f s now (not a hang: no limit)", verb, doing.what, seconds)
+            else:
+                self._report(doing, is_first=num_reports == 1)
+        if self._end_hung is not None:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _report(self, doing: Doing, *, is_first: bool) -> None:
+        message = f"no step ended within {self._timeout:g} s (--watchdog-timeout): the engine hangs in {doing}"
+        logger.error("%s", message)
+        if is_first:
+            faulthandler.dump_traceback(_STDERR, all_threads=True)
+            if self._folder is not None:
+                self._dump_stacks(self._folder, message)
+        if self._end_hung is not None:
+            self._end_hung(message)
+
+    def _dump_stacks(self, folder: Path, message: str) -> None:
+        path = folder / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(f"{message}\n\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+        except OSError as error:
+            logger.warning("the stacks could not be written to %s: %s", folder, error)
+        else:
+            logger.error("the stacks of all threads are in %s", path)
+            keep_newest(folder, "stacks-*.txt")

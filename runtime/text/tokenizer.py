@@ -1,0 +1,357 @@
+"""Text to token ids and back: a thin, typed wrapper over a Hugging Face tokenizer."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from jinja2 import TemplateError
+
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.text.chat_renderer import MAX_SECONDS, render_template
+from palladio.runtime.text.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
+from palladio.runtime.text.template_meter import RenderLimitExceededError
+
+MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
+STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
+_SPACE_MARK = "▁"
+_RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_template: not the template's business
+    (
+        *("conversation", "documents", "chat_template", "tokenize", "sanitize_control_tokens", "padding"),
+        *("truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
+        "tokenizer_kwargs",
+    )
+)
+_TEMPLATE_FAULTS = (  # what a template's code raises with values that do not fit it
+    *(TemplateError, TypeError, ValueError, LookupError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError),
+)
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "*.tiktoken",
+    "tokenizer_config.json",
+)
+
+TokenKind = Literal["byte_level", "byte_fallback", "other"]
+
+
+class Tokenizer:
+    """A model's tokenizer and chat template. Safe to use from several threads.
+
+    Attributes:
+        vocab_size: number of tokens, added ones included.
+        chat_template: the checkpoint's template, several by name, or None.
+    """
+
+    def __init__(self, hf_tokenizer: Any) -> None:
+        self._hf = hf_tokenizer
+        self._fast = getattr(hf_tokenizer, "backend_tokenizer", None)
+        if self._fast is not None:  # tokenizer.json may bring truncation and padding, which a server must not do
+            self._fast.no_truncation()
+            self._fast.no_padding()
+        decoder = json.loads(self._fast.to_str())["decoder"] if self._fast is not None else None
+        self._kind: TokenKind = _token_kind(decoder)
+        self._strips_first_space = self._kind == "byte_fallback" and _has_strip(decoder)
+        added = hf_tokenizer.added_tokens_decoder
+        self._added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
+        self._special = frozenset(i for i, token in added.items() if token.special) | set(hf_tokenizer.all_special_ids)
+        self._byte_cache: dict[int, bytes] = {}
+        self.vocab_size: int = len(hf_tokenizer)
+        self.chat_template: str | dict[str, str] | None = hf_tokenizer.chat_template
+
+    @classmethod
+    def load(cls, path: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Self:
+        """Reads a tokenizer from a model directory.
+
+        Raises:
+            ConfigError: there is none, or it cannot be read.
+        """
+        logging.getLogger("transformers").addFilter(_is_not_about_torch)
+        from transformers import AutoTokenizer  # noqa: PLC0415 (seconds to import, and not needed without a tokenizer)
+
+        try:
+            hf_tokenizer = AutoTokenizer.from_pretrained(
+                str(path), trust_remote_code=trust_remote_code, revision=revision
+            )
+            if len(hf_tokenizer.get_vocab()) <= len(hf_tokenizer.added_tokens_decoder):
+                # transformers makes an empty tokenizer of the model's class where it finds no vocabulary
+                raise ValueError("its vocabulary is empty")
+        except Exception as error:  # tokenizers raises bare Exception for a malformed tokenizer.json
+            reason = _why_unusable(Path(path), error)
+            raise ConfigError(
+                f"no usable tokenizer in {path} ({reason}); give its directory with --tokenizer-path, or pass "
+                "--skip-tokenizer-init to send and receive token ids only"
+            ) from error
+        return cls(hf_tokenizer)
+
+    @property
+    def bos_token(self) -> str | None:
+        return self._token_string("bos_token")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self._token_id("bos_token_id")
+
+    @property
+    def eos_token(self) -> str | None:
+        return self._token_string("eos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self._token_id("eos_token_id")
+
+    @property
+    def pad_token(self) -> str | None:
+        return self._token_string("pad_token")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        return self._token_id("pad_token_id")
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether `skip_special_tokens` hides this token."""
+        return token_id in self._special
+
+    def special_id(self, text: str) -> int | None:
+        """The id of the special token that is written exactly like this, if there is one."""
+        return next((token_id for token_id in self._special if self._added.get(token_id) == text), None)
+
+    def added_id(self, text: str) -> int | None:
+        """The id of the added token, special or not, that is written exactly like this, if there is one."""
+        return next((token_id for token_id, content in self._added.items() if content == text), None)
+
+    def to_json(self) -> str:
+        """What its tokenizer.json holds, or would hold.
+
+        Raises:
+            InvalidRequestError: it is not one of the tokenizers that have such a form.
+        """
+        if self._fast is None:
+            raise InvalidRequestError("this model's tokenizer has no tokenizer.json form", param="grammar")
+        text: str = self._fast.to_str()
+        return text
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; a text that starts with the BOS token (a rendered chat template) gets no second one.
+
+        Raises:
+            InvalidRequestError: the text has lone surrogates.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"the text is not valid Unicode: lone surrogate at character {error.start}", param="prompt"
+            ) from None
+        ids: list[int]
+        if self._fast is not None and len(text) > MANY:
+            ids = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        elif self._fast is not None:
+            ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        else:
+            ids = self._hf.encode(text, add_special_tokens=add_special_tokens)
+        bos = self.bos_token
+        if add_special_tokens and bos and text.startswith(bos) and ids[:2] == [self.bos_token_id] * 2:
+            return ids[1:]
+        return ids
+
+    def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> str:
+        text: str
+        if self._fast is not None and len(ids) > MANY:  # what the call below comes to
+            (text,) = self._fast.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+            return text
+        text = self._hf.decode(
+            list(ids),
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+            clean_up_tokenization_spaces=False,
+        )
+        return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 bytes that this token stands for (a part of a code point too); b"" for an unused id."""
+        data = self._byte_cache.get(token_id)
+        if data is None:
+            data = self._byte_cache[token_id] = self._compute_bytes(token_id)
+        return data
+
+    def token_text(self, token_id: int) -> str:
+        """One token as text, on its own: its leading space is kept, parts of a code point show as U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def new_stream(
+        self,
+        prompt_ids: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+        visible_special_ids: Sequence[int] = (),
+        spaces_between_special_tokens: bool = True,
+    ) -> IncrementalDetokenizer:
+        """Starts to turn a sample's tokens into text.
+
+        Args:
+            prompt_ids: what precedes the sample; only the last few matter.
+            skip_special_tokens: leave special tokens out.
+            visible_special_ids: special tokens that are shown all the same.
+            spaces_between_special_tokens: as the tokenizer does it; only some tokenizers without bytes do.
+        """
+        context = list(prompt_ids[-STREAM_CONTEXT:])
+        hidden = self._special.difference(visible_special_ids) if visible_special_ids else self._special
+
+        def decode(ids: list[int]) -> str:
+            if skip_special_tokens and visible_special_ids:
+                shown = [token_id for token_id in ids if token_id not in hidden]
+                return self.decode(shown, False, spaces_between_special_tokens)
+            return self.decode(ids, skip_special_tokens, spaces_between_special_tokens)
+
+        def shown_bytes(token_id: int) -> bytes:
+            return b"" if token_id in hidden else self.token_bytes(token_id)
+
+        if self._kind == "other":
+            return WindowDetokenizer(decode, context)
+        return ByteDetokenizer(
+            shown_bytes if skip_special_tokens else self.token_bytes,
+            strip_leading_space=self._strips_first_space and not decode(context),
+        )
+
+    def render_chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        template: str | None = None,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        seconds: float = MAX_SECONDS,
+        **kwargs: Any,
+    ) -> str:
+        """Renders a conversation with the chat template, in a sandbox that bounds time and memory.
+
+        Args:
+            messages: OpenAI messages.
+            template: a template to use instead of the checkpoint's, or the name of one of its templates.
+            tools: OpenAI tool definitions.
+            add_generation_prompt: end with the start of an assistant message.
+            continue_final_message: leave the last message open, so that the model goes on with it.
+            seconds: that rendering may take.
+            kwargs: variables for the template (`chat_template_kwargs`).
+
+        Raises:
+            RenderLimitError: it takes longer, or makes far too much text.
+            InvalidRequestError: no template, or the template refuses the messages.
+        """
+        reserved = _RESERVED_TEMPLATE_KWARGS & kwargs.keys()
+        if reserved:
+            raise InvalidRequestError(
+                f"chat_template_kwargs must not hold {', '.join(sorted(reserved))}", param="chat_template_kwargs"
+            )
+        if not messages:
+            raise InvalidRequestError("a chat needs at least one message", param="messages")
+        if template is None and not self.chat_template:
+            raise InvalidRequestError(
+                "this model has no chat template: start the server with --chat-template, or use /v1/completions",
+                param="messages",
+            )
+        try:
+            return render_template(
+                self._hf.get_chat_template(template, tools),
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                seconds=seconds,
+                **(self._hf.special_tokens_map | kwargs),
+            )
+        except RenderLimitExceededError as error:
+            raise RenderLimitError(
+                f"the chat template cannot be used for these messages: {error}; send fewer or shorter ones",
+                param="messages",
+            ) from None
+        except _TEMPLATE_FAULTS as error:
+            raise InvalidRequestError(
+                f"the chat template does not accept these messages: {error}", param="messages"
+            ) from error
+
+    def _compute_bytes(self, token_id: int) -> bytes:
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        token = self._hf.convert_ids_to_tokens(token_id) if 0 <= token_id < self.vocab_size else None
+        if token is None:
+            return b""
+        if self._kind == "byte_level":
+            return _byte_level_bytes(token)
+        if self._kind == "byte_fallback":
+            if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+                return bytes((int(token[3:5], 16),))
+            return bytes(token.replace(_SPACE_MARK, " ").encode())
+        return self.decode([token_id], skip_special_tokens=False).encode()
+
+    def _token_string(self, name: str) -> str | None:
+        value = getattr(self._hf, name)
+        return None if value is None else str(value)
+
+    def _token_id(self, name: str) -> int | None:
+        value = getattr(self._hf, name)
+        return None if value is None else int(value)
+
+
+def _is_not_about_torch(record: logging.LogRecord) -> bool:
+    """False for the notice that transformers logs on import without torch; only its tokenizers are used here."""
+    return "PyTorch was not found" not in record.getMessage()
+
+
+def _why_unusable(path: Path, error: Exception) -> str:
+    if not path.is_dir():
+        return "no such directory"
+    if not any(next(path.glob(pattern), None) for pattern in _TOKENIZER_FILES):
+        return "it holds no tokenizer files"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _token_kind(decoder: Mapping[str, Any] | None) -> TokenKind:
+    parts = _decoder_parts(decoder)
+    kinds = [part["type"] for part in parts]
+    if kinds == ["ByteLevel"]:
+        return "byte_level"
+    replaces = [part for part in parts if part["type"] == "Replace"]
+    spaces_only = all(p["pattern"] == {"String": _SPACE_MARK} and p["content"] == " " for p in replaces)
+    strips = [part for part in parts if part["type"] == "Strip"]
+    strips_one = all((p["content"], p["start"], p["stop"]) == (" ", 1, 0) for p in strips)
+    known = set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip"}
+    if known and "ByteFallback" in kinds and len(replaces) == 1 and spaces_only and strips_one:
+        return "byte_fallback"
+    return "other"
+
+
+def _decoder_parts(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    if decoder is None:
+        return []
+    return list(decoder["decoders"]) if decoder["type"] == "Sequence" else [decoder]
+
+
+def _has_strip(decoder: Mapping[str, Any] | None) -> bool:
+    return any(part["type"] == "Strip" for part in _decoder_parts(decoder))
+
+
+def _make_byte_level_table() -> dict[str, int]:
+    """GPT-2's table: printable bytes stand for themselves, the others for the characters from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_LEVEL_TABLE: Mapping[str, int] = _make_byte_level_table()
+_byte_of: Callable[[str], int] = _BYTE_LEVEL_TABLE.__getitem__
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    try:
+        return bytes(map(_byte_of, token))
+    except KeyError:  # not written in the table's alphabet: plain text, as the ByteLevel decoder takes it
+        return token.encode()

@@ -1,0 +1,420 @@
+"""/v1/batches over HTTP, with the openai SDK."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import orjson
+import pytest
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.storage.storage import Storage
+from palladio.runtime.interface.errors import OverloadedError
+from tests.fake_engine import MODEL, FakeEngine
+from tests.http.batches.batch_files import both, chat_line, jsonl, results, submit, wait_for
+from tests.http.conftest import Serve, running_server, wait_until
+
+IDS = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+
+
+@pytest.fixture
+def slow(engine: FakeEngine) -> FakeEngine:
+    """An engine that answers nothing for a while."""
+    engine.first_delay = 60.0
+    return engine
+
+
+@pytest.fixture
+def of(serve: Serve) -> Iterator[Any]:
+    """A client of a server with this HttpConfig."""
+    clients: list[openai.OpenAI] = []
+
+    def start(**config: Any) -> openai.OpenAI:
+        clients.append(openai.OpenAI(base_url=serve(**config) + "/v1", api_key="None", max_retries=0, timeout=20))
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.close()
+
+
+def test_a_batch_from_upload_to_results(client: openai.OpenAI, engine: FakeEngine) -> None:
+    content = jsonl([chat_line(0), "", chat_line(2, url="/chat/completions"), chat_line(3, n=2)])
+    batch = submit(client, content, metadata={"job": "nightly"})
+    assert (batch.status, batch.object, batch.endpoint) == ("validating", "batch", "/v1/chat/completions")
+    assert batch.expires_at == batch.created_at + 24 * 3600
+    assert (batch.output_file_id, batch.errors, batch.request_counts.total) == (None, None, 0)
+    batch = wait_for(client, batch.id)
+    assert (batch.status, batch.metadata, batch.model) == ("completed", {"job": "nightly"}, MODEL)
+    assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (3, 3, 0)
+    assert batch.created_at <= batch.in_progress_at <= batch.finalizing_at <= batch.completed_at
+    assert batch.failed_at is batch.cancelled_at is batch.expired_at is batch.error_file_id is None
+    found = results(client, batch.output_file_id)
+    assert [one["custom_id"] for one in found] == ["line-0", "line-2", "line-3"]
+    for one in found:
+        assert one.keys() == {"id", "custom_id", "response", "error"}
+        assert one["id"].startswith("batch_req_")
+        assert one["error"] is None
+        assert one["response"].keys() == {"status_code", "request_id", "body"}
+        assert one["response"]["status_code"] == 200
+        ChatCompletion.model_validate(one["response"]["body"], strict=True)
+    usages = [one["response"]["body"]["usage"] for one in found]
+    assert batch.usage.input_tokens == sum(usage["prompt_tokens"] for usage in usages)
+    assert batch.usage.output_tokens == sum(usage["completion_tokens"] for usage in usages) == 12
+    assert batch.usage.total_tokens == batch.usage.input_tokens + batch.usage.output_tokens
+    assert batch.usage.input_tokens_details.cached_tokens == 3 * 3
+    assert batch.usage.output_tokens_details.reasoning_tokens == 0
+    output = client.files.retrieve(batch.output_file_id)
+    assert output.id.startswith("backend_result_file-")
+    assert (output.purpose, output.filename) == ("batch_output", f"{batch.id}_output.jsonl")
+    assert all(call.options.background for call in engine.calls)
+    client.files.delete(batch.output_file_id)
+    assert client.batches.retrieve(batch.id).output_file_id == batch.output_file_id
+
+
+def test_completions_and_other_ways_to_name_the_endpoint(client: openai.OpenAI) -> None:
+    body = {"model": MODEL, "prompt": "hi", "max_tokens": 2}
+    urls = ("/v1/completions", "/completions", "http://127.0.0.1:30000/v1/completions?x=1")
+    lines = [{"custom_id": url, "method": "POST", "url": url, "body": body} for url in urls]
+    batch = wait_for(client, submit(client, jsonl(lines), endpoint="/completions").id)
+    assert batch.endpoint == "/v1/completions"
+    output, errors = both(client, batch)
+    assert [one["custom_id"] for one in output] == list(urls)
+    assert errors == []
+    assert {one["response"]["body"]["object"] for one in output} == {"text_completion"}
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    body = {"model": MODEL, "input": "hi", "max_output_tokens": 20}
+    bodies = [body | {"store": True}, body | {"background": True}, body | {"previous_response_id": "resp_none"}]
+    lines = [
+        {"custom_id": str(number), "method": "POST", "url": "/v1/responses", "body": body}
+        for number, body in enumerate(bodies)
+    ]
+    batch = wait_for(client, submit(client, jsonl(lines), endpoint="/v1/responses").id)
+    (good,), bad = both(client, batch)
+    response = Response.model_validate(good["response"]["body"])
+    assert response.output_text
+    assert client.responses.retrieve(response.id).output_text == response.output_text
+    assert [one["response"]["status_code"] for one in bad] == [400, 404]
+    assert batch.usage is not None
+    assert batch.usage.input_tokens == response.usage.input_tokens
+
+
+BAD_LINES: list[tuple[dict[str, Any] | str, str | None, str]] = [
+    ("{nonsense", None, "invalid_json_line"),
+    ('{"a": "\udcff"}', None, "invalid_json_line"),
+    ("[1, 2]", None, "invalid_json_line"),
+    ("[" * 3000, None, "invalid_json_line"),
+    ({"method": "POST"}, None, "missing_required_parameter"),
+    (chat_line(1) | {"method": None}, "line-1", "missing_required_parameter"),
+    ({k: v for k, v in chat_line(2).items() if k != "body"}, "line-2", "missing_required_parameter"),
+    (chat_line(3) | {"custom_id": 5}, None, "invalid_custom_id"),
+    (chat_line(4) | {"custom_id": "x" * 513}, None, "invalid_custom_id"),
+    (chat_line(5) | {"method": "GET"}, "line-5", "invalid_method"),
+    (chat_line(6, url="/v1/completions"), "line-6", "mismatched_url"),
+    (chat_line(7, url="http://[/v1/chat/completions"), "line-7", "mismatched_url"),
+    (chat_line(8) | {"body": [1]}, "line-8", "invalid_body"),
+    (chat_line(9, stream=True), "line-9", "unsupported_stream"),
+    (chat_line(10) | {"extra": 1}, "line-10", "unknown_parameter"),
+    (chat_line(100), "line-100", "duplicate_custom_id"),
+]
+
+
+def test_a_batch_of_responses_leaves_stored_conversations_alone(of) -> None:
+    client = of(max_stored_responses=10)
+    mine = client.responses.create(model=MODEL, input="remember me", max_output_tokens=16)
+    body = {"model": MODEL, "input": "hi", "max_output_tokens": 16}
+    lines = [{"custom_id": str(n), "method": "POST", "url": "/v1/responses", "body": body} for n in range(20)]
+    batch = wait_for(client, submit(client, jsonl(lines), endpoint="/v1/responses").id)
+    output, errors = both(client, batch)
+    assert (len(output), errors) == (20, [])
+    assert not any(one["response"]["body"]["store"] for one in output)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(output[0]["response"]["body"]["id"])
+    client.responses.create(model=MODEL, input="again", max_output_tokens=16, previous_response_id=mine.id)
+
+
+def test_a_bad_line_is_an_error_of_its_own_and_never_fails_the_rest(client: openai.OpenAI) -> None:
+    lines = [chat_line(100), *(line for line, _, _ in BAD_LINES), chat_line(101)]
+    content = b"\xef\xbb\xbf" + "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines).encode(
+        "utf-8", "surrogateescape"
+    )  # no newline at the end, a mark at the beginning
+    batch = wait_for(client, submit(client, content).id)
+    assert batch.status == "completed"
+    counts = batch.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (len(lines), 2, len(BAD_LINES))
+    output, errors = both(client, batch)
+    assert [one["custom_id"] for one in output] == ["line-100", "line-101"]
+    assert [(one["custom_id"], one["error"]["code"]) for one in errors] == [(name, code) for _, name, code in BAD_LINES]
+    assert all(one["response"] is None for one in errors)
+    assert all(f"line {number}" in one["error"]["message"] for number, one in enumerate(errors, start=2))
+    assert client.files.retrieve(batch.error_file_id).purpose == "batch_output"
+
+
+def test_what_the_route_refuses_is_in_the_error_file_as_the_route_says_it(
+    client: openai.OpenAI, engine: FakeEngine
+) -> None:
+    bad: list[dict[str, Any]] = [{"model": "other"}, {"temperature": -1}, {"nonsense": 1}, {"max_tokens": 10**6}]
+    batch = submit(client, jsonl([chat_line(number, **body) for number, body in enumerate(bad)]))
+    batch = wait_for(client, batch.id)
+    assert (batch.status, batch.output_file_id) == ("completed", None)
+    errors = results(client, batch.error_file_id)
+    for number, (body, one) in enumerate(zip(bad, errors, strict=True)):
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.post("/chat/completions", body=chat_line(number, **body)["body"], cast_to=object)
+        assert one["error"] is None
+        assert one["response"]["status_code"] == caught.value.status_code
+        assert one["response"]["body"] == {"error": caught.value.body}
+
+
+def test_a_defect_in_one_line_is_a_500_of_that_line(
+    client: openai.OpenAI, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.reply = lambda prompt_ids, index: 1 / (len(prompt_ids) % 2) and "fine"
+    batch = wait_for(client, submit(client, jsonl([chat_line(1), chat_line(10)])).id)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 1)
+    (error,) = results(client, batch.error_file_id)
+    assert (error["response"]["status_code"], error["response"]["body"]["error"]["code"]) == (500, "internal_error")
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "empty_file"),
+        (b"\n \n\t\n", "empty_file"),
+        (b"%PDF-1.7\n\x00\xff\n", "invalid_json_line"),
+        (b"1\n2\n" * 4, "invalid_json_line"),
+        (jsonl(chat_line(number) for number in range(11)), "too_many_lines"),
+    ],
+)
+def test_a_file_that_is_no_batch_fails_it(of, content: bytes, code: str) -> None:
+    client = of(max_batch_lines=10)
+    batch = wait_for(client, submit(client, content).id)
+    assert (batch.status, batch.output_file_id, batch.error_file_id) == ("failed", None, None)
+    assert batch.failed_at is not None
+    assert batch.errors.object == "list"
+    assert {error.code for error in batch.errors.data} == {code}
+    if code == "invalid_json_line":
+        assert [error.line for error in batch.errors.data] == list(range(1, len(batch.errors.data) + 1))
+
+
+def test_a_failed_batch_names_a_hundred_lines_at_most(client: openai.OpenAI) -> None:
+    batch = wait_for(client, submit(client, b"x\n" * 700).id)
+    assert [error.line for error in batch.errors.data] == list(range(1, 101))
+
+
+def test_a_line_longer_than_a_request_may_be(of) -> None:
+    client = of(max_request_bytes=2000)
+    content = jsonl([chat_line(1), chat_line(2, user="x" * 5_000_000), chat_line(3)])
+    batch = wait_for(client, submit(client, content).id)
+    output, errors = both(client, batch)
+    assert [one["custom_id"] for one in output] == ["line-1", "line-3"]
+    assert [one["error"]["code"] for one in errors] == ["line_too_large"]
+    assert "line 2" in errors[0]["error"]["message"]
+
+
+def test_a_line_of_more_values_than_a_request_may_have(of, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read at all: reading it would let nothing else run."""
+    read: list[int] = []
+    loads = orjson.loads
+
+    def noting(text: bytes) -> Any:
+        read.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr(orjson, "loads", noting)
+    client = of(max_request_values=2000)
+    content = jsonl([chat_line(1), chat_line(2), chat_line(3)])
+    content = content.replace(orjson.dumps("line-2"), b"[" + b"[]," * 5000 + b"1]")
+    batch = wait_for(client, submit(client, content).id)
+    output, errors = both(client, batch)
+    assert [one["custom_id"] for one in output] == ["line-1", "line-3"]
+    assert [one["error"]["code"] for one in errors] == ["line_too_large"]
+    assert "line 2 holds more than 2000 values" in errors[0]["error"]["message"]
+    assert "--max-request-values" in errors[0]["error"]["message"]
+    assert max(read) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"endpoint": "/v1/nonsense"}, "endpoint"),
+        ({"completion_window": "1 day"}, "completion_window"),
+        ({"completion_window": "0h"}, "completion_window"),
+        ({"completion_window": "31d"}, "completion_window"),
+        ({"completion_window": 24}, "completion_window"),
+        ({"metadata": {str(number): "x" for number in range(17)}}, "metadata"),
+        ({"metadata": {"x" * 65: "x"}}, "metadata"),
+        ({"metadata": {"x": "x" * 513}}, "metadata"),
+        ({"metadata": {"x": 5}}, "metadata.x"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "now", "seconds": 3600}}, "output_expires_after.anchor"),
+        ({"input_file_id": None}, "input_file_id"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_wrong_fields_are_named(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    good = {"input_file_id": "x", "endpoint": "/v1/completions", "completion_window": "24h"}
+    answer = http.post("/v1/batches", json=good | fields)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_unknown_files_and_files_for_something_else(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"endpoint": "/v1/completions", "completion_window": "24h"}
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.batches.create(input_file_id="input_file_id", **fields)
+    assert (missing.value.code, missing.value.param) == ("file_not_found", "input_file_id")
+    other = client.files.create(file=("a", b"x"), purpose="vision")
+    with pytest.raises(openai.BadRequestError, match="purpose") as wrong:
+        client.batches.create(input_file_id=other.id, **fields)
+    assert wrong.value.param == "input_file_id"
+    assert client.batches.list().data == []
+
+
+def test_unknown_batches(client: openai.OpenAI) -> None:
+    for call in (client.batches.retrieve, client.batches.cancel):
+        with pytest.raises(openai.NotFoundError) as caught:
+            call("batch_id")
+        assert caught.value.code == "batch_not_found"
+
+
+def test_cancel_at_once_with_what_is_done(client: openai.OpenAI, engine: FakeEngine) -> None:
+    engine.reply = lambda prompt_ids, index: "done"
+    engine.delay = 0.03
+    batch = submit(client, jsonl(chat_line(number, max_tokens=20) for number in range(5000)))
+    wait_until(lambda: client.batches.retrieve(batch.id).request_counts.completed > 0, 20)
+    begun = time.monotonic()
+    cancelled = client.batches.cancel(batch.id)
+    assert cancelled.status == "cancelling"
+    assert cancelled.cancelling_at is not None
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    batch = wait_for(client, batch.id)
+    assert time.monotonic() - begun < 10  # some hundred milliseconds, on a machine that is free
+    assert (batch.status, batch.request_counts.total) == ("cancelled", 5000)
+    assert batch.cancelled_at >= batch.cancelling_at
+    output, errors = both(client, batch)
+    assert len(output) == batch.request_counts.completed > 0
+    assert len(errors) == batch.request_counts.failed
+    assert len({one["custom_id"] for one in output + errors}) == 5000
+    assert {one["error"]["code"] for one in errors} == {"batch_cancelled"}
+    wait_until(lambda: not engine._running)
+    with pytest.raises(openai.ConflictError, match="it is cancelled") as caught:
+        client.batches.cancel(batch.id)
+    assert caught.value.code == "batch_ended"
+
+
+def test_cancel_while_it_is_validated(client: openai.OpenAI, slow: FakeEngine) -> None:
+    batch = submit(client, jsonl(chat_line(number) for number in range(20_000)))
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    batch = wait_for(client, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("cancelled", 0)
+    assert batch.in_progress_at is None
+    assert batch.output_file_id is batch.error_file_id is None
+
+
+def test_cancel_with_an_empty_body_of_json(http: httpx.Client, slow: FakeEngine) -> None:
+    client = openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="None")
+    batch = submit(client, jsonl([chat_line(1)]))
+    answer = http.post(f"/v1/batches/{batch.id}/cancel", headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["status"]) == (200, "cancelling")
+    assert wait_for(client, batch.id).status == "cancelled"
+
+
+def test_a_completed_batch_cannot_be_cancelled(client: openai.OpenAI) -> None:
+    batch = wait_for(client, submit(client, jsonl([chat_line(1)])).id)
+    with pytest.raises(openai.ConflictError, match="it is completed"):
+        client.batches.cancel(batch.id)
+
+
+def test_the_window_ends(client: openai.OpenAI, engine: FakeEngine) -> None:
+    engine.first_delay = 0.2
+    engine.reply = lambda prompt_ids, index: "x"
+    engine.delay = 0.002
+    batch = submit(client, jsonl(chat_line(number) for number in range(3000)), completion_window="2s")
+    assert batch.expires_at == batch.created_at + 2
+    batch = wait_for(client, batch.id)
+    assert (batch.status, batch.request_counts.total) == ("expired", 3000)
+    assert batch.expired_at is not None
+    assert batch.completed_at is None
+    output, errors = both(client, batch)
+    assert len(output) == batch.request_counts.completed
+    assert {one["error"]["code"] for one in errors} == {"batch_expired"}
+    assert len(output) + len(errors) == len({one["custom_id"] for one in output + errors}) == 3000
+
+
+def test_the_input_file_may_be_deleted_while_it_runs(engine: FakeEngine, tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    engine.delay = 0.05
+    with running_server(engine, HttpConfig(), storage=storage) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="None")
+        batch = submit(client, jsonl(chat_line(number) for number in range(300)))
+        assert client.files.delete(batch.input_file_id).deleted
+        with pytest.raises(openai.NotFoundError):
+            client.files.retrieve(batch.input_file_id)
+        assert (storage.files / batch.input_file_id).exists()
+        batch = wait_for(client, batch.id)
+        assert (batch.status, batch.request_counts.completed) == ("completed", 300)
+        wait_until(lambda: [path.name for path in storage.files.iterdir()] == [batch.output_file_id])
+
+
+def test_result_files_expire_if_asked_to(client: openai.OpenAI) -> None:
+    expiry = {"anchor": "created_at", "seconds": 7200}
+    batch = submit(client, jsonl([chat_line(1), "bad"]), output_expires_after=expiry)
+    batch = wait_for(client, batch.id)
+    for file_id in (batch.output_file_id, batch.error_file_id):
+        file = client.files.retrieve(file_id)
+        assert file.expires_at == file.created_at + 7200
+
+
+def test_lists(client: openai.OpenAI) -> None:
+    ids = [submit(client, jsonl([chat_line(number)])).id for number in range(5)]
+    page = client.batches.list(limit=2)
+    assert [batch.id for batch in page.data] == ids[:-3:-1]
+    assert page.has_more
+    assert [batch.id for batch in client.batches.list(limit=2)] == ids[::-1]
+    for query in ({"limit": 0}, {"limit": 101}, {"after": "after"}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.batches.list(**query)
+        assert caught.value.param == next(iter(query))
+    for batch_id in ids:
+        wait_for(client, batch_id)
+
+
+def test_a_full_queue_and_an_engine_that_is_away_only_delay_it(client: openai.OpenAI, engine: FakeEngine) -> None:
+    engine.refuse = OverloadedError("the queue is full", retry_after=0.05)
+    batch = submit(client, jsonl([chat_line(1), chat_line(2)]))
+    wait_for(client, batch.id, "in_progress")
+    time.sleep(0.2)
+    engine.state = "restarting"
+    engine.refuse = None
+    time.sleep(0.3)
+    assert client.batches.retrieve(batch.id).request_counts.completed == 0
+    engine.state = "ready"
+    batch = wait_for(client, batch.id)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (2, 0)
+
+
+def test_no_more_lines_than_the_engine_can_use_are_with_it(client: openai.OpenAI, engine: FakeEngine) -> None:
+    most = 0
+    reply = engine.reply
+
+    def counting(prompt_ids: list[int], index: int) -> str:
+        nonlocal most
+        most = max(most, len(engine._running))
+        return str(reply)
+
+    engine.reply = counting
+    engine.first_delay = 0.5
+    batches = [submit(client, jsonl(chat_line(number) for number in range(200))) for _ in range(2)]
+    done = [wait_for(client, batch.id) for batch in batches]
+    assert [batch.request_counts.completed for batch in done] == [200, 200]
+    assert 64 < most <= 2 * engine.info.max_running_requests
+    assert abs(done[0].completed_at - done[1].completed_at) <= 1  # they took turns

@@ -1,0 +1,113 @@
+"""No field of a request is dropped on its way to the engine, and errors name fields as the client sent them."""
+
+import ast
+import inspect
+from types import ModuleType
+
+import pytest
+
+from palladio.http.chat import chat_job, chat_run, structured_output
+from palladio.http.chat import reasoning_plan as plan
+from palladio.http.generation import sampling, sse
+from palladio.http.generation.sampling import SAME_NAME, WORKED_OUT, client_names
+from palladio.http.prompts import tool_choice, tools
+from palladio.http.routes import routes_chat, routes_completions, routes_generate, routes_tokenize
+from palladio.http.wire.protocol import SamplingFields, StreamOptions, WireModel
+from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_completions import CompletionRequest
+from palladio.http.wire.protocol_generate import GenerateRequest
+from palladio.http.wire.protocol_reasoning import ReasoningFields
+from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
+from palladio.http.wire.protocol_tools import ToolFields
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.sampling_params import SamplingParams
+
+# Fields of all sampling requests that are read where they are needed: not copied to SamplingParams by name.
+READ = {
+    *("model", "max_tokens", "stop", "no_stop_trim", "include_stop_str_in_output", "add_special_tokens"),
+    *("truncate_prompt_tokens", "return_token_ids", "stream", "stream_options", "rid", "request_id"),
+    *("cache_salt", "extra_key", "priority", "timeout", "routed_dp_rank"),
+    *("return_timings", "no_logs", "log_metrics"),
+    *("response_format", "json_schema", "regex", "ebnf", "structural_tag", "structured_outputs"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+}
+ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
+    (
+        ChatRequest,
+        READ
+        | {"messages", "max_completion_tokens", "logprobs", "top_logprobs"}
+        | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
+        | ReasoningFields.model_fields.keys()
+        | ToolFields.model_fields.keys(),
+        (routes_chat, chat_run, chat_job, plan, tools, tool_choice, sampling, structured_output, sse),
+    ),
+    (
+        CompletionRequest,
+        READ | {"prompt", "echo", "logprobs", "return_tokens_as_token_ids"},
+        (routes_completions, sampling, structured_output, sse),
+    ),
+    (GenerateRequest, set(GenerateRequest.model_fields), (routes_generate,)),
+    (TokenizeRequest, set(TokenizeRequest.model_fields), (routes_tokenize,)),
+    (DetokenizeRequest, set(DetokenizeRequest.model_fields), (routes_tokenize,)),
+]
+
+
+def attributes_read(modules: tuple[ModuleType, ...], variable: str) -> set[str]:
+    """What these modules read of a variable with this name."""
+    return {
+        node.attr
+        for module in modules
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == variable
+    }
+
+
+@pytest.mark.parametrize(("model", "read", "modules"), ROUTES)
+def test_every_request_field_is_handled(
+    model: type[WireModel], read: set[str], modules: tuple[ModuleType, ...]
+) -> None:
+    copied = SAME_NAME if issubclass(model, SamplingFields) else set()
+    assert set(model.model_fields) == copied | read
+    assert not copied & read
+    assert read <= attributes_read(modules, "body")
+
+
+def test_every_stream_option_is_handled() -> None:
+    taken = attributes_read((sse,), "options")
+    assert set(StreamOptions.model_fields) == taken
+
+
+def test_every_sampling_parameter_can_be_sent() -> None:
+    names = SamplingParams.__dataclass_fields__.keys()
+    of_routes = {"grammar", "thinking", "visible_special_ids"}  # what other fields come to
+    assert names == SAME_NAME | WORKED_OUT | of_routes
+    assert names - {"logprobs", "prompt_logprobs"} - of_routes <= routes_generate.SAMPLING_NAMES
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "expected"),
+    [
+        ("max_tokens must be an integer", "max_tokens", ("limit must be an integer", "a.limit")),
+        ("min_tokens (5) must not be over max_tokens (3)", "min_tokens", ("… over limit (3)", "min_tokens")),
+        ("Send a shorter prompt.", "prompt", ("Send a shorter prompt.", "messages")),
+        ("my_max_tokens, max_tokens2", None, ("my_max_tokens, max_tokens2", None)),
+        (
+            "the grammar (regex) is malformed: (the grammar max_tokens",
+            "grammar",
+            ("the guided_regex (regex) is malformed: (the grammar max_tokens", "guided_regex"),
+        ),
+        ("the grammars are off", "grammar", ("the grammars are off", "guided_regex")),
+        ("tools.0.f at #: max_tokens", "tools.0.f", ("tools.0.f at #: max_tokens", "tools.0.f")),
+    ],
+)
+def test_client_names(message: str, param: str | None, expected: tuple[str, str | None]) -> None:
+    with (
+        pytest.raises(InvalidRequestError) as caught,
+        client_names(
+            {"max_tokens": "a.limit", "prompt": "messages", "grammar": "guided_regex"},
+            {"max_tokens": "limit", "grammar": "guided_regex"},
+        ),
+    ):
+        raise InvalidRequestError(message, param=param)
+    assert str(caught.value).endswith(expected[0].removeprefix("…"))
+    assert caught.value.param == expected[1]

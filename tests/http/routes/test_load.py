@@ -1,0 +1,110 @@
+"""The load as routers ask for it, and SageMaker's two routes."""
+
+import threading
+
+import httpx
+import pytest
+
+from palladio import __version__
+from palladio.runtime.interface.messages import GroupStats
+from tests.fake_engine import FakeEngine
+from tests.http.conftest import wait_until
+
+BUSY = GroupStats(3, 2, 160, 640, 55.55, 0.7, 1, 7, 64, 80, 20, 48, num_waiting_tokens=24)
+IDLE = GroupStats(0, 0, 0, 640, 0.0, 0.5, 0, 2, 32, 0, 0, 16)
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_loads_of_groups(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.groups = [BUSY, IDLE]
+    answer = http.get("/v1/loads?include=core").raise_for_status().json()
+    assert answer["version"] == __version__
+    busy, idle = answer["loads"]
+    assert busy == {
+        "dp_rank": 0,
+        "num_running_reqs": 3,
+        "num_waiting_reqs": 2,
+        "num_used_tokens": 160,
+        "num_total_tokens": 184,
+        "max_total_num_tokens": 640,
+        "max_running_requests": 32,  # of 64 in two groups
+        "token_usage": 0.25,
+        "gen_throughput": 55.55,
+        "cache_hit_rate": 0.25,
+    }
+    assert (idle["dp_rank"], idle["num_total_tokens"], idle["cache_hit_rate"]) == (1, 0, 0.0)
+    assert http.get("/v1/loads?dp_rank=1&include=all&format=json").json()["loads"] == [idle]
+    assert http.get("/v1/loads?dp_rank=2").json()["loads"] == []
+    old = http.get("/get_load").json()
+    assert [{name: load[name] for name in load if name != "ts_tic"} for load in old] == [
+        {"dp_rank": 0, "num_reqs": 5, "num_waiting_reqs": 2, "num_tokens": 184, "num_pending_tokens": 24},
+        {"dp_rank": 1, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0, "num_pending_tokens": 0},
+    ]
+
+
+def test_the_load_while_requests_run(http: httpx.Client, engine: FakeEngine) -> None:
+    assert http.get("/load").json() == {"server_load": 0}
+    engine.delay = 1.0
+    thread = threading.Thread(target=lambda: http.post("/v1/completions", json={"prompt": "hi"}))
+    thread.start()
+    wait_until(lambda: engine.calls)
+    assert http.get("/load").json() == {"server_load": 1}
+    (load,) = http.get("/v1/loads").json()["loads"]
+    assert (load["dp_rank"], load["num_running_reqs"], load["max_running_requests"]) == (0, 1, 64)
+    assert load["max_total_num_tokens"] == 20480
+    engine.delay = 0.0
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("include=memory", "include"),
+        ("dp_rank=-1", "dp_rank"),
+        ("dp_rank=x", "dp_rank"),
+        ("format=prometheus", "format"),
+    ],
+)
+def test_what_the_loads_do_not_tell(http: httpx.Client, query: str, param: str) -> None:
+    answer = http.get(f"/v1/loads?{query}")
+    assert answer.status_code == 400
+    assert param in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/loads", "/get_load"])
+def test_the_load_of_an_engine_that_does_not_answer(http: httpx.Client, engine: FakeEngine, path: str) -> None:
+    engine.state = "starting"
+    assert http.get(path).status_code == 503
+    assert http.get("/load").status_code == 200
+
+
+def test_ping_is_health(http: httpx.Client, engine: FakeEngine) -> None:
+    for state in ("ready", "draining"):
+        engine.state = state
+        ping, health = http.get("/ping"), http.get("/health")
+        assert (ping.status_code, ping.json()) == (health.status_code, health.json())
+
+
+def test_only_ping_needs_no_key(serve) -> None:
+    with httpx.Client(base_url=serve(api_key="k"), timeout=20) as client:
+        paths = ("/ping", "/load", "/get_load", "/v1/loads", "/invocations")
+        assert [client.get(path).status_code for path in paths] == [200, 401, 401, 401, 401]
+        assert client.get("/v1/loads", headers={"x-api-key": "k"}).status_code == 200
+
+
+def test_invocations_are_chats_and_completions(http: httpx.Client) -> None:
+    chat = http.post("/invocations", json=CHAT).json()
+    assert (chat["object"], chat["choices"][0]["message"]["content"]) == ("chat.completion", "Hello, wörld 🎉!")
+    text = http.post("/invocations", json={"prompt": "hi"}).json()
+    assert (text["object"], text["choices"][0]["text"]) == ("text_completion", "Hello, wörld 🎉!")
+    stream = http.post("/invocations", json=CHAT | {"stream": True})
+    assert stream.headers["content-type"].startswith("text/event-stream")
+    assert stream.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"), [({}, "messages"), ({"prompt": "hi", "max_tokens": "x"}, "max_tokens"), ([], None)]
+)
+def test_invocations_that_are_neither(http: httpx.Client, body: object, param: str | None) -> None:
+    answer = http.post("/invocations", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

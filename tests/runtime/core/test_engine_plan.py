@@ -1,0 +1,223 @@
+"""What an engine plans before it loads anything: on a small device the programs are measured first."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from palladio.runtime.core import aot_compile as precompile
+from palladio.runtime.core import engine_plan as engine_design
+from palladio.runtime.core import startup
+from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
+from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from tests.runtime.tiny_engine import FLAGS
+
+MIB = 2**20
+SHALLOW = {
+    "json_model_override_args": '{"num_hidden_layers": 1}',
+    "chunked_prefill_size": 16,
+    "max_running_requests": 2,
+}
+
+
+def config(folder, **flags):
+    """Without a limit of its own, the pool takes what there is."""
+    flags = {"model_path": str(folder), **FLAGS, **SHALLOW, "max_total_tokens": None, **flags}
+    return EngineConfig.from_flags(flags)
+
+
+@pytest.fixture
+def small_device(monkeypatch):
+    """Of 2 MiB, most of which a pool for two contexts would take."""
+    memory = DeviceMemory(2 * MIB, 2 * MIB)
+    monkeypatch.setattr(DeviceMemory, "of", lambda device: memory)
+    return memory
+
+
+def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small_device, tmp_path, caplog):
+    nowhere = str(tmp_path)  # where nothing was noted
+    with caplog.at_level("INFO"):
+        parts = startup.build_engine_parts(config(tiny_dir, compilation_cache_dir=nowhere), lambda progress: None)
+    assert "Compiling the largest programs to see how much memory they need" in caplog.text
+    assert [line.partition(" ")[0] for line in caplog.messages].count("Engine:") == 1
+    report, programs = parts.memory, parts.runner.programs
+    assert report.planned <= report.usable == MIB  # half of a CPU's
+    state = parts.runner.executor.state
+    assert report.weights == sum(array.nbytes for array in state.weights)
+    assert report.kv_cache == sum(array.nbytes for array in state.kv_cache)
+    others = (state.tables, state.sampler, parts.runner.executor._all_allowed)
+    assert report.state == sum(array.nbytes for array in jax.tree.leaves(others))
+    assert report.workspace == programs.workspace  # of four programs with a small pool; of all with the real one
+    assert parts.ready.max_total_tokens == (state.kv_cache[0].shape[0] - 1) * FLAGS["page_size"]
+    assert report.planned > 0.9 * report.usable
+    assert parts.ready.attention_kernels == "xla"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({}, ""),
+        ({"cuda_graph_bs": (1, 2, 4, 8, 16)}, ""),
+        ({"cuda_graph_bs": (2, 6)}, "Decode steps of 7 requests are padded to 32"),
+        ({"cuda_graph_max_bs": 8}, "Decode steps of 9 requests are padded to 32"),
+        ({"cuda_graph_bs": ()}, "Decode steps of 1 requests are padded to 32"),
+    ],
+    ids=str,
+)
+def test_batch_sizes_far_from_each_other_are_told(tiny_dir, caplog, flags, told):
+    with caplog.at_level("WARNING"):
+        engine_design.EngineDesign.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
+    assert told in caplog.text
+    assert ("are padded to" in caplog.text) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({}, "dtype=float32, kv_cache_dtype=float32, page_size=4, prefix_cache=on"),
+        (
+            {"kv_cache_dtype": "bfloat16", "disable_radix_cache": True},
+            "dtype=float32, kv_cache_dtype=bfloat16, page_size=4, prefix_cache=off",
+        ),
+        ({"is_embedding": True}, "page_size=4, prefix_cache=on"),
+    ],
+    ids=str,
+)
+def test_one_line_tells_what_the_engine_runs_on(tiny_dir, flags, told):
+    line = startup.describe_engine(engine_design.EngineDesign.of(config(tiny_dir, **flags)))
+    count = jax.device_count()
+    device = "device=1" if count == 1 else f"device=1 of {count}"
+    assert line.startswith(f"Engine: {device} x cpu (cpu), attention_backend=xla, dtype=float32, ")
+    assert line.endswith(told)
+
+
+def test_one_shape_is_measured_too(tiny_dir, small_device):
+    """--deterministic has no decode programs."""
+    design = engine_design.EngineDesign.of(config(tiny_dir, deterministic=True))
+    assert design.plan.is_tight
+    assert design.plan.report.workspace > 0
+
+
+def test_what_was_measured_once_is_known_afterwards(tiny_dir, small_device, tmp_path, caplog):
+    flags = {"compilation_cache_dir": str(tmp_path)}
+    first = engine_design.EngineDesign.of(config(tiny_dir, **flags)).plan
+    with caplog.at_level("INFO"):
+        assert engine_design.EngineDesign.of(config(tiny_dir, **flags)).plan == first
+    assert "Compiling" not in caplog.text
+    with caplog.at_level("INFO"):  # of other programs it is not known
+        engine_design.EngineDesign.of(config(tiny_dir, **flags, chunked_prefill_size=32))
+    assert "Compiling the largest programs" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_replica_of_exported_programs_measures_nothing(tiny_dir, small_device, tmp_path, caplog):
+    flags = {"compiled_dir": str(tmp_path / "programs"), "compilation_cache_dir": ""}
+    precompile.compile_ahead(config(tiny_dir, **flags))
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        parts = startup.build_engine_parts(config(tiny_dir, **flags), lambda progress: None)
+    assert "Compiling" not in caplog.text
+    assert {report.result for report in parts.runner.programs.built.reports} == {"exported"}
+
+
+def test_a_device_that_hides_its_memory_needs_a_number(monkeypatch):
+    class Device:
+        platform, device_kind = "gpu", "NVIDIA H200"
+
+        def memory_stats(self):
+            return None
+
+    needs = MemoryNeeds(
+        platform="gpu",
+        weights=MIB,
+        state=MIB,
+        bytes_per_page=1024,
+        page_size=16,
+        wanted_tokens=None,
+        useful_tokens=10**6,
+        fraction=None,
+    )
+    with pytest.raises(ConfigError, match=r"NVIDIA H200 does not say .* give --max-total-tokens"):
+        device_memory([Device()], needs)
+    given = dataclasses.replace(needs, wanted_tokens=160)
+    plan = plan_memory(device_memory([Device()], given), given, MIB)
+    assert plan.num_tokens == 160
+    assert "unknown" in plan.table()[0]
+
+
+def test_a_program_that_is_too_large_to_be_measured_names_its_flag(tiny_dir, small_device, monkeypatch):
+    class Refusing:
+        def lower(self, *args):
+            return self
+
+        def compile(self):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.")
+
+    add = ProgramSet.add
+    monkeypatch.setattr(ProgramSet, "add", lambda self, key, jitted, *args: add(self, key, Refusing(), *args))
+    flags = {"chunked_prefill_size": 64, "compilation_cache_dir": ""}
+    with pytest.raises(ConfigError, match=r"does not fit .* --chunked-prefill-size 16"):
+        engine_design.EngineDesign.of(config(tiny_dir, **flags))
+
+
+def test_where_there_is_room_nothing_is_measured_ahead(tiny_dir, caplog):
+    with caplog.at_level("INFO"):
+        design = engine_design.EngineDesign.of(config(tiny_dir))
+    assert "Compiling" not in caplog.text
+    assert design.plan.num_tokens == 2 * 256  # two contexts
+    assert len(design.programs.built) == 0
+
+
+def test_what_does_not_fit_is_said_before_anything_is_loaded(tiny_dir, small_device, monkeypatch):
+    monkeypatch.setattr(startup, "load_model", lambda *args, **kwargs: pytest.fail("loaded"))
+    with pytest.raises(ConfigError, match=r"--max-total-tokens 100000 needs .* --max-total-tokens \d+ would fit"):
+        startup.build_engine_parts(config(tiny_dir, max_total_tokens=100000), lambda progress: None)
+    with pytest.raises(ConfigError, match=r"--mem-fraction-static 0.05; --mem-fraction-static 0.\d+ or more would fit"):
+        startup.build_engine_parts(config(tiny_dir, mem_fraction_static=0.05), lambda progress: None)
+
+
+def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeypatch):
+    def refuse(self, weights, num_pages):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte")
+
+    monkeypatch.setattr(engine_design.DeviceShape, "allocate", refuse)
+    with pytest.raises(ConfigError, match=r"memory did not suffice .* XLA says: RESOURCE_EXHAUSTED"):
+        startup.build_engine_parts(config(tiny_dir), lambda progress: None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"tp_size": 2},
+            "--tp-size 2 leaves devices of --nnodes 2 hosts .* 4 together; use --tp-size 4, or fewer hosts",
+        ),
+        ({"tp_size": 1, "dp_size": 2}, "--tp-size 1 leaves devices .* 4 together; use --tp-size 2, or fewer hosts"),
+    ],
+)
+def test_several_hosts_leave_no_device_out(tiny_dir, monkeypatch, flags, message):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "devices", lambda: 4 * jax.local_devices())
+    with pytest.raises(ConfigError, match=message):
+        engine_design.EngineDesign.of(config(tiny_dir, **flags))
+
+
+def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
+    design = engine_design.EngineDesign.of(config(tiny_dir, chunked_prefill_size=64))
+    largest = design.programs.built.declared
+    monkeypatch.setattr(engine_design.EngineDesign, "of", lambda config, agree: design)
+
+    class Refusing:
+        def lower(self, *args):
+            return self
+
+        def compile(self):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.")
+
+    key = next(key for key in largest if key.num_tokens == 64 and key.name == "forward")
+    declared = design.programs.built._declared
+    monkeypatch.setitem(declared, key, type(declared[key])(Refusing(), declared[key].args))
+    with pytest.raises(ConfigError, match=r"forward\[bs=2,tok=64\] does not fit .* --chunked-prefill-size 16"):
+        startup.build_engine_parts(config(tiny_dir, chunked_prefill_size=64), lambda progress: None)

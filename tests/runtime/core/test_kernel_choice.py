@@ -1,0 +1,125 @@
+"""What --attention-backend comes to: settled at start-up, with a reason and a flag where it cannot be."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from palladio.model.config import ModelConfig
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.sharding import make_mesh
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache, refusal
+from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds
+from palladio.runtime.execution.device_state import DeviceShape
+from palladio.runtime.interface.errors import ConfigError
+from tests.runtime.tiny_engine import TINY_CONFIG
+
+MODEL = ModelConfig.from_hf(TINY_CONFIG)
+V6E = Target("tpu", "v6e")
+
+
+def shape(page_size=16, dtype=jnp.float32, pages_per_request=16, kv_dtype=None, num_slots=9):
+    return DeviceShape(
+        num_slots=num_slots,
+        pages_per_request=pages_per_request,
+        vocab_size=400,
+        num_valid_tokens=400,
+        num_decode_steps=1,
+        checks_cache=False,
+        dtype=dtype,
+        cache=KVCacheSpec.of(MODEL, page_size=page_size, dtype=kv_dtype or dtype),
+        mesh=make_mesh(1),
+    )
+
+
+def choose(backend, **sizes):
+    return choose_kernels(backend, jax.devices("cpu")[0], MODEL, shape(**sizes))
+
+
+def test_a_cpu_runs_the_portable_path():
+    assert choose("auto") == Kernels("xla", Target())
+
+
+def test_kernels_of_another_device_are_interpreted_and_said_to_be_slow(caplog):
+    assert choose("tpu").target.interpret == "plain"
+    assert "--attention-backend tpu: its kernels are made for a TPU; on a CPU they are interpreted" in caplog.text
+
+
+def test_what_a_forced_backend_cannot_take_is_an_error_that_names_the_flag():
+    with pytest.raises(ConfigError, match=r"--attention-backend tpu .*pages of 4 tokens: .*multiple of 8 .--page-size"):
+        choose("tpu", page_size=4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({}, None),
+        ({"dtype": jnp.bfloat16}, None),
+        ({"page_size": 8, "dtype": jnp.bfloat16}, "multiple of 16 (--page-size)"),
+        ({"dtype": jnp.bfloat16, "kv_dtype": jnp.float16}, "--kv-cache-dtype"),
+        ({"dtype": jnp.float16, "kv_dtype": jnp.float32}, "--dtype"),
+        ({"pages_per_request": 8192}, None),
+        ({"pages_per_request": 40_000}, "--context-length"),
+        ({"page_size": 4096, "dtype": jnp.bfloat16, "num_kv_heads": 64}, "vector memory"),
+        ({"num_slots": 20_001}, "--max-running-requests"),
+    ],
+)
+def test_what_the_tpu_kernels_take(sizes, reason):
+    sizes = dict(sizes)
+    heads = sizes.pop("num_kv_heads", None)
+    model = MODEL if heads is None else dataclasses.replace(MODEL, num_heads=heads, num_kv_heads=heads)
+    said = refusal(Kernels("tpu", V6E), model, shape(**sizes))
+    assert (said is None) if reason is None else reason in said, said
+
+
+def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():
+    """On a v4 a block of one token fits, and one of sixteen does not."""
+    model = dataclasses.replace(MODEL, num_heads=32, num_kv_heads=32, head_size=128)
+    sizes = shape(page_size=48, dtype=jnp.bfloat16)
+    said = refusal(Kernels("tpu", Target("tpu", "v4")), model, sizes)
+    assert said is not None
+    assert "larger than the vector memory of TPU v4 (a smaller --page-size)" in said
+    assert refusal(Kernels("tpu", V6E), model, sizes) is None
+
+
+def cache_plan(backend, gigabytes, kv_dtype=jnp.int8, wanted_tokens=None):
+    """The memory plan of a device on which a layer's cache would take so many GiB."""
+    cache = shape(kv_dtype=jnp.dtype(kv_dtype)).cache
+    pool = int(gigabytes * 2**30) * cache.num_layers
+    needs = MemoryNeeds(
+        platform="gpu",
+        weights=0,
+        state=0,
+        bytes_per_page=cache.bytes_per_page,
+        page_size=cache.page_size,
+        wanted_tokens=wanted_tokens,
+        useful_tokens=2**40,
+        fraction=1.0,
+    )
+    return cache, plan_cache(backend, cache, DeviceMemory(pool, pool), needs, 0)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kv_dtype", "gigabytes", "most"),
+    [
+        ("gpu_triton", jnp.int8, 1.5, 1.5),
+        ("gpu_triton", jnp.int8, 3.4, 2.0),
+        ("gpu_triton", jnp.float8_e4m3fn, 3.4, 2.0),
+        ("gpu_triton", jnp.int8, 5.0, 5.0),
+        ("gpu_triton", jnp.bfloat16, 3.4, 3.4),
+        ("xla", jnp.int8, 3.4, 3.4),
+    ],
+)
+def test_the_cache_is_no_larger_than_kernels_can_address(backend, kv_dtype, gigabytes, most):
+    cache, plan = cache_plan(backend, gigabytes, kv_dtype)
+    layer = plan.num_pages * cache.bytes_per_page / cache.num_layers / 2**30
+    assert 0.94 * most < layer <= most
+
+
+def test_tokens_that_kernels_cannot_address_are_refused_with_what_would_fit():
+    cache, plan = cache_plan("gpu_triton", 3.4)
+    with pytest.raises(ConfigError, match=rf"--max-total-tokens \d+: .* {plan.num_tokens} would fit"):
+        cache_plan("gpu_triton", 3.4, wanted_tokens=int(3 * 2**30 / (cache.bytes_per_page / cache.num_layers) * 16))

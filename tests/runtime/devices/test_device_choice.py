@@ -1,0 +1,173 @@
+"""An engine without the device that was meant: what is said, and that it is one error, not jax's assertion."""
+
+import logging
+
+import jax
+import pytest
+
+from palladio import Engine
+from palladio.runtime.devices import device_choice
+from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.devices.device_choice import choose_device, tell_fallback
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from tests.runtime.tiny_engine import FLAGS
+
+JAX = {"jax": "0.10.2", "jaxlib": "0.10.2"}
+CUDA = {**JAX, "jax-cuda13-plugin": "0.10.2"}
+TPU = {**JAX, "libtpu": "0.0.42"}
+GPU_HOST, TPU_HOST = {"cuda": "/dev/nvidia0"}, {"tpu": "/dev/accel0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "signs", "packages", "says", "words"),
+    [
+        ("cuda", GPU_HOST, JAX, "", ["jax-cuda13-plugin or jax-cuda12-plugin is not installed", "'.[cuda13]'"]),
+        ("cuda", {}, JAX, "", ["is not installed beside jax 0.10.2 for Python 3.11.7", "'.[cuda12]'"]),
+        ("cuda", {}, CUDA, "", ["this machine shows no NVIDIA GPU", "--gpus all"]),
+        (
+            "cuda",
+            GPU_HOST,
+            {**CUDA, "jax-cuda13-plugin": "0.10.0"},
+            "Unable to initialize backend 'cuda': Backend 'cuda' is not in the list of known backends",
+            ["jax-cuda13-plugin 0.10.0 does not fit jaxlib 0.10.2", "'.[cuda13]'"],
+        ),
+        ("cuda", GPU_HOST, CUDA, "CUDA driver version is insufficient for CUDA runtime version", ["driver is too old"]),
+        ("cuda", GPU_HOST, CUDA, "FAILED_PRECONDITION: No visible GPU devices.", ["CUDA_VISIBLE_DEVICES"]),
+        ("cuda", GPU_HOST, CUDA, "cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device", ["CUDA_VISIBLE_DEVICES"]),
+        ("cuda", GPU_HOST, CUDA, "Unable to use CUDA because of the following issues", ["unset LD_LIBRARY_PATH"]),
+        ("cuda", GPU_HOST, CUDA, "INTERNAL: whatever", ["0.10.2 did not start on an NVIDIA GPU (/dev/nvidia0)"]),
+        ("tpu", TPU_HOST, JAX, "Failed to open libtpu.so: libtpu.so", ["libtpu is not installed", "'.[tpu]'"]),
+        (
+            "tpu",
+            TPU_HOST,
+            TPU,
+            "ABORTED: The TPU is already in use by process with pid 176028. Not attempting to load libtpu.so",
+            ["process 176028 is using the TPU", "end that one first"],
+        ),
+        ("tpu", TPU_HOST, TPU, "libtpu.so already in use by another process", ["another process is using the TPU"]),
+        ("tpu", GPU_HOST, CUDA, "Failed to open libtpu.so", ["no TPU, but an NVIDIA GPU", "use --device cuda"]),
+        ("cuda", TPU_HOST, TPU, "", ["no NVIDIA GPU, but a TPU (/dev/accel0)", "use --device tpu"]),
+        ("rocm", {}, JAX, "Backend 'rocm' is not in the list", ["runs on cuda, tpu and cpu", "'rocm'"]),
+    ],
+)
+def test_why_a_device_is_not_used(name, signs, packages, says, words):
+    reason = Machine(signs, packages, "3.11.7").why_unused(name, says)
+    assert [word for word in words if word not in reason] == [], reason
+
+
+def touch(root, *paths):
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+
+
+@pytest.mark.parametrize(
+    ("paths", "pci", "expected"),
+    [
+        ([], None, {}),
+        (["dev/nvidia0", "dev/nvidiactl"], None, {"cuda": "/dev/nvidia0"}),
+        (["proc/driver/nvidia/gpus/0000:01:00.0/information"], None, {"cuda": "/proc/driver/nvidia/gpus/0000:01:00.0"}),
+        (["dev/accel0", "dev/accel1"], None, {"tpu": "/dev/accel0"}),
+        (["dev/accel/accel0"], None, {}),  # of Linux' own, such as a laptop's neural unit
+        (["dev/vfio/0", "dev/vfio/vfio"], ("0x1ae0", "0x0063"), {"tpu": "/dev/vfio/0"}),
+        (["dev/vfio/0", "dev/vfio/vfio"], ("0x1ae0", "0x0042"), {}),  # Google's network card
+        (["dev/vfio/0", "dev/vfio/vfio"], ("0x8086", "0x0063"), {}),
+    ],
+)
+def test_what_a_machine_shows(tmp_path, monkeypatch, paths, pci, expected):
+    monkeypatch.setattr("shutil.which", lambda command: None)
+    touch(tmp_path, *paths)
+    if pci is not None:
+        touch(tmp_path, *(f"sys/bus/pci/devices/0000:00:04.0/{name}" for name in ("vendor", "device")))
+        for name, value in zip(("vendor", "device"), pci, strict=True):
+            (tmp_path / "sys/bus/pci/devices/0000:00:04.0" / name).write_text(f"{value}\n")
+    machine = Machine.look(tmp_path)
+    assert machine.signs == expected
+    assert machine.packages["jax"] == jax.__version__
+
+
+def test_nvidias_command_counts_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda command: f"/usr/bin/{command}")
+    assert Machine.look(tmp_path).signs == {"cuda": "/usr/bin/nvidia-smi"}
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """jax, which finds no device, with the words given; platforms as it was told."""
+    told = []
+
+    def fail(error):
+        def local_devices():
+            told.append(jax.config.jax_platforms)
+            raise error
+
+        monkeypatch.setattr(jax, "local_devices", local_devices)
+        return told
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize\nbackend 'cuda': no")], ids=str)
+@pytest.mark.parametrize("name", ["cuda", "gpu"])
+def test_a_missing_device_is_an_error_of_the_flag(failing, name, error):
+    before = jax.config.jax_platforms
+    told = failing(error)
+    with pytest.raises(ConfigError, match=rf"^--device {name}: .*'\.\[cuda13\]'.*; or pass --device cpu") as raised:
+        choose_device(name, Machine(GPU_HOST, JAX))
+    assert told == ["cuda"]
+    assert jax.config.jax_platforms == before  # the next engine of this process has another choice
+    assert "\n" not in str(raised.value)
+
+
+def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing, monkeypatch):
+    failing(RuntimeError("Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices."))
+    with pytest.raises(
+        ConfigError, match=r"^--device auto: .*CUDA_VISIBLE_DEVICES.*; or pass --device cpu\. jax says: "
+    ):
+        choose_device("auto", Machine(GPU_HOST, CUDA))
+    platforms = jax.config.jax_platforms
+    failing(AssertionError())
+    try:
+        jax.config.update("jax_platforms", "cuda")
+        with pytest.raises(
+            ConfigError, match=r"^JAX_PLATFORMS=cuda: jax-cuda13-plugin or jax-cuda12-plugin is not inst"
+        ):
+            choose_device("auto", Machine({}, JAX))
+    finally:
+        jax.config.update("jax_platforms", platforms)
+
+
+@pytest.mark.parametrize(
+    ("name", "platforms", "signs", "packages", "words"),
+    [
+        ("auto", None, GPU_HOST, JAX, "which is slow: jax-cuda13-plugin or jax-cuda12-plugin is not installed"),
+        ("auto", None, TPU_HOST, JAX, "which is slow: libtpu is not installed"),
+        ("auto", None, {}, CUDA, "jax-cuda13-plugin is installed, but this machine shows no NVIDIA GPU"),
+        ("auto", "cuda,cpu", {}, JAX, "and JAX_PLATFORMS=cuda,cpu asks for another device"),
+        ("auto", None, {}, JAX, ""),
+        ("auto", "cpu", GPU_HOST, JAX, ""),
+        ("cpu", None, GPU_HOST, JAX, ""),
+        ("cpu", "cpu", GPU_HOST, CUDA, ""),
+    ],
+)
+def test_falling_back_to_the_cpu_is_told_loudly(caplog, name, platforms, signs, packages, words):
+    before = jax.config.jax_platforms
+    try:
+        jax.config.update("jax_platforms", platforms)
+        with caplog.at_level(logging.INFO):
+            tell_fallback(jax.local_devices()[0], name, Machine(signs, packages))
+    finally:
+        jax.config.update("jax_platforms", before)
+    told = [record for record in caplog.records if record.name == "palladio.engine"]
+    assert [record.levelname for record in told] == (["WARNING"] if words else [])
+    assert words in caplog.text
+
+
+def test_the_offline_engine_says_the_same(tiny_dir, failing, monkeypatch):
+    failing(AssertionError())
+    monkeypatch.setattr(device_choice.Machine, "look", lambda: Machine({}, JAX, "3.11.7"))
+    with pytest.raises(ConfigError, match=r"^--device cuda: jax-cuda13-plugin or jax-cuda12-plugin is not installed"):
+        Engine(model_path=str(tiny_dir), device="cuda", **FLAGS)
+    with pytest.raises(ConfigError, match="--device must be one of auto, tpu, gpu, cuda, cpu, got 'rocm'"):
+        EngineConfig.from_flags({"model_path": "m", "device": "rocm"})

@@ -1,0 +1,231 @@
+"""Programs: built ahead, behind, or when first called; counted by how they came to be; exported and loaded."""
+
+import ast
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.runtime.execution import program_store
+from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
+from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_store import PROGRAM_MODULES, ProgramStore
+
+VECTOR = jax.ShapeDtypeStruct((8,), jnp.float32)
+pytestmark = pytest.mark.usefixtures("keeps_cache_options")
+
+
+@pytest.fixture
+def cold(tmp_path):
+    """An empty persistent cache."""
+    use_persistent_cache(tmp_path / "xla")
+
+
+@pytest.fixture(scope="module")
+def monitor():
+    return CompileMonitor()
+
+
+def numbered(monitor, count=4, store=None, salt=0.0):
+    """Programs 0 … count - 1; number n adds n + salt."""
+    programs = ProgramSet(monitor, store)
+    for number in range(count):
+        programs.add(number, jax.jit(lambda x, number=number: x + number + salt), VECTOR)
+    return programs
+
+
+def check(programs, salt=0.0):
+    for number in programs.declared:
+        np.testing.assert_array_equal(
+            programs[number](np.ones(8, np.float32)), np.full(8, 1 + number + salt, np.float32)
+        )
+
+
+def results(programs):
+    return sorted((report.name, report.result) for report in programs.reports)
+
+
+def test_everything_is_built_and_reported(monitor, cold):
+    programs, calls = numbered(monitor), []
+    programs.build(programs.declared, lambda: calls.append(len(programs)))
+    assert len(calls) == 4
+    assert calls[-1] == len(programs) == 4
+    assert results(programs) == [(str(n), "miss") for n in range(4)]
+    assert all(report.seconds > 0 for report in programs.reports)
+    before = monitor.count_here()
+    check(programs)
+    assert monitor.count_here() == before
+    assert programs.lazy_seconds == 0
+    assert set(programs.programs) == set(programs.declared)
+
+
+def test_hits_and_misses_are_told_apart_program_by_program(monitor, cold):
+    numbered(monitor, 2, salt=0.5).build([0, 1])
+    programs = numbered(monitor, 4, salt=0.5)
+    programs.build(programs.declared)
+    assert results(programs) == [("0", "hit"), ("1", "hit"), ("2", "miss"), ("3", "miss")]
+    check(programs, salt=0.5)
+
+
+def test_a_key_that_was_never_added(monitor):
+    with pytest.raises(KeyError):
+        numbered(monitor)[7]
+
+
+def test_a_program_that_is_not_built_is_built_by_the_call_which_waits_for_it(monitor, caplog):
+    programs = numbered(monitor, salt=0.25)
+    programs.build([0])
+    waited_for = []
+    programs.announce = lambda name: contextlib.nullcontext(waited_for.append(name))
+    with caplog.at_level(logging.INFO):
+        check(programs, salt=0.25)
+        check(programs, salt=0.25)
+    assert waited_for == ["1", "2", "3"]
+    assert programs.lazy_seconds > 0
+    assert programs.num_lazy_compiles == 3
+    assert caplog.text.count("made when first needed") == 3
+
+
+def test_in_the_background(monitor):
+    programs = numbered(monitor, 6, salt=0.75)
+    programs.build([0])
+    seen = []
+    programs.build_in_background([1, 2, 3, 4, 5], lambda: seen.append(len(programs)))
+    programs.wait()
+    assert seen == [2, 3, 4, 5, 6]
+    check(programs, salt=0.75)
+    assert programs.lazy_seconds == 0
+
+
+def test_cancelling_leaves_the_rest(monitor):
+    programs = numbered(monitor, 6, salt=0.125)
+    programs.build_in_background(programs.declared, lambda: programs.cancel() if len(programs) == 2 else None)
+    programs.wait()
+    assert len(programs) == 2
+
+
+def test_counts_are_of_the_thread_that_compiles(monitor):
+    before = monitor.count_here()
+    counts = []
+
+    def compile_elsewhere():
+        start = monitor.count_here().compiles  # of an earlier thread of the same number
+        jax.jit(lambda x: x * 3 + time.time()).lower(VECTOR).compile()
+        counts.append(monitor.count_here().compiles - start)
+
+    thread = threading.Thread(target=compile_elsewhere)
+    thread.start()
+    thread.join()
+    assert counts == [1]
+    assert monitor.count_here() == before
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ProgramStore(tmp_path / "store", "a model", jax.devices()[:1])
+
+
+def export(monitor, store, salt):
+    use_persistent_cache(None)
+    programs = numbered(monitor, salt=salt)
+    programs.build(programs.declared)
+    return programs.export(store)
+
+
+def test_exported_programs_are_loaded_and_nothing_is_traced_or_compiled(monitor, store, tmp_path):
+    assert sum(export(monitor, store, 2.0)) == sum(file.stat().st_size for file in (tmp_path / "store").iterdir())
+    programs, before = ProgramSet(monitor, store), monitor.count_here()
+    for number in range(4):
+        programs.add(number, None, VECTOR)  # there is nothing to trace
+    programs.build(programs.declared)
+    assert results(programs) == [(str(n), "exported") for n in range(4)]
+    assert monitor.count_here() == before
+    check(programs, salt=2.0)
+    assert programs.export(store) == []  # they are there already
+
+
+@pytest.mark.parametrize("damage", [b"", b"no pickle", b"\x80\x05K\x01."])
+def test_a_damaged_file_is_a_warning_and_a_miss(monitor, store, tmp_path, damage, caplog):
+    export(monitor, store, 3.0)
+    (damaged,) = (tmp_path / "store").glob("0-*")
+    damaged.write_bytes(damage)
+    programs = numbered(monitor, salt=3.0, store=store)
+    programs.build(programs.declared)
+    assert results(programs) == [("0", "miss"), *((str(n), "exported") for n in range(1, 4))]
+    assert str(damaged) in caplog.text
+    check(programs, salt=3.0)
+
+
+def test_another_model_version_source_or_argument_is_a_miss(monitor, store, tmp_path, monkeypatch):
+    export(monitor, store, 4.0)
+    devices, folder = jax.devices()[:1], tmp_path / "store"
+    assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is not None
+    assert ProgramStore(folder, "another model", devices).load("0", (VECTOR,)) is None
+    assert store.load("0", (jax.ShapeDtypeStruct((9,), jnp.float32),)) is None
+    assert store.load("0", (jax.ShapeDtypeStruct((8,), jnp.int32),)) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "__version__", "0.0.1")
+        assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(program_store, "_source_texts", lambda: ["def sample(): changed"])
+        assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is None
+
+
+def test_a_program_for_one_of_many_devices(tmp_path):
+    code = (
+        "import jax, jax.numpy as jnp\n"
+        "from pathlib import Path\n"
+        "from palladio.runtime.execution.program_store import ProgramStore\n"
+        "x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))\n"
+        f"store = ProgramStore(Path({str(tmp_path)!r}), 'a model', jax.devices()[:1])\n"
+        "store.save('f', (x,), jax.jit(lambda x: x + 1).lower(x).compile())\n"
+        "assert len(jax.devices()) == 4\n"
+        "assert store.load('f', (x,))(jnp.ones(8))[0] == 2\n"
+    )
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=100)
+
+
+def test_exported_programs_can_be_read_by_other_users(monitor, store, tmp_path):
+    export(monitor, store, 6.0)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "store").iterdir()} == {0o644}
+
+
+def test_a_directory_that_cannot_be_written(monitor, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError):
+        export(monitor, ProgramStore(tmp_path / "file", "a model", jax.devices()[:1]), 5.0)
+
+
+def test_the_digest_covers_all_source_that_a_program_is_traced_from():
+    """Every module of the runtime that these import is one of these, or declares what the store sees otherwise."""
+    seen_otherwise = {
+        "buckets": "in the program's name",
+        "compile_plan": "in the program's name",
+        "device_state": "in the arguments",
+        "embedding_plan": "in the program's name",
+        "errors": "computes nothing",
+        "grammar_spec": "computes nothing",
+        "pooling": "in the text that tells models apart",
+        "program_set": "computes nothing",
+        "request": "host side of the batch builder",
+        "scheduled_batch": "host side of the batch builder",
+        "workspace": "computes nothing",
+    }
+    runtime = Path(program_store.__file__).parent
+    imported = set()
+    for name in PROGRAM_MODULES:
+        for node in ast.walk(ast.parse((runtime / f"{name}.py").read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("palladio.runtime"):
+                rest = (node.module or "").removeprefix("palladio.runtime").strip(".")
+                imported |= {rest} if rest else {alias.name for alias in node.names}
+    assert imported - set(PROGRAM_MODULES) == set(seen_otherwise)

@@ -1,0 +1,280 @@
+import dataclasses
+
+import pytest
+
+from palladio.runtime.front.output_processor import SampleProcessor, merge_outputs
+from palladio.runtime.front.request_intake import RequestFront
+from palladio.runtime.interface.config import SchedulerConfig
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_trace import RequestTrace
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.text.tokenizer import Tokenizer
+from tests.runtime.fake_core import make_ready
+from tests.tiny_tokenizer import build_tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("tok")))
+
+
+def make(tokenizer, **params):
+    request = AddRequest("r~0", [5, 6], SamplingParams(max_tokens=99, seed=0, **params), [2], 100.0)
+    return SampleProcessor("r", 0, request, tokenizer)
+
+
+def feed(processor, ids, finish=None, *, step=1):
+    """Outputs until the sample ends, `step` tokens at a time; the engine's finish comes with the last ones."""
+    outputs = []
+    for at in range(0, len(ids), step):
+        last = at + step >= len(ids)
+        part = ids[at : at + step]
+        logprobs = [TokenLogprob(i, -1.0) for i in part]
+        outputs.append(processor.process(TokenOutput("r~0", part, logprobs, finish=finish if last else None)))
+        if outputs[-1].finish is not None:
+            break
+    return outputs
+
+
+def text_of(outputs):
+    return "".join(output.text for output in outputs)
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_stop_string_over_tokens(tokenizer, step):
+    ids = tokenizer.encode("one, two, three, four")
+    outputs = feed(make(tokenizer, stop=["o, thr"]), ids, FinishReason("length"), step=step)
+    assert text_of(outputs) == "one, tw"
+    assert outputs[-1].finish == FinishReason("stop", matched="o, thr")
+    shown = [i for output in outputs for i in output.token_ids]
+    assert "o, thr" in tokenizer.decode(shown)
+    assert "o, thr" not in tokenizer.decode(shown[:-1])
+    assert [entry.token_id for output in outputs for entry in output.logprobs] == shown
+    assert outputs[-1].completion_tokens == len(shown)
+    assert outputs[-1].times.received == 100.0
+    assert outputs[-1].times.finished is not None
+
+
+def test_no_stop_trim_keeps_the_match_but_nothing_after_it(tokenizer):
+    ids = tokenizer.encode("one, two, three, four")
+    outputs = feed(make(tokenizer, stop=["thr"], no_stop_trim=True), ids)
+    assert text_of(outputs) == "one, two, thr"
+
+
+def test_min_tokens_suppresses_stop_strings(tokenizer):
+    ids = tokenizer.encode("aXbXcX")
+    outputs = feed(make(tokenizer, stop=["X"], min_tokens=3), ids)
+    assert text_of(outputs) == "aXb"
+    assert outputs[-1].completion_tokens == 4
+
+
+def test_held_text_comes_out_at_the_end(tokenizer):
+    ids = tokenizer.encode("abc")
+    outputs = feed(make(tokenizer, stop=["cd"]), ids, FinishReason("length"))
+    assert text_of(outputs) == "abc"
+    assert outputs[-1].finish.type == "length"
+
+
+def test_unfinished_code_point_at_the_end(tokenizer):
+    ids = tokenizer.encode("日")[:-1]
+    assert text_of(feed(make(tokenizer), ids, FinishReason("length"))) == "\ufffd"
+
+
+def test_eos_is_counted_but_not_shown(tokenizer):
+    ids = [*tokenizer.encode("ab"), 2]
+    for skip in (True, False):
+        outputs = feed(make(tokenizer, skip_special_tokens=skip), ids, FinishReason("stop", matched=2))
+        assert text_of(outputs) == "ab"
+        assert outputs[-1].completion_tokens == 3
+    outputs = feed(
+        make(tokenizer, skip_special_tokens=False, no_stop_trim=True), ids, FinishReason("stop", matched=2), step=3
+    )
+    assert text_of(outputs) == "ab<|im_end|>"
+
+
+def test_plain_stop_token_is_trimmed_unless_wanted(tokenizer):
+    ids = tokenizer.encode("ab")
+    finish = FinishReason("stop", matched=ids[-1])
+    assert text_of(feed(make(tokenizer), ids, finish)) == "a"
+    assert text_of(feed(make(tokenizer, no_stop_trim=True), ids, finish)) == "ab"
+
+
+def test_stop_string_that_names_a_hidden_token(tokenizer):
+    ids = tokenizer.encode("ab<|im_start|>cd")
+    outputs = feed(make(tokenizer, stop=["<|im_start|>"]), ids)
+    assert text_of(outputs) == "ab"
+    assert outputs[-1].finish == FinishReason("stop", matched="<|im_start|>")
+
+
+def test_abort_shows_what_was_held(tokenizer):
+    processor = make(tokenizer, stop=["abc"])
+    assert text_of(feed(processor, tokenizer.encode("ab"))) == ""
+    output = processor.abort()
+    assert (output.text, output.finish.type, output.completion_tokens) == ("ab", "abort", 2)
+
+
+def test_without_tokenizer():
+    outputs = feed(make(None), [7, 8], FinishReason("length"))
+    assert text_of(outputs) == ""
+    assert [output.token_ids for output in outputs] == [[7], [8]]
+
+
+def test_engine_times_pass_through(tokenizer):
+    times = RequestTimes(100.0, 101.0, 102.0, 103.0)
+    output = TokenOutput("r~0", [9], finish=FinishReason("length"), times=times, cached_tokens=16, num_retractions=1)
+    result = make(tokenizer).process(output)
+    assert (result.times, result.cached_tokens, result.num_retractions) == (times, 16, 1)
+
+
+def test_merge_outputs(tokenizer):
+    ids = tokenizer.encode("one two three")
+    outputs = feed(make(tokenizer), ids, FinishReason("length"))
+    other = [dataclasses.replace(output, index=1) for output in outputs]
+    merged = merge_outputs([output for pair in zip(outputs, other, strict=True) for output in pair])
+    assert [output.index for output in merged] == [0, 1]
+    assert merged[0].text == "one two three"
+    assert merged[0].token_ids == ids
+    assert len(merged[0].logprobs) == len(ids)
+    assert merged[0].finish == outputs[-1].finish
+
+
+# The request front: the way in.
+
+
+@pytest.fixture
+def front(tokenizer):
+    return RequestFront(make_ready(context_length=32), tokenizer)
+
+
+def test_expand_one(front):
+    (request,) = front.expand("r", [5, 6], SamplingParams(stop_token_ids=[9]), 1.0)
+    assert request.request_id.startswith("r~")
+    assert request.params.max_tokens == 30
+    assert 0 <= request.params.seed < 2**64
+    assert request.stop_token_ids == [2, 9]
+    assert front.expand("r", [5], SamplingParams(), 1.0)[0].request_id != request.request_id
+
+
+def test_expand_n(front):
+    requests = front.expand("r", [5], SamplingParams(n=3, seed=-1, prompt_logprobs=0, max_tokens=4), 1.0)
+    assert [request.request_id.partition("~")[0] for request in requests] == ["r-0", "r-1", "r-2"]
+    assert [request.params.seed for request in requests] == [2**64 - 1, 0, 1]
+    assert [request.params.prompt_logprobs for request in requests] == [0, None, None]
+    assert all(request.params.n == 1 for request in requests)
+
+
+def test_expand_settles_the_options(front, tokenizer):
+    given = RequestOptions("salt", 0, 2.0)
+    requests = front.expand("r", [5], SamplingParams(n=2), 1.0, given)
+    assert [request.options for request in requests] == [given, given]
+    with pytest.raises(InvalidRequestError, match="--schedule-policy priority"):
+        front.expand("r", [5], SamplingParams(), 1.0, RequestOptions(priority=1))
+    scheduler = SchedulerConfig(schedule_policy="priority", request_timeout=9.0)
+    (request,) = RequestFront(make_ready(), tokenizer, scheduler).expand(
+        "r", [5], SamplingParams(), 1.0, RequestOptions(priority=1)
+    )
+    assert request.options == RequestOptions(None, 1, 9.0)
+
+
+def test_drawn_seeds_follow_the_engines_seed(tokenizer):
+    seeds = [
+        [request.params.seed for request in RequestFront(make_ready(), tokenizer).expand("r", [5], params, 1.0)]
+        for params in (SamplingParams(n=4), SamplingParams(n=4))
+    ]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 4
+
+
+def test_ignore_eos(front):
+    (request,) = front.expand("r", [5], SamplingParams(ignore_eos=True, stop_token_ids=[7]), 1.0)
+    assert request.stop_token_ids == [7]
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "max_tokens", "numbers"),
+    [(33, None, ["33", "32"]), (32, None, ["32"]), (32, 1, ["32"]), (30, 3, ["30", "3", "32"]), (33, 0, ["33", "32"])],
+)
+def test_too_long(front, num_prompt, max_tokens, numbers):
+    with pytest.raises(ContextLengthError) as caught:
+        front.expand("r", [5] * num_prompt, SamplingParams(max_tokens=max_tokens), 1.0)
+    assert all(number in str(caught.value) for number in numbers)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_just_fits(front):
+    assert front.expand("r", [5] * 31, SamplingParams(), 1.0)[0].params.max_tokens == 1
+    assert front.expand("r", [5] * 30, SamplingParams(max_tokens=2), 1.0)[0].params.max_tokens == 2
+    assert front.expand("r", [5] * 32, SamplingParams(max_tokens=0), 1.0)[0].params.max_tokens == 0
+
+
+def test_small_pool_is_named(tokenizer):
+    front = RequestFront(make_ready(context_length=4096, max_total_tokens=16), tokenizer)
+    with pytest.raises(ContextLengthError, match="--mem-fraction-static"):
+        front.expand("r", [5] * 17, SamplingParams(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [([], "empty"), ("", "empty"), ([5, 384], "384"), ([-1], "-1"), ([5, "a"], "list of token ids"), ([True], "list")],
+)
+def test_bad_prompts(front, prompt, message):
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        front.prompt_ids(prompt)
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        (SamplingParams(logit_bias={384: 1.0}), "logit_bias"),
+        (SamplingParams(logit_bias={-1: 1.0}), "logit_bias"),
+        (SamplingParams(stop_token_ids=[999]), "stop_token_ids"),
+        (SamplingParams(stop_token_ids=list(range(3, 67))), "stop_token_ids"),
+        (SamplingParams(stop_token_ids=list(range(3, 67)), ignore_eos=True, min_tokens=1), "stop_token_ids"),
+        (SamplingParams(min_tokens=100), "min_tokens"),
+    ],
+)
+def test_bad_params(front, params, param):
+    with pytest.raises(InvalidRequestError) as caught:
+        front.expand("r", [5], params, 1.0)
+    assert caught.value.param == param
+
+
+def test_as_many_stop_ids_as_there_may_be(front):
+    """An end of sequence that neither ends the output nor is kept away from it takes no place among them."""
+    ids = list(range(3, 67))
+    (request,) = front.expand("r", [5], SamplingParams(stop_token_ids=ids, ignore_eos=True), 1.0)
+    assert request.stop_token_ids == ids
+
+
+def test_text_without_tokenizer():
+    front = RequestFront(make_ready(), None)
+    with pytest.raises(InvalidRequestError, match="--skip-tokenizer-init"):
+        front.prompt_ids("Hello")
+    with pytest.raises(InvalidRequestError, match="stop_token_ids"):
+        front.expand("r", [5], SamplingParams(stop=["x"]), 1.0)
+
+
+def test_a_stop_string_keeps_what_the_engine_told_with_the_first_token(tokenizer):
+    first, *rest = tokenizer.encode("abcdef")
+    processor, trace = make(tokenizer, stop=["de"]), RequestTrace(queued=100.5)
+    processor.process(TokenOutput("r~0", [first], times=RequestTimes(100.0, 101.0, 102.0), trace=trace))
+    end = feed(processor, rest)[-1]
+    assert end.finish == FinishReason("stop", matched="de")
+    assert (end.times.scheduled, end.times.first_token, end.trace) == (101.0, 102.0, trace)
+    assert end.times.finished > 102.0
+    timings = Timings.of_output(end)
+    assert (timings.queue, timings.prefill, timings.compile_wait) == (1.0, 1.0, 0.0)
+    assert timings.decode == end.times.finished - 102.0
+    assert 0 < timings.detokenize < 5
+
+
+def test_detokenize_time_adds_up(tokenizer, monkeypatch):
+    ticks = iter(range(100))
+    monkeypatch.setattr("palladio.runtime.front.output_processor.time.perf_counter", lambda: float(next(ticks)))
+    outputs = feed(make(tokenizer), [7, 8, 9], FinishReason("length"))
+    assert [output.detokenize_seconds for output in outputs] == [1.0, 2.0, 3.0]

@@ -1,0 +1,171 @@
+"""StreamTable: which requests outlive an engine, and what the next one is told."""
+
+import tracemalloc
+
+import pytest
+
+from palladio.runtime.front.crash_dump import CrashRecorder
+from palladio.runtime.front.request_intake import Room
+from palladio.runtime.front.request_table import MAX_CRASHES, MERGE_AT, MERGE_SHARE, StreamTable
+from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
+from palladio.runtime.interface.messages import AddRequest, StepOutputs
+from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.request_trace import RequestTrace, WaitTimes
+from palladio.runtime.interface.sampling_params import SamplingParams
+
+DEAD = EngineDeadError("killed")
+ROOMY = Room(1000, "the KV cache")
+
+
+def sample(engine_id, max_tokens=10, timeout=None, num_prompt_tokens=2):
+    params = SamplingParams(max_tokens=max_tokens, seed=1)
+    return AddRequest(engine_id, [5] * num_prompt_tokens, params, [2], 100.0, RequestOptions(timeout=timeout))
+
+
+def begin(table, name, *samples):
+    stream = table.open(name)
+    table.begin(stream, name, samples, None)
+    return stream
+
+
+def ids(requests):
+    return [request.request_id for request in requests]
+
+
+async def test_those_without_output_are_sent_again_in_order():
+    table = StreamTable(None)
+    pair = [sample("a-0~0"), sample("a-1~1")]
+    waiting = begin(table, "a", *pair)
+    served = begin(table, "b", sample("b-0~2"), sample("b-1~3"))
+    begin(table, "c", sample("c~4"))
+    table.open("d")  # still being tokenized
+    table.process(StepOutputs([TokenOutput("b-1~3", [7])]))
+    assert table.fail_served(DEAD) == (1, 2)
+    assert ids(table.requests_to_resend(ROOMY)) == ["a-0~0", "a-1~1", "c~4"]
+    assert (await served.take())[0].token_ids == [7]
+    with pytest.raises(EngineDeadError, match="killed"):
+        await served.take()
+    assert table.close("b") == []  # the new engine does not know them
+    table.process(StepOutputs([TokenOutput("a-0~0", [8]), TokenOutput("b-0~2", [9])]))
+    assert [output.token_ids for output in await waiting.take()] == [[8]]
+
+
+async def test_crashes_are_counted_for_those_who_were_there():
+    table = StreamTable(None)
+    old = begin(table, "old", sample("old~0"))
+    for _ in range(MAX_CRASHES - 1):
+        assert table.fail_served(DEAD) == (0, 1)
+    begin(table, "new", sample("new~1"))
+    assert table.fail_served(DEAD) == (1, 1)
+    with pytest.raises(EngineDeadError, match=rf"^killed; it failed {MAX_CRASHES} times with this request waiting$"):
+        await old.take()
+    assert ids(table.requests_to_resend(ROOMY)) == ["new~1"]
+
+
+async def test_what_does_not_fit_any_more_fails():
+    table = StreamTable(None)
+    large = begin(table, "large", sample("large~0", max_tokens=9, num_prompt_tokens=2))
+    begin(table, "small", sample("small~1", max_tokens=8, num_prompt_tokens=2))
+    table.fail_served(DEAD)
+    assert ids(table.requests_to_resend(Room(10, "the KV cache"))) == ["small~1"]
+    with pytest.raises(EngineDeadError, match=r"less room: 11 tokens of prompt and output are over the KV cache \(10"):
+        await large.take()
+
+
+async def test_deadlines():
+    table = StreamTable(None)
+    late = begin(table, "late", sample("late~0", timeout=5.0))
+    begin(table, "free", sample("free~1"))
+    table.expire(104.9)
+    assert ids(table.requests_to_resend(ROOMY)) == ["late~0", "free~1"]
+    table.expire(105.0)
+    assert ids(table.requests_to_resend(ROOMY)) == ["free~1"]
+    with pytest.raises(DeadlineError, match="timeout of 5 s"):
+        await late.take()
+
+
+async def test_a_refusal_tells_what_the_engine_knew():
+    table = StreamTable(None)
+    late, full = begin(table, "late", sample("late-0~0"), sample("late-1~1")), begin(table, "full", sample("full~2"))
+    finish = FinishReason("abort", message="too late", status=504)
+    trace = RequestTrace(100.5, WaitTimes(memory=4.5))
+    table.process(StepOutputs([TokenOutput("late-1~1", [], finish=finish, times=RequestTimes(100.0), trace=trace)]))
+    with pytest.raises(DeadlineError, match="too late") as caught:
+        await late.take()
+    cause = caught.value.__cause__
+    assert isinstance(cause, RefusedOutputError)
+    assert (cause.output.request_id, cause.output.index, cause.output.trace) == ("late", 1, trace)
+    assert (cause.output.times.scheduled, cause.output.times.finished is None) == (None, False)
+    refusal = FinishReason("abort", message="full", status=503)
+    table.process(StepOutputs([TokenOutput("full~2", [], finish=refusal)]))
+    with pytest.raises(OverloadedError) as caught:
+        await full.take()
+    assert caught.value.__cause__ is None, "it never was in the queue"
+
+
+@pytest.mark.parametrize("num_samples", [1, 16])
+async def test_what_a_slow_reader_leaves_is_merged(num_samples):
+    table, num_tokens = StreamTable(None), 4000
+    names = [f"r-{index}~{index}" for index in range(num_samples)]
+    stream = begin(table, "r", *(sample(name, max_tokens=num_tokens) for name in names))
+    tracemalloc.start()
+    before, most = tracemalloc.get_traced_memory()[0], 0
+    for position in range(num_tokens):
+        logprobs = [TokenLogprob(1000 + position, -0.5)]
+        table.process(StepOutputs([TokenOutput(name, [1000 + position], logprobs) for name in names]))
+        most = max(most, len(stream.pending))
+    size = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert most <= num_samples + max(MERGE_AT, num_tokens * num_samples // MERGE_SHARE)
+    assert size < 250 * num_tokens * num_samples, "of a token, its number, and its logprob"
+    outputs = await stream.take()
+    assert [output.index for output in outputs] == list(range(num_samples))
+    for output in outputs:
+        assert output.token_ids == [1000 + position for position in range(num_tokens)]
+        assert [logprob.token_id for logprob in output.logprobs] == output.token_ids
+        assert output.completion_tokens == num_tokens
+    table.process(StepOutputs([TokenOutput(names[0], [7])]))
+    assert [output.token_ids for output in await stream.take()] == [[7]]
+
+
+async def test_an_abort_before_it_began():
+    table = StreamTable(None)
+    stream = table.open("r")
+    assert table.abort("r") == (1, [])
+    assert table.begin(stream, "r", [sample("r~0")], None) == []
+    assert [output.finish.type for output in await stream.take()] == ["abort"]
+    assert stream.is_over
+
+
+async def test_ids_are_free_again_and_idle_is_known():
+    table = StreamTable(None)
+    table.open("r")
+    assert not table.idle.is_set()
+    with pytest.raises(InvalidRequestError, match="already running"):
+        table.open("r")
+    table.close("r")
+    assert table.idle.is_set()
+    table.open("r")
+
+
+async def test_the_recorder_hears_of_every_end():
+    recorder = CrashRecorder()
+    table = StreamTable(recorder)
+    for name in ("done", "refused", "gone", "aborted", "running"):
+        begin(table, name, sample(f"{name}~0"))
+    length = FinishReason("length")
+    refusal = FinishReason("abort", message="no", status=400)
+    table.process(
+        StepOutputs([TokenOutput("done~0", [7], finish=length), TokenOutput("refused~0", [], finish=refusal)])
+    )
+    assert table.close("gone") == ["gone~0"]
+    assert table.abort("aborted") == (1, ["aborted~0"])
+    ends = {sample.request.request_id: sample.finish for sample in recorder.samples()}
+    assert ends == {
+        "done~0": length,
+        "refused~0": refusal,
+        "gone~0": FinishReason("abort"),
+        "aborted~0": FinishReason("abort"),
+        "running~0": None,
+    }

@@ -1,0 +1,269 @@
+"""GrammarCompiler: who waits for whom, what is known, and how many bytes are kept."""
+
+import concurrent.futures
+import gc
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from palladio.runtime.grammar.cache import Compilation
+from palladio.runtime.grammar.compiler import GrammarCompiler
+from palladio.runtime.grammar.cost import is_surely_cheap
+from palladio.runtime.grammar.judge import TooExpensiveError
+from palladio.runtime.grammar.judge_protocol import JudgeLimits
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
+from palladio.runtime.interface.grammar_spec import Grammar
+from tests.runtime.core.constrained import run
+from tests.runtime.tiny_engine import TinyEngine, random_prompt
+
+PLAIN = Grammar("regex", "[a-z]+")
+MIB = 1 << 20
+
+
+class Compiled:
+    def new_matcher(self) -> Any:
+        return Matcher(self)
+
+
+class Matcher:
+    def __init__(self, source: Compiled) -> None:
+        self.source = source
+
+
+class Backend:
+    def compile(self, grammar: Grammar) -> Compiled:
+        return Compiled()
+
+    def fill(self, matchers: Any, masks: Any) -> None:
+        raise AssertionError
+
+
+class FakeJudge:
+    """Every grammar takes as many seconds of CPU, and bytes, as its text says."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.released = threading.Event()
+
+    def judge(self, grammar: Grammar, limits: JudgeLimits) -> int:
+        self.asked.append(grammar.text)
+        seconds, num_bytes = (float(word) for word in grammar.text.split()[:2])
+        if seconds > limits.cpu_seconds:
+            time.sleep(limits.cpu_seconds)
+            raise TooExpensiveError
+        if num_bytes < 0:
+            raise InvalidRequestError("refused", param="grammar")
+        return int(num_bytes)
+
+    def close(self) -> None:
+        self.released.set()
+
+
+def expensive(seconds: float, num_bytes: int = 0, name: str = "") -> Grammar:
+    return Grammar("ebnf", f"{seconds} {num_bytes} {name}")
+
+
+@pytest.fixture
+def judge() -> FakeJudge:
+    return FakeJudge()
+
+
+@pytest.fixture
+def make(judge: FakeJudge) -> Any:
+    made = []
+
+    def make(**options: Any) -> GrammarCompiler:
+        made.append(GrammarCompiler(Backend, judge, **options))
+        return made[-1]
+
+    yield make
+    for compiler in made:
+        compiler.close()
+
+
+def elapsed(compilations: list[Compilation]) -> float:
+    begun = time.monotonic()
+    concurrent.futures.wait([compilation.result for compilation in compilations], 60)
+    return time.monotonic() - begun
+
+
+def test_plain_grammars_wait_for_no_expensive_ones(make: Callable[..., GrammarCompiler]) -> None:
+    """Neither those of others nor the owner's own."""
+    compiler = make(max_cpu_seconds=5.0)
+    hostile = [compiler.compile(expensive(100, name=str(number)), "mallory") for number in range(100)]
+    time.sleep(0.5)
+    assert elapsed([compiler.compile(PLAIN, "alice")]) < 1.0
+    assert elapsed([compiler.compile(Grammar("regex", "[0-9]+"), "mallory")]) < 1.0
+    assert not any(compilation.result.done() for compilation in hostile)
+
+
+def test_judged_ones_of_others_get_their_turn(make: Callable[..., GrammarCompiler]) -> None:
+    """Behind a hundred that each take all the time that they may: in the quick lane, and in the slow one."""
+    compiler = make(max_cpu_seconds=0.5)
+    hostile = [compiler.compile(expensive(100, name=str(number)), "mallory") for number in range(100)]
+    assert elapsed([compiler.compile(expensive(0.0), "alice")]) < 3.0
+    assert elapsed([compiler.compile(expensive(0.3), "alice")]) < 5.0
+    assert sum(compilation.result.done() for compilation in hostile) < 50
+
+
+def test_a_few_of_the_same_owner_do_not_keep_the_next_one(make: Callable[..., GrammarCompiler]) -> None:
+    compiler = make(max_cpu_seconds=10.0)
+    hostile = [compiler.compile(expensive(100, name=str(number))) for number in range(8)]
+    assert elapsed([compiler.compile(expensive(0.0))]) < 5.0
+    assert not any(compilation.result.done() for compilation in hostile)
+
+
+def test_what_is_too_expensive_is_told_and_known(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+    compiler = make(max_cpu_seconds=0.2)
+    error = compiler.compile(expensive(100)).result.exception(60)
+    assert isinstance(error, InvalidRequestError)
+    assert "takes more than 0.2 s, or 64 MiB of memory, to compile: " in str(error)
+    assert error.param == "grammar"
+    num_asked = len(judge.asked)
+    for number in range(600):  # until it is forgotten but for its verdict
+        compiler.compile(Grammar("regex", f"a{number}")).result.result(60)
+    assert isinstance(compiler.compile(expensive(100)).result.exception(60), InvalidRequestError)
+    assert len(judge.asked) == num_asked
+
+
+def test_the_message_names_what_to_simplify(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+    schema = {"properties": {"x": {"type": "string", "pattern": "a"}, "n": {"type": "array", "minItems": 5000}}}
+    grammar = Grammar("json_schema", json.dumps(schema))
+    judge.judge = lambda grammar, limits: (_ for _ in ()).throw(TooExpensiveError)  # type: ignore[method-assign]
+    error = str(make().compile(grammar).result.exception(60))
+    assert "#/properties/x/pattern" in error
+    assert "#/properties/n/minItems" in error
+
+
+def test_what_nobody_waits_for_is_not_gone_on_with(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+    compiler = make(max_cpu_seconds=1.0)
+    grammars = [expensive(100, name=str(number)) for number in range(12)]
+    compilations = [compiler.compile(grammar) for grammar in grammars]
+    while len(judge.asked) < 12:  # all once, some of them again
+        time.sleep(0.01)
+    for grammar, compilation in zip(grammars, compilations, strict=True):
+        compiler.give_up(grammar, compilation)
+    elapsed(compilations)
+    assert len(judge.asked) < 18
+
+
+def test_a_judge_without_time_is_no_verdict(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+    def busy(grammar: Grammar, limits: JudgeLimits) -> int:
+        raise OverloadedError("busy")
+
+    working, judge.judge = judge.judge, busy  # type: ignore[method-assign]
+    compiler = make()
+    compilation = compiler.compile(expensive(0))
+    assert isinstance(compilation.result.exception(60), OverloadedError)
+    compiler.give_up(expensive(0), compilation)  # as the desk does when its requests have heard of it
+    judge.judge = working  # type: ignore[method-assign]
+    assert compiler.compile(expensive(0)).result.exception(60) is None
+
+
+def test_bytes_are_bounded(make: Callable[..., GrammarCompiler]) -> None:
+    compiler = make(max_bytes=100 * MIB)
+    for number in range(40):
+        compiler.compile(expensive(0, 10 * MIB, str(number))).result.result(60)
+        compiler.has_room(Compilation())
+        assert compiler.num_bytes <= 100 * MIB
+    assert compiler.num_kept == 10
+    again = compiler.compile(expensive(0, 10 * MIB, "39"))
+    assert again.result.done(), "those used last are kept"
+
+
+def test_bytes_in_use_count_until_the_output_ends(make: Callable[..., GrammarCompiler]) -> None:
+    compiler = make(max_bytes=64 * MIB)
+    matchers = []
+    for number in itertools.count():
+        compilation = compiler.compile(expensive(0, 15 * MIB, str(number)))
+        compilation.result.exception(60)
+        if not compiler.has_room(compilation):
+            break
+        matchers.append(compilation.result.result().new_matcher())
+    assert len(matchers) == 4
+    small = compiler.compile(PLAIN)
+    small.result.exception(60)
+    assert compiler.has_room(small)
+    compiler.flush()
+    del compilation, small
+    gc.collect()
+    assert compiler.num_bytes == 60 * MIB
+    del matchers[:]
+    gc.collect()
+    assert compiler.num_bytes == 0
+
+
+def test_flushing_frees(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+    compiler = make()
+    compiler.compile(expensive(0, 10 * MIB)).result.result(60)
+    assert compiler.num_bytes == 10 * MIB
+    compiler.flush()
+    gc.collect()
+    assert (compiler.num_bytes, compiler.num_kept) == (0, 0)
+    compiler.compile(expensive(0, 10 * MIB)).result.result(60)
+    assert len(judge.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "cheap"),
+    [
+        ("regex", "(yes|no)+", True),
+        ("regex", "(a{1,1000}){1,1000}", False),
+        ("regex", "a" * 2000, False),
+        ("choice", '["a", "b"]', True),
+        ("json_schema", '{"type": "object", "properties": {"a": {"type": "string", "maxLength": 50}}}', True),
+        ("json_schema", '{"type": "object", "properties": {"a": {"type": "string", "pattern": "a"}}}', False),
+        ("json_schema", '{"properties": {"a": {"$ref": "#/other"}}, "other": {"multipleOf": 3}}', False),
+        ("json_schema", '{"multipleOf": 3}', False),
+        ("json_schema", '{"maxItems": 100000}', False),
+        ("json_schema", '{"format": "uri", "maxLength": 10}', False),
+        ("json_schema", json.dumps({"enum": [str(number) for number in range(5000)]}), False),
+        ("json_schema", "{", True),
+        ("json_schema", "[" * 3000, True),
+        ("ebnf", 'root ::= "a"', False),
+    ],
+)
+def test_what_is_surely_cheap(kind: Any, text: str, cheap: bool) -> None:
+    assert is_surely_cheap(Grammar(kind, text)) == cheap
+
+
+def test_a_tools_grammar_is_as_cheap_as_its_schemas() -> None:
+    assert is_surely_cheap(Grammar("lark", "start: x", (("tools.0", '{"type": "object"}'),)))
+    assert not is_surely_cheap(Grammar("lark", "start: x", (("tools.0", '{"pattern": "a"}'),)))
+
+
+def test_a_cache_that_holds_nothing() -> None:
+    with pytest.raises(ConfigError, match="--grammar-cache-bytes"):
+        EngineConfig.from_flags({"model_path": "x", "grammar_cache_bytes": 1000})
+
+
+def test_an_engine_under_hostile_schemas(tiny: TinyEngine) -> None:
+    """Each is refused by itself, and the plain one is answered; then flushing frees all bytes."""
+    hostile = {
+        "multiple": {"type": "integer", "multipleOf": 4_999_999},
+        "together": {"type": "integer", "allOf": [{"multipleOf": 997}, {"multipleOf": 991}]},
+        "optional": {"type": "object", "properties": {f"p{number}": {} for number in range(2000)}},
+    }
+    requests: dict[str, Any] = {
+        name: {"prompt": random_prompt(6), "grammar": Grammar("json_schema", json.dumps(schema))}
+        for name, schema in hostile.items()
+    }
+    pattern = Grammar("json_schema", '{"type": "string", "pattern": "^(yes|no)$"}')
+    requests["plain"] = {"prompt": random_prompt(6), "grammar": Grammar("regex", "(yes|no)"), "max_tokens": 20}
+    requests["judged"] = {"prompt": random_prompt(6), "grammar": pattern, "max_tokens": 20}
+    collector = run(tiny, requests)
+    for name in hostile:
+        assert (collector.finish[name].type, collector.finish[name].status) == ("abort", 400)
+        assert "at #: " in str(collector.finish[name].message)
+    assert {collector.finish[name].type for name in ("plain", "judged")} == {"stop"}
+    core = collector.core
+    assert core.stats().grammar_bytes > 0
+    core.flush_cache()
+    gc.collect()
+    assert core.stats().grammar_bytes == 0

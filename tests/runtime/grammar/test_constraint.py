@@ -1,0 +1,171 @@
+"""Constraint: thinking first, then the grammar; what is forced, and what a mask says."""
+
+import numpy as np
+import pytest
+
+from palladio.runtime.grammar.constraint import Constraint
+from palladio.runtime.interface.grammar_spec import Thinking
+
+VOCAB = 70  # three words
+EOS = 2
+OPEN, CLOSE, LINE = 60, 61, 62
+
+
+class Words:
+    """A matcher: the output is one of these lists of tokens."""
+
+    error: str | None = None
+
+    def __init__(self, *words: list[int]) -> None:
+        self.words = words
+        self.taken: list[int] = []
+
+    def _rests(self) -> list[list[int]]:
+        count = len(self.taken)
+        return [word[count:] for word in self.words if word[:count] == self.taken and len(word) > count]
+
+    @property
+    def is_stopped(self) -> bool:
+        return not self._rests()
+
+    def accept(self, token_id: int) -> None:
+        if not self.allows(token_id):
+            self.error = f"{token_id} is not allowed"
+        self.taken.append(token_id)
+
+    def allows(self, token_id: int) -> bool:
+        return any(rest[0] == token_id for rest in self._rests())
+
+    def forced(self) -> list[int]:
+        rests = self._rests()
+        common = []
+        for tokens in zip(*rests, strict=False):
+            if len(set(tokens)) > 1:
+                break
+            common.append(tokens[0])
+        return common
+
+
+def allowed(constraint: Constraint) -> set[int]:
+    """Token ids whose bit is set."""
+    row = np.full(-(-VOCAB // 32), -1, np.int32)
+    matcher = constraint.matcher
+    if matcher is not None:
+        row[:] = 0
+        for token_id in range(VOCAB):
+            if matcher.allows(token_id):
+                row.view(np.uint32)[token_id // 32] |= np.uint32(1 << token_id % 32)
+    constraint.amend(row)
+    return set(np.nonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[0].tolist())
+
+
+def accept(constraint: Constraint, *token_ids: int) -> None:
+    for token_id in token_ids:
+        assert token_id in allowed(constraint)
+        constraint.accept(token_id)
+
+
+EVERYTHING = set(range(96))
+
+
+def test_a_grammar_from_the_first_token() -> None:
+    constraint = Constraint(Words([5, 40, 8], [5, 40, 9, 69]), None, (EOS,))
+    assert constraint.forced == [5, 40]
+    assert allowed(constraint) == {5}
+    accept(constraint, 5, 40)
+    assert constraint.forced == []
+    assert allowed(constraint) == {8, 9}
+    accept(constraint, 9)
+    assert (constraint.forced, constraint.has_ended) == ([69], False)
+    accept(constraint, 69)
+    assert constraint.has_ended
+
+
+def test_a_token_that_is_not_allowed_is_an_error() -> None:
+    constraint = Constraint(Words([5, 6], [7, 8]), None, (EOS,))
+    constraint.accept(9)
+    assert constraint.error == "9 is not allowed"
+
+
+def test_thinking_that_the_prompt_has_opened() -> None:
+    constraint = Constraint(Words([5, 6], [7]), Thinking((OPEN,), (CLOSE,), begun=True), (EOS,))
+    assert allowed(constraint) == EVERYTHING - {EOS}, "an output with a grammar does not end in its thoughts"
+    accept(constraint, 5, 7, OPEN, 3)
+    assert not constraint.has_ended
+    accept(constraint, CLOSE)
+    assert allowed(constraint) == {5, 7}
+    accept(constraint, 7)
+    assert constraint.has_ended
+
+
+def test_thinking_may_be_opened_or_not() -> None:
+    thinking = Thinking((OPEN,), (CLOSE,))
+    thinks, does_not = (Constraint(Words([5, 6], [7]), thinking, (EOS,)) for _ in range(2))
+    assert allowed(thinks) == {5, 7, OPEN}
+    accept(thinks, OPEN, 30, CLOSE, 7)
+    assert thinks.has_ended
+    accept(does_not, 5)
+    assert does_not.forced == [6]
+    accept(does_not, 6)
+    assert does_not.has_ended
+
+
+def test_a_grammar_that_allows_the_opening_tag_keeps_it() -> None:
+    constraint = Constraint(Words([OPEN, 5], [OPEN, 6]), Thinking((OPEN,), (CLOSE,)), (EOS,))
+    accept(constraint, OPEN)
+    assert allowed(constraint) == {5, 6}
+
+
+def test_tags_of_several_tokens() -> None:
+    thinking = Thinking((10, 11, 12), (20, 21, 20, 22))
+    constraint = Constraint(Words([5]), thinking, (EOS,))
+    accept(constraint, 10)
+    assert constraint.forced == [11, 12]
+    accept(constraint, 11, 12, 20, 21, 20, 21, 20, 22)
+    assert constraint.forced == [5]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_budget_closes_the_thinking(begun: bool) -> None:
+    constraint = Constraint(Words([5]), Thinking((10, 11), (20, 21), begun=begun, budget=3), (EOS,))
+    if not begun:
+        accept(constraint, 10, 11)
+    accept(constraint, 30, 31)
+    assert constraint.forced == []
+    accept(constraint, 32)
+    assert constraint.forced == [20, 21]
+    accept(constraint, 20, 21)
+    assert constraint.forced == [5]
+
+
+def test_a_tag_that_has_begun_when_the_budget_ends_is_completed() -> None:
+    constraint = Constraint(None, Thinking((10,), (20, 21), begun=True, budget=2), (EOS,))
+    accept(constraint, 30, 20)
+    assert constraint.forced == [21]
+    accept(constraint, 21)
+    assert allowed(constraint) == EVERYTHING
+
+
+def test_a_beginning_that_tells_is_completed() -> None:
+    """gpt-oss names the final channel and may go on in two ways; from the name on there is one here."""
+    thinking = Thinking((10,), (20, 21, 22), begun=True, num_telling=2)
+    constraint = Constraint(Words([5]), thinking, (EOS,))
+    accept(constraint, 20, 30, 20)
+    assert constraint.forced == []
+    accept(constraint, 21)
+    assert constraint.forced == [22]
+    accept(constraint, 22)
+    assert constraint.forced == [5]
+
+
+def test_no_budget_at_all() -> None:
+    constraint = Constraint(None, Thinking((10,), (20,), begun=True, budget=0), (EOS,))
+    assert allowed(constraint) == {20}
+    accept(constraint, 20, 50)
+    assert not constraint.has_ended
+    assert constraint.matcher is None
+
+
+def test_thinking_without_a_grammar_may_end_the_output() -> None:
+    constraint = Constraint(None, Thinking((10,), (20,), begun=True, budget=5), (EOS,))
+    assert allowed(constraint) == EVERYTHING

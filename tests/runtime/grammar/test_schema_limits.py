@@ -1,0 +1,78 @@
+"""What schemas may ask for: multiples of numbers, alone and together, and optional properties."""
+
+import json
+from typing import Any
+
+import pytest
+
+from palladio.runtime.grammar.schema_limits import MAX_OPTIONAL, check_schema_limits
+from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE, MAX_MULTIPLES
+from palladio.runtime.interface.errors import InvalidRequestError
+
+
+def properties(count: int) -> dict[str, Any]:
+    return {f"p{number}": {"type": "integer"} for number in range(count)}
+
+
+def of(multiple: float) -> dict[str, Any]:
+    return {"type": "number", "multipleOf": multiple}
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (of(4_999_999), f"at #: multipleOf 4999999 is over the limit of {MAX_MULTIPLE}"),
+        (of(1e300), "multipleOf 1e[+]300 is over"),
+        (of(0.30000000000000004), "multipleOf 0.30000000000000004 is over"),
+        (of(1e-12), "9 decimals"),
+        (of(12.0001), "multipleOf 12.0001 is over"),
+        ({"properties": {"a/b": {"items": of(10_001)}}}, "at #/properties/a~1b/items: multipleOf"),
+        ({"$defs": {"x": of(65_537)}, "$ref": "#/$defs/x"}, r"at #/\$defs/x: multipleOf"),
+        ({"somewhere": {"else": of(65_537)}, "$ref": "#/somewhere/else"}, "at #/somewhere/else: multipleOf"),
+        ({"allOf": [of(997), of(991)]}, "at #: the least common multiple .* is 988027"),
+        ({"multipleOf": 997, "allOf": [{"allOf": [of(991)]}]}, "least common multiple"),
+        ({"$defs": {"x": of(997)}, "$ref": "#/$defs/x", "multipleOf": 991}, "least common multiple"),
+        ({"multipleOf": 997, "anyOf": [{"type": "integer"}, of(991)]}, "least common multiple"),
+        ({"anyOf": [of(97), of(89)], "oneOf": [of(83), of(79)]}, "least common multiple"),
+        ({"allOf": [of(0.001), of(977)]}, "least common multiple .* is 977000"),
+        (
+            {"allOf": [{"properties": {"x": of(997)}}, {"properties": {"x": of(991)}}]},
+            "at #/properties/x: the least common multiple",
+        ),
+        ({"items": {"allOf": [{"items": of(997)}, {"items": of(991)}]}}, "at #/items/items: the least"),
+        ({"prefixItems": [of(9000 + i) for i in range(6)]}, f"over the limit of {MAX_MULTIPLES}"),
+        (
+            {"properties": {"x": {"type": "object", "properties": properties(MAX_OPTIONAL + 1)}}},
+            f"at #/properties/x: the object has {MAX_OPTIONAL + 1} optional properties, over the limit of",
+        ),
+    ],
+)
+def test_too_much(schema: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        check_schema_limits(schema, "the schema", "response_format")
+    assert caught.value.param == "response_format"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of(MAX_MULTIPLE),
+        of(0.01),
+        of(1e-9),
+        of(2.5e3),
+        {"properties": {"a": of(997), "b": of(991)}},
+        {"anyOf": [of(997), of(991)]},
+        {"allOf": [of(12), of(8), of(0.5)]},
+        {"allOf": [{"properties": {"x": of(997)}}, {"properties": {"y": of(991)}}]},
+        {"const": {"multipleOf": 4_999_999}},
+        {"properties": {"multipleOf": {"type": "string"}}},
+        {"multipleOf": "for the compiler to refuse"},
+        {"allOf": [{"$ref": "#"}, of(3)], "multipleOf": 5},
+        {"type": "object", "properties": properties(MAX_OPTIONAL)},
+        {"type": "object", "properties": properties(3000), "required": [f"p{number}" for number in range(2000)]},
+        True,
+        5,
+    ],
+)
+def test_what_may_be_asked_for(schema: Any) -> None:
+    check_schema_limits(json.loads(json.dumps(schema)), "the schema", "grammar")

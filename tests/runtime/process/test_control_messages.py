@@ -1,0 +1,124 @@
+"""Explanations and profiles cross the border between the front and the engine."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.messages import (
+    BucketSteps,
+    ControlReply,
+    EngineBusy,
+    EngineStats,
+    Explain,
+    LiveRequest,
+    StartProfile,
+    StepOutputs,
+    StopProfile,
+)
+from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
+from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.request_trace import (
+    DecodeSteps,
+    LostPages,
+    PrefillChunk,
+    QueueState,
+    RequestTrace,
+    WaitTimes,
+)
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
+from palladio.runtime.process.process_transport import ProcessTransport
+from palladio.runtime.process.transport import ThreadTransport
+from tests.runtime.fake_core import FACTORY, started
+
+TRACE = RequestTrace(
+    1.0,
+    WaitTimes(1.0, 2.0, 3.0, 4.0, 5),
+    [PrefillChunk(1.0, 2, 3, 4), PrefillChunk(1.0, 2, 3, 4, 0.5)],
+    2,
+    [LostPages(1.0, 7)],
+    DecodeSteps(1, 2, 3),
+    0.25,
+)
+LIVE = LiveRequest(
+    "a~0", "waiting", RequestTimes(1.0), TRACE, 1, 2, 3, 4, 5, QueueState("compile", 1, 2, 3, 4, 5, 6, 7)
+)
+
+
+@pytest.mark.parametrize(
+    "message", [Explain(1, ["a~0"]), StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, 0)), StopProfile(3)]
+)
+def test_codec_to_engine(message: object) -> None:
+    codec = to_engine_codec()
+    assert codec.decode(codec.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ControlReply(1, ok=True, requests=[LIVE]),
+        ControlReply(1, ok=True, profile=ProfileReport("/x", "a bound")),
+        ControlReply(
+            1, ok=True, stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, steps=[BucketSteps("decode", 1, 2, 3, 4, 5)])
+        ),
+        EngineBusy("compiling x"),
+        StepOutputs([TokenOutput("a", [1], times=RequestTimes(1.0), trace=TRACE)]),
+    ],
+)
+def test_codec_from_engine(message: object) -> None:
+    codec = from_engine_codec()
+    assert codec.decode(codec.encode(message)) == message
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, transport: type[ThreadTransport | ProcessTransport]) -> AsyncIterator[AsyncEngine]:
+    flags = {"skip_tokenizer_init": True, "json_model_override_args": json.dumps({"step_delay": 0.005})}
+    engine = AsyncEngine(EngineConfig.from_flags({"model_path": str(folder), **flags}), transport(FACTORY))
+    async with started(engine):
+        yield engine
+
+
+@pytest.mark.parametrize("transport", [ThreadTransport, ProcessTransport])
+async def test_explain(tmp_path: Path, transport: type[ThreadTransport | ProcessTransport]) -> None:
+    async with running(tmp_path, transport) as engine:
+        params = SamplingParams(max_tokens=150, n=2, ignore_eos=True)
+        outputs = engine.generate([5, 6, 7, 8], params, request_id="r")
+        async for _ in outputs:
+            break
+        other = engine.generate([5], SamplingParams(max_tokens=150, ignore_eos=True), request_id="other")
+        async for _ in other:
+            break
+        found = await engine.explain(["r", "nobody", "other"])
+        assert {name: sorted(states) for name, states in found.items()} == {"r": [0, 1], "other": [0]}
+        await other.aclose()
+        states = found["r"]
+        assert [states[index].request_id.split("~")[0] for index in (0, 1)] == ["r-0", "r-1"]
+        assert (states[1].status, states[1].prompt_tokens) == ("running", 4)
+        assert await engine.explain(["nobody"]) == {}
+        await outputs.aclose()
+        assert await engine.explain(["r"]) == {}
+
+
+async def test_one_sample_that_has_ended_is_left_out(tmp_path: Path) -> None:
+    async with running(tmp_path, ThreadTransport) as engine:
+        outputs = engine.generate([5, 6], SamplingParams(max_tokens=3), request_id="r")
+        assert [output async for output in outputs][-1].finish is not None
+        assert await engine.explain(["r"]) == {}
+
+
+@pytest.mark.parametrize("transport", [ThreadTransport, ProcessTransport])
+async def test_profile(tmp_path: Path, transport: type[ThreadTransport | ProcessTransport]) -> None:
+    async with running(tmp_path, transport) as engine:
+        await engine.start_profile(ProfileOptions("/somewhere"))
+        with pytest.raises(InvalidRequestError, match="under way already"):
+            await engine.start_profile(ProfileOptions("/elsewhere"))
+        assert await engine.stop_profile() == ProfileReport("/somewhere")
+        with pytest.raises(InvalidRequestError, match="no profile is under way"):
+            await engine.stop_profile()
+        assert engine.num_restarts == 0

@@ -1,0 +1,290 @@
+"""A scheduler driven without a device: tokens are arithmetic, and a simulated cache checks every page that is read."""
+
+import dataclasses
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection
+
+from palladio.runtime.execution.batch_builder import num_scored
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.cache_manager import CacheManager
+from palladio.runtime.scheduling.request import Request, RequestStatus
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
+from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
+from palladio.runtime.scheduling.waiting_lines import WaitingLines
+from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
+
+EOS = 7
+
+
+def next_token(tokens: list[int]) -> int:
+    """The simulated model: depends on the last token and the position."""
+    return (tokens[-1] * 31 + len(tokens) * 17) % 101
+
+
+def expected_output(prompt: list[int], max_tokens: int, stop_ids: frozenset[int], min_tokens: int = 0) -> list[int]:
+    tokens = list(prompt)
+    for i in range(max_tokens):
+        tokens.append(next_token(tokens))
+        if tokens[-1] in stop_ids and i + 1 >= min_tokens:
+            break
+    return tokens[len(prompt) :]
+
+
+class ScriptedConstraint:
+    """A grammar as the scheduler sees it: after a token that 3 divides, as many tokens as `jump_length` says are known.
+
+    It stands in for Constraint.
+    """
+
+    error: str | None = None
+    is_over = False
+
+    def __init__(self) -> None:
+        self.forced: list[int] = []
+        self.has_ended = False
+
+    def accept(self, token_id: int) -> None:
+        assert not self.has_ended
+        if self.forced:
+            assert token_id == self.forced[0], "a forced token was not sampled"
+            del self.forced[0]
+        if not self.forced and token_id % 3 == 0:
+            self.forced = [200 + token_id + i for i in range(jump_length(token_id))]
+        self.has_ended = not self.forced and token_id % 41 == 0
+
+
+def jump_length(token_id: int) -> int:
+    return token_id // 3 % 9 if token_id < 200 else 0
+
+
+def expected_constrained_output(
+    prompt: list[int], max_tokens: int, stop_ids: frozenset[int], min_tokens: int = 0
+) -> list[int]:
+    tokens, constraint = list(prompt), ScriptedConstraint()
+    for i in range(max_tokens):
+        tokens.append(constraint.forced[0] if constraint.forced else next_token(tokens))
+        if tokens[-1] in stop_ids and i + 1 >= min_tokens:
+            break
+        constraint.accept(tokens[-1])
+        if constraint.has_ended:
+            break
+    return tokens[len(prompt) :]
+
+
+@dataclasses.dataclass
+class Simulation:
+    """Runs a Scheduler `lag` steps ahead of the simulated device (1 is what EngineCore does).
+
+    The device keeps, for each row of each page, the salt and all tokens up to the one that was written there. Before it
+    samples it checks that every position of the request holds just that: a page that two requests write to, or a prefix
+    that is not the request's own, is found at once.
+    """
+
+    num_pages: int = 20
+    page_size: int = 4
+    max_running: int = 4
+    max_step_tokens: int = 16
+    max_queued: int | None = None
+    lag: int = 1
+    splits_prompts: bool = True
+    mixes: bool = False
+    num_decode_steps: int = 1
+    shares_prefixes: bool = True
+    eviction_policy: str = "lru"
+    policy: str = "fcfs"
+    one_shape: bool = False
+    background_slowdown: float = 0.15
+    seconds_of: Callable[[ScheduledBatch], float] | None = None  # what each step is said to take
+
+    def __post_init__(self) -> None:
+        self.cache = CacheManager(
+            self.num_pages,
+            self.page_size,
+            shares_prefixes=self.shares_prefixes,
+            eviction_policy=self.eviction_policy,  # type: ignore[arg-type]
+        )
+        if self.one_shape:
+            self.buckets = Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+        else:
+            self.buckets = Buckets.create(max_running=self.max_running, max_step_tokens=self.max_step_tokens, growth=2)
+        limits = SchedulerLimits(
+            max_running=self.max_running,
+            max_queued=self.max_queued,
+            max_step_tokens=self.max_step_tokens,
+            splits_prompts=self.splits_prompts,
+            mixes=self.mixes,
+            num_decode_steps=self.num_decode_steps,
+            preemption_threshold=PREEMPTION_THRESHOLD if self.policy == "priority" else None,
+            background_slowdown=self.background_slowdown,
+        )
+        waiting = WaitingLines.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting)
+        self.tables: dict[int, dict[int, int]] = {}
+        self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}
+        self.device_tokens: dict[int, list[int]] = {}
+        self.in_flight: deque[tuple[ScheduledBatch, list[list[int]]]] = deque()
+        self.outputs: dict[str, list[int]] = {}
+        self.scored: dict[str, list[int]] = {}
+        self.finished: dict[str, TokenOutput] = {}
+        self.batches: list[ScheduledBatch] = []
+        self.progress = Progress(self.scheduler)
+
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        max_tokens: int,
+        *,
+        received: float = 0.0,
+        options=None,
+        is_constrained: bool = False,
+        **params,
+    ) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, seed=0, **params)
+        stop_ids = [] if sampling.ignore_eos else [EOS]
+        message = AddRequest(request_id, prompt, sampling, stop_ids, received, options or RequestOptions())
+        request = Request.from_message(message)
+        if is_constrained:
+            request.constraint = ScriptedConstraint()  # type: ignore[assignment]
+        self.scheduler.add(request)
+        self.progress.begin()
+        self.outputs[request_id] = []
+
+    def abort(self, request_id: str) -> bool:
+        """False if it has ended."""
+        self.progress.begin()
+        return self.scheduler.abort(request_id)
+
+    def flush(self) -> None:
+        """Drops the prefix cache, at any time."""
+        self.progress.begin()
+        self.cache.flush()
+
+    def step(self) -> bool:
+        """One engine step; False when there was nothing to do."""
+        for output in self.scheduler.expire():
+            self.finished[output.request_id] = output
+        batch = self.scheduler.schedule()
+        self.progress.check_plan(batch)
+        if batch is not None:
+            self.batches.append(batch)
+            self.in_flight.append((batch, self._run(batch)))
+        elif not self.in_flight:
+            return False
+        self._process(keep=self.lag if batch is not None else 0)
+        self.scheduler.check_integrity()
+        self.progress.check_step(sum(map(len, self.outputs.values())) + len(self.finished))
+        return True
+
+    def _process(self, keep: int) -> None:
+        while len(self.in_flight) > keep:
+            done, tokens = self.in_flight.popleft()
+            if self.seconds_of is not None:
+                self.scheduler.turns.note(done, self.seconds_of(done), self.buckets)
+            scores = [self._scores(row) for row in done.rows]
+            for number, sampled in enumerate(tokens):
+                step_tokens = StepTokens(sampled, [True] * len(sampled), prompt_logprobs=None if number else scores)
+                self._take(self.scheduler.process(done, step_tokens, number))
+
+    def run(self, max_steps: int = 5000) -> None:
+        for _ in range(max_steps):
+            if not self.step():
+                assert not self.scheduler.has_requests, "stalled: requests are left but no step can run"
+                return
+        raise AssertionError(f"not done after {max_steps} steps")
+
+    def _take(self, outputs: list[TokenOutput]) -> None:
+        for output in outputs:
+            self.outputs[output.request_id] += output.token_ids
+            if output.prompt_logprobs is not None:
+                self.scored[output.request_id] = [entry.token_id for entry in output.prompt_logprobs]
+            if output.finish is not None:
+                self.finished[output.request_id] = output
+
+    def _run(self, batch: ScheduledBatch) -> list[list[int]]:
+        """Tokens of each row that samples, for each time that the step samples."""
+        for slot, column, page in batch.table_updates:
+            self.tables.setdefault(slot, {})[column] = page
+        assert batch.num_decodes == sum(row.decodes for row in batch.rows)
+        assert [row.decodes for row in batch.rows] == sorted((row.decodes for row in batch.rows), reverse=True)
+        samples = [row.samples for row in batch.rows]
+        assert samples == sorted(samples, reverse=True), "rows that sample come first"
+        if batch.kind == "decode" and self.buckets.decode:
+            assert all(1 <= row.num_tokens <= self.num_decode_steps for row in batch.rows)
+            self.buckets.pick_decode(len(batch.rows))
+        else:
+            assert batch.num_tokens <= self.max_step_tokens
+            self.buckets.pick_prefill(batch.num_tokens, len(batch.rows))
+        if batch.kind == "prefill":
+            return [self._run_once(batch, 0)]
+        return [self._run_once(batch, number) for number in range(max(row.num_tokens for row in batch.rows))]
+
+    def _run_once(self, batch: ScheduledBatch, number: int) -> list[int]:
+        """The forward pass, then sampling. As in EngineCore, the step before is read in between where the host has to
+        know its tokens; requests that end there are part of the forward pass still, and sample for nobody."""
+        slots = [row.request.slot for row in batch.rows]
+        runs = [not row.decodes or number < row.num_tokens for row in batch.rows]
+        for row, slot in itertools.compress(zip(batch.rows, slots, strict=True), runs):
+            end = row.start + (number + 1 if row.decodes else row.num_tokens)
+            if not row.decodes:
+                self.device_tokens[slot] = row.request.token_ids[:end]
+            tokens = self.device_tokens[slot]
+            assert len(tokens) == end, "the device does not know a token of this step"
+            for position in range(row.start + number, end):  # all rows are written before any token attends
+                self.written[self._place(slot, position)] = self._content(row, slot, position)
+        for row, slot in itertools.compress(zip(batch.rows, slots, strict=True), runs):
+            if row.samples:
+                for position in range(len(self.device_tokens[slot])):
+                    found = self.written[self._place(slot, position)]
+                    assert found == self._content(row, slot, position), "this page holds something else"
+        if batch.is_constrained:
+            self._process(keep=0)
+        return [
+            self._sample(row, slot) if is_running else -1
+            for row, slot, is_running in list(zip(batch.rows, slots, runs, strict=True))[: batch.num_sampled_rows]
+        ]
+
+    def _sample(self, row: ScheduledRow, slot: int) -> int:
+        if row.request.max_tokens == 0:
+            return 0
+        constraint = row.request.constraint
+        is_forced = constraint is not None and constraint.forced and row.request.status is not RequestStatus.FINISHED
+        tokens = self.device_tokens[slot]
+        token = constraint.forced[0] if constraint is not None and is_forced else next_token(tokens)
+        self.device_tokens[slot] = [*tokens, token]
+        return token
+
+    def _content(self, row: ScheduledRow, slot: int, position: int) -> tuple[str | None, tuple[int, ...]]:
+        return row.request.options.cache_salt, tuple(self.device_tokens[slot][: position + 1])
+
+    def _scores(self, row: ScheduledRow) -> list[TokenLogprob] | None:
+        request = row.request
+        count = num_scored(request, row.start, row.num_tokens)
+        if request.prompt_logprobs is None:
+            return None
+        return [TokenLogprob(token, -1.0) for token in request.prompt_ids[row.start + 1 : row.start + 1 + count]]
+
+    def _place(self, slot: int, position: int) -> tuple[int, int]:
+        page = self.tables[slot][position // self.page_size]
+        assert page != 0
+        return page, position % self.page_size
+
+
+STOP = frozenset({EOS})
+
+
+def check(
+    sim: Simulation, prompts: dict[str, tuple[list[int], int]], constrained: Collection[str] = frozenset()
+) -> None:
+    for name, (prompt, max_tokens) in prompts.items():
+        expected = expected_constrained_output if name in constrained else expected_output
+        assert sim.outputs[name] == expected(prompt, max_tokens, STOP), name
+        assert sim.finished[name].finish is not None
+        assert sim.scored.get(name, prompt) == prompt, "prompt logprobs are whole"
+    assert sim.cache.num_used_tokens == 0

@@ -1,0 +1,234 @@
+"""The schedulers of several groups as one, without a device."""
+
+from typing import Any
+
+from palladio.runtime.core.dp_stats import group_stats
+from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.scheduling.dp_router import Router
+from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.scheduled_batch import ScheduledStep, StepTokens
+from tests.runtime.scheduling.scheduler_sim import Simulation
+
+
+class Driver:
+    """Two groups whose requests all sample token 7.
+
+    Attributes:
+        finished: how many tokens each request had when it ended.
+        steps: kinds, and for each group the ids and tokens of its rows.
+    """
+
+    def __init__(self, method: str = "round_robin", **limits: Any) -> None:
+        sims = [Simulation(**{"num_pages": 60, "page_size": 4, "max_running": 4, **limits}) for _ in range(2)]
+        patience = sims[0].cache.num_total_tokens // 4
+        self.groups = Groups([sim.scheduler for sim in sims], Router(method, 2, patience))  # type: ignore[arg-type]
+        self.tokens: dict[str, list[int]] = {}
+        self.finished: dict[str, int] = {}
+        self.steps: list[tuple[str, list[list[tuple[str, int]]]]] = []
+        self._in_flight: list[ScheduledStep] = []
+
+    def add(self, name: str, length: int = 8, max_tokens: int = 4, *, salt: int = 0, **options: Any) -> int:
+        """Returns the request's group."""
+        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0, ignore_eos=True)
+        prompt = [100 + salt] * length
+        self.groups.add(Request.from_message(AddRequest(name, prompt, params, [], 0.0, RequestOptions(**options))))
+        self.tokens[name] = []
+        found = self.groups.find(name)
+        assert found is not None
+        return found[0]
+
+    def step(self) -> None:
+        step = self.groups.schedule()
+        if step is not None:
+            rows = [[] if b is None else [(r.request.request_id, r.num_tokens) for r in b.rows] for b in step.batches]
+            self.steps.append((step.kind, rows))
+            self._in_flight.append(step)
+        while len(self._in_flight) > (0 if step is None else 1):
+            self._read(self._in_flight.pop(0))
+        self.groups.check_integrity()
+
+    def run(self) -> None:
+        for _ in range(500):
+            if not self.groups.has_requests and not self._in_flight:
+                return
+            self.step()
+        raise AssertionError("stalled")
+
+    def _read(self, step: ScheduledStep) -> None:
+        self.groups.turns.note(step, 0.01, self.groups.buckets)
+        tokens = []
+        for _, batch in step.parts:
+            count = batch.num_sampled_rows
+            times = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
+            tokens.append([StepTokens([7] * count, [True] * count)] * times)
+        for output in self.groups.process(step, tokens):
+            self.tokens[output.request_id] += output.token_ids
+            if output.finish is not None:
+                self.finished[output.request_id] = len(self.tokens[output.request_id])
+
+
+def test_decode_steps_of_several_tokens_beside_a_group_that_prefills() -> None:
+    driver = Driver(num_decode_steps=4)
+    assert driver.add("a", max_tokens=12) == 0
+    driver.step()
+    driver.step()
+    assert driver.steps[-1] == ("decode", [[("a", 4)], []])
+    assert driver.add("b", max_tokens=5) == 1
+    driver.step()
+    assert driver.steps[-1] == ("prefill", [[("a", 1)], [("b", 8)]])
+    driver.run()
+    assert driver.finished == {"a": 12, "b": 5}
+
+
+def test_decode_rows_for_which_a_prefill_step_has_no_room_wait() -> None:
+    driver = Driver(max_running=8, max_step_tokens=4, num_decode_steps=3, num_pages=100)
+    for number in range(16):
+        driver.add(f"r{number}", 4, 10, salt=number)
+    driver.add("late", 12, 10, salt=99)
+    driver.run()
+    assert set(driver.finished.values()) == {10}
+    joined = [rows for kind, rows in driver.steps if kind == "prefill" and all(rows)]
+    assert any({count for _, count in group} == {1} for rows in joined for group in rows), "none decoded beside one"
+    assert all(len(group) <= 4 for rows in joined for group in rows)
+
+
+def test_prefill_and_decode_take_turns_together() -> None:
+    driver = Driver()
+    for number in range(4):
+        driver.add(f"r{number}", 8, 6, salt=number)
+    driver.run()
+    assert all(len(rows[0]) == len(rows[1]) for _, rows in driver.steps)
+    assert [kind for kind, _ in driver.steps].count("prefill") == 1
+
+
+def test_whoever_waits_for_a_full_group_moves_to_an_idle_one() -> None:
+    driver = Driver(max_running=1)
+    driver.add("long", max_tokens=30)
+    driver.add("short", max_tokens=2, salt=1)
+    assert driver.add("next", max_tokens=2, salt=2) == 0, "behind the long one"
+    while "next" not in driver.finished:
+        driver.step()
+    assert "long" not in driver.finished
+    driver.run()
+    assert driver.finished == {"long": 30, "short": 2, "next": 2}
+
+
+def test_whoever_may_not_move_holds_up_nobody_behind() -> None:
+    driver = Driver(max_running=1)
+    driver.add("long", max_tokens=30)
+    assert driver.add("chosen", max_tokens=2, salt=1, dp_rank=0) == 0
+    assert driver.add("short", max_tokens=2, salt=2) == 1
+    assert driver.add("next", max_tokens=2, salt=3) == 0, "behind the chosen one"
+    while "next" not in driver.finished:
+        driver.step()
+    assert not {"long", "chosen"} & driver.finished.keys()
+    driver.run()
+    assert driver.finished == {"long": 30, "chosen": 2, "short": 2, "next": 2}
+
+
+def test_a_request_that_has_moved_still_ends_in_time_and_only_once() -> None:
+    driver = Driver(max_running=1)
+    driver.add("long", max_tokens=30)
+    driver.add("short", max_tokens=2, salt=1)
+    params = SamplingParams(max_tokens=20, temperature=0.0, seed=0, ignore_eos=True)
+    message = AddRequest("moved", [1, 2, 3], params, [], 0.0, RequestOptions(timeout=1e12))
+    request = Request.from_message(message)
+    driver.groups.add(request)
+    driver.tokens["moved"] = []
+    while not request.slot:
+        driver.step()
+    assert driver.groups.find("moved") == (1, request)
+    request.received = -1e12
+    for scheduler in driver.groups.schedulers:
+        scheduler._deadlines._heap = [(0.0, name, late) for _, name, late in scheduler._deadlines._heap]
+    (output,) = driver.groups.expire()
+    assert output.request_id == "moved"
+    driver.run()
+    assert driver.finished == {"long": 30, "short": 2}
+
+
+def test_abort_finds_the_group() -> None:
+    driver = Driver()
+    driver.add("a", max_tokens=20)
+    driver.add("b", max_tokens=20, salt=1)
+    driver.step()
+    assert driver.groups.abort("b")
+    assert not driver.groups.abort("b")
+    driver.run()
+    assert driver.finished == {"a": 20}
+
+
+def test_background_requests_of_one_group_give_way_to_those_of_another() -> None:
+    driver = Driver()
+    for number in range(8):
+        driver.add(f"b{number}", 8, 40, background=True, salt=number)
+    driver.step()
+    driver.step()
+    driver.add("a", 8, 10, salt=50)
+    driver.step()
+    assert driver.steps[-1][1] == [[("a", 8)], []]
+    driver.run()
+    assert set(driver.finished) == {"a", *(f"b{number}" for number in range(8))}
+
+
+def test_prefix_goes_where_the_prompt_is_cached() -> None:
+    driver = Driver("prefix")
+    groups = [driver.add(str(number), 16, 2, salt=number % 2) for number in range(4)]
+    assert groups == [0, 1, 0, 1], "the same prompts, before any of them is cached"
+    driver.run()
+    assert [driver.add(f"again {number}", 16, 2, salt=number) for number in (1, 0)] == [1, 0]
+    driver.run()
+    stats = driver.groups.cache_stats()
+    assert stats.num_hit_tokens > 0
+    assert stats.num_prompt_tokens == 6 * 16
+
+
+def test_the_shortest_queue_counts_what_has_just_come() -> None:
+    driver = Driver("shortest_queue")
+    assert [
+        driver.add("a", 20),
+        driver.add("b", 4, salt=1),
+        driver.add("c", 8, salt=2),
+        driver.add("d", 9, salt=3),
+    ] == [*(0, 1, 1, 1)]
+
+
+def test_each_group_tells_what_it_is_at() -> None:
+    driver = Driver(max_running=1)
+    driver.add("first", 8, 30)
+    driver.add("second", 12, 30)
+    driver.add("third", 8, 30)
+    driver.step()
+    driver.step()
+    one, other = group_stats(driver.groups, [2.5, 1.5])
+    assert [one.num_running, one.num_waiting, one.last_gen_throughput] == [1, 1, 2.5]
+    assert [other.num_running, other.num_waiting, other.last_gen_throughput] == [1, 0, 1.5]
+    assert 8 <= one.num_used_tokens < other.num_used_tokens < one.num_total_tokens == other.num_total_tokens
+    assert [one.num_prompt_tokens, other.num_prompt_tokens] == [8, 12]
+    assert [one.num_waiting_tokens, other.num_waiting_tokens] == [8, 0]
+    driver.run()
+    assert [group.num_used_tokens for group in group_stats(driver.groups, [0.0, 0.0])] == [0, 0]
+
+
+def test_background_requests_fill_the_rows_of_a_group_that_others_leave_empty() -> None:
+    driver = Driver(num_pages=400)
+    for number in range(2):
+        assert driver.add(f"a{number}", 8, 200, salt=2 * number) == 0
+        assert driver.add(f"b{number}", 8, 200, background=True, salt=2 * number + 1) == 1
+    for _ in range(100):
+        driver.step()
+    assert min(len(driver.tokens[name]) for name in ("b0", "b1")) > 80
+
+
+def test_a_request_stays_in_the_group_that_its_caller_chose() -> None:
+    driver = Driver("shortest_queue")
+    chosen = [driver.add(str(number), 8, 20, salt=number, dp_rank=1) for number in range(7)]
+    assert chosen == [1] * 7
+    driver.step()
+    assert not driver.groups.schedulers[0].has_requests, "though it is idle, and the other one is full"
+    assert driver.add("free", salt=9) == 0
+    driver.run()
+    assert set(driver.finished) == {"free", *map(str, range(7))}

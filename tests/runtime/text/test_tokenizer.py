@@ -1,0 +1,171 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
+from palladio.runtime.text.tokenizer import Tokenizer
+from tests.properties import examples
+from tests.tiny_tokenizer import build_tiny_sentencepiece, build_tiny_tokenizer
+
+TEXTS = ["Hello, my name is", "日本語 é 👨‍👩‍👧 \n\t x", " leading", "trailing ", "a  b", "{'k': [1, 2]}"]
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory):
+    return Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("bl")))
+
+
+@pytest.fixture(scope="module")
+def with_bos(tmp_path_factory):
+    return Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("bos"), add_bos=True))
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory):
+    return Tokenizer.load(build_tiny_sentencepiece(tmp_path_factory.mktemp("sp")))
+
+
+@pytest.fixture(params=["byte_level", "with_bos", "sentencepiece"])
+def tokenizer(request):
+    return request.getfixturevalue(request.param)
+
+
+def collect(stream, ids):
+    return "".join([*map(stream.push, ids), stream.flush()])
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_round_trip(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_token_bytes_join_to_the_text(tokenizer, text):
+    ids = [i for i in tokenizer.encode(text) if not tokenizer.is_special(i)]
+    joined = b"".join(map(tokenizer.token_bytes, ids)).decode()
+    assert joined in (text, " " + text)
+
+
+@examples(50)
+@given(st.text(max_size=30).filter(lambda s: "\0" not in s))
+def test_stream_equals_decode(byte_level, text):
+    ids = byte_level.encode(text)
+    assert collect(byte_level.new_stream(), ids) == byte_level.decode(ids)
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 400), max_size=30), st.booleans())
+def test_stream_of_any_ids_equals_decode(byte_level, ids, skip):
+    known = [i for i in ids if i < byte_level.vocab_size]
+    stream = byte_level.new_stream(skip_special_tokens=skip)
+    assert collect(stream, ids) == byte_level.decode(known, skip_special_tokens=skip)
+
+
+def test_stream_keeps_the_space_after_a_prompt(sentencepiece):
+    prompt = sentencepiece.encode("The capital of France is")
+    both = sentencepiece.encode("The capital of France is Paris")
+    assert both[: len(prompt)] == prompt
+    assert collect(sentencepiece.new_stream(prompt), both[len(prompt) :]) == " Paris"
+    assert collect(sentencepiece.new_stream([1]), sentencepiece.encode("Paris")[1:]) == "Paris"
+
+
+def test_special_tokens_are_hidden_and_added_ones_shown(byte_level):
+    ids = byte_level.encode("<|im_start|>a<think>b<|im_end|>")
+    assert collect(byte_level.new_stream(), ids) == "a<think>b"
+    assert collect(byte_level.new_stream(skip_special_tokens=False), ids) == "<|im_start|>a<think>b<|im_end|>"
+    assert byte_level.special_id("<|im_end|>") == 2
+    assert byte_level.special_id("<think>") is None
+
+
+def test_no_second_bos(with_bos, byte_level, sentencepiece):
+    assert with_bos.encode("Hello")[0] == with_bos.bos_token_id == 0
+    assert with_bos.encode("<|endoftext|>Hello") == with_bos.encode("Hello")
+    assert with_bos.encode("Hello", add_special_tokens=False) == with_bos.encode("Hello")[1:]
+    assert sentencepiece.encode("<s>")[:2] == [1]
+    assert byte_level.bos_token_id is None
+
+
+def test_ids_and_strings(byte_level):
+    assert (byte_level.eos_token, byte_level.eos_token_id) == ("<|im_end|>", 2)
+    assert (byte_level.pad_token, byte_level.pad_token_id) == ("<|endoftext|>", 0)
+    assert byte_level.vocab_size == max(byte_level.encode("</tool_call>")) + 1
+    assert byte_level.token_bytes(10**6) == b""
+    assert byte_level.token_text(byte_level.encode("é"[:1])[0]) == "\ufffd"
+
+
+def test_truncation_and_padding_of_tokenizer_json_are_off(tmp_path):
+    directory = build_tiny_tokenizer(tmp_path)
+    content = json.loads((directory / "tokenizer.json").read_text())
+    content["truncation"] = {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    (directory / "tokenizer.json").write_text(json.dumps(content))
+    assert len(Tokenizer.load(directory).encode("The quick brown fox jumps over the lazy dog " * 4)) > 4
+
+
+def test_lone_surrogate(tokenizer):
+    with pytest.raises(InvalidRequestError, match="surrogate"):
+        tokenizer.encode("a\ud800")
+
+
+def test_render_chat(byte_level):
+    messages = [{"role": "user", "content": "Hi"}]
+    assert byte_level.render_chat(messages) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert "<think>" in byte_level.render_chat(messages, enable_thinking=False)
+    assert "get_weather" in byte_level.render_chat(
+        messages, tools=[{"type": "function", "function": {"name": "get_weather", "parameters": {}}}]
+    )
+    assert byte_level.render_chat(messages, template="{{ messages[0].content }}!") == "Hi!"
+    started = [*messages, {"role": "assistant", "content": "Sure"}]
+    rendered = byte_level.render_chat(started, add_generation_prompt=False, continue_final_message=True)
+    assert rendered.endswith("assistant\nSure")
+
+
+@pytest.mark.parametrize(
+    ("messages", "kwargs", "param"),
+    [
+        ([{"role": "wizard", "content": "x"}], {}, "messages"),
+        ([{"role": "user", "content": "x"}], {"tokenize": True}, "chat_template_kwargs"),
+        ([{"role": "user", "content": "x"}], {"template": "{{ messages.0.x.y }}"}, "messages"),
+        ([{"role": "user", "content": "x"}], {"template": "{{ ''.__class__.__mro__ }}"}, "messages"),
+    ],
+)
+def test_render_chat_refuses(byte_level, messages, kwargs, param):
+    with pytest.raises(InvalidRequestError) as caught:
+        byte_level.render_chat(messages, **kwargs)
+    assert caught.value.param == param
+
+
+def test_render_chat_without_template(sentencepiece):
+    with pytest.raises(InvalidRequestError, match="--chat-template"):
+        sentencepiece.render_chat([{"role": "user", "content": "x"}])
+
+
+def test_missing_and_broken_files(tmp_path):
+    for directory in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match=r"--tokenizer-path.*--skip-tokenizer-init") as caught:
+            Tokenizer.load(directory)
+        assert str(directory) in str(caught.value)
+    build_tiny_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no usable tokenizer"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_model_directory_without_a_vocabulary(tmp_path):
+    """transformers finds the tokenizer's class in config.json, and makes an empty one."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}')
+    with pytest.raises(ConfigError, match="holds no tokenizer files"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    with pytest.raises(ConfigError, match="vocabulary is empty"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "other"])
+def test_special_tokens_that_a_parser_looks_for_are_shown(byte_level, kind, monkeypatch):
+    monkeypatch.setattr(byte_level, "_kind", kind)
+    ids = byte_level.encode("<|im_start|>a<think>b<|im_end|>")
+    shown = byte_level.special_id("<|im_start|>")
+    assert collect(byte_level.new_stream(visible_special_ids=(shown,)), ids) == "<|im_start|>a<think>b"
+    assert collect(byte_level.new_stream(), ids) == "a<think>b"
