@@ -16,17 +16,33 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the face down; imports go only downwards
 
-# What http may see of runtime.
-RUNTIME_FACE = {
-    *("async_engine", "config", "engine_client", "errors", "messages", "outputs"),
-    *("grammar_spec", "request_options", "sampling_params", "tokenizer"),
-    "embeddings",  # what the engine is asked for, and its vectors
-    "json_schemas",  # what of a schema is tidied before it is compiled, in a tool's grammar too
-    "field_checks",  # of config dataclasses, http's too
-    "private_folder",  # what is kept for one user alone, by the engine too
-    "sglang_format",  # results of /generate and of Engine.generate, which are the same
-    *("histogram", "logs", "profile_options", "request_trace", "timings"),  # what is told of requests and of the server
-    "stats_report",  # of /server_info and of Engine.get_server_info, likewise
+# The rooms inside runtime and http, floor by floor from the top. A room imports rooms of lower floors only.
+RUNTIME_FLOORS = (
+    ("planning",),  # plans for hardware that is not at hand
+    ("core",),  # the engine at token level
+    ("execution",),  # a step as calls of compiled programs
+    ("scheduling", "front"),  # which requests run · the engine as callers see it
+    ("grammar", "process", "multihost"),  # which tokens may come next · the border between two processes · hosts
+    ("text", "telemetry", "devices", "folders"),
+    ("interface",),  # what crosses borders
+)
+HTTP_FLOORS = (
+    ("",),  # app, server, middleware
+    ("batches",),
+    ("routes", "responses", "anthropic"),
+    ("chat", "files"),
+    ("generation",),  # one request on the engine
+    ("prompts", "observability"),
+    ("security",),  # keys, owners, browsers, connections
+    ("settings", "storage"),
+    ("tool_calls",),
+    ("reasoning", "wire"),  # wire: bodies, fields, errors
+)
+PUBLIC_RUNTIME_ROOMS = {"interface", "front", "text", "telemetry", "folders"}  # what http may import
+JAX_ROOMS = {"core", "devices", "execution", "planning"}  # of the runtime; all others are host Python
+JAX_FILES = {
+    "runtime/multihost/bootstrap.py": "joins jax's own meeting of hosts",
+    "runtime/telemetry/profiler.py": "starts jax's profiler",
 }
 
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
@@ -37,7 +53,7 @@ ENVIRONMENT_READERS = {
     "palladio/launch_server.py": "the command line",
     "palladio/test/test_utils.py": "SGLang's switch, which tutorials ask for",
     "palladio/plan.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
-    "runtime/process/process_transport.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
+    "runtime/process/process_transport.py": "as above",
 }
 LOCAL_IMPORTS = {
     "model/orbax_weights.py:_save": "orbax takes seconds to import, and few need it",
@@ -168,17 +184,67 @@ def test_nothing_is_imported_by_its_folder_name():
     _check(broken)
 
 
-def test_http_sees_only_the_face_of_the_runtime():
+def _floor_of(floors: tuple[tuple[str, ...], ...], room: str) -> int:
+    """Counted from the top; raises StopIteration for a room that no floor has."""
+    return next(number for number, rooms in enumerate(floors) if room in rooms)
+
+
+@pytest.mark.parametrize(("top", "floors"), [("runtime", RUNTIME_FLOORS), ("http", HTTP_FLOORS)])
+def test_rooms_import_only_rooms_of_lower_floors(top, floors):
+    broken = []
+    for source in SOURCES:
+        parts = source.path.split("/")
+        if source.room != top or (len(parts) == 2 and parts[1] == "__init__.py"):
+            continue
+        room = parts[1] if len(parts) > 2 else ""
+        for line, name in source.imports():
+            other = name.split(".")[2:]
+            if not name.startswith(f"palladio.{top}.") or not (ROOT / top / other[0]).is_dir():
+                continue  # what lies beside the top files themselves is on their floor
+            if other[0] != room and _floor_of(floors, other[0]) <= _floor_of(floors, room):
+                broken.append(f"{source.path}:{line} {room or top} imports {name}")
+    _check(broken)
+
+
+@pytest.mark.parametrize(("top", "floors"), [("runtime", RUNTIME_FLOORS), ("http", HTTP_FLOORS)])
+def test_every_room_is_on_a_floor_and_says_what_it_owns(top, floors):
+    rooms = {folder.name for folder in (ROOT / top).iterdir() if any(folder.glob("*.py"))}
+    assert rooms | ({""} if top == "http" else set()) == {room for floor in floors for room in floor}
+    for room in rooms:
+        text = ast.get_docstring(ast.parse((ROOT / top / room / "__init__.py").read_text(encoding="utf-8"))) or ""
+        assert "Owns: " in text, room
+        assert "Never: " in text, room
+
+
+@pytest.mark.parametrize("top", ["runtime", "http"])
+def test_tests_lie_in_the_room_of_what_they_test(top):
+    rooms = {folder.name for folder in (ROOT / top).iterdir() if any(folder.glob("*.py"))}
+    folders = {folder.name for folder in (ROOT / "tests" / top).iterdir() if any(folder.glob("*.py"))}
+    assert folders <= rooms
+
+
+def test_http_sees_only_the_public_rooms_of_the_runtime():
     broken = []
     for source in SOURCES:
         if source.room != "http":
             continue
         for line, name in source.imports():
             parts = name.split(".")
-            inner = _room_of(name) == "runtime" and (len(parts) < 3 or parts[2] not in RUNTIME_FACE)
+            inner = _room_of(name) == "runtime" and (len(parts) < 3 or parts[2] not in PUBLIC_RUNTIME_ROOMS)
             if inner or _room_of(name) in ("model", "pallas_kernels") or parts[0] in ("jax", "jaxlib", "flax"):
                 broken.append(f"{source.path}:{line} {name}")
     _check(broken)
+
+
+def test_only_the_rooms_of_the_device_import_jax():
+    broken = [
+        f"{source.path} line {line} {name}"
+        for source in SOURCES
+        if source.room == "runtime" and source.path.split("/")[1] not in JAX_ROOMS
+        for line, name in source.imports()
+        if name.split(".")[0] in ("jax", "jaxlib", "flax")
+    ]
+    _check(broken, JAX_FILES)
 
 
 def test_kernels_import_only_jax():
@@ -194,8 +260,6 @@ def test_kernels_import_only_jax():
 
 
 def test_the_lists_above_name_files_that_exist():
-    files = {file.stem for file in (ROOT / "runtime").glob("*.py")}
-    assert files >= RUNTIME_FACE
     assert all((ROOT / path).is_file() for path in ENVIRONMENT_READERS)
 
 

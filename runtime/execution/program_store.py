@@ -12,7 +12,7 @@ import pickle
 import platform
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,13 @@ from palladio.runtime.scheduling.buckets import Buckets
 
 logger = logging.getLogger(__name__)
 
-# The source that decides what a program computes: two rooms, and these modules of the runtime.
-_ROOMS = ("model", "pallas_kernels")
+# The source that decides what a program computes, by whole rooms: a list of files would forget the next one.
+SOURCE_ROOMS = ("model", "pallas_kernels", "runtime/interface", "runtime/execution", "runtime/core")
 _NUMERIC_OPTIONS = ("jax_default_matmul_precision", "jax_enable_x64", "jax_numpy_dtype_promotion")
 # What a file that is damaged, or made for another machine, raises.
 _REFUSALS = (
     *(pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError),
     jax.errors.JaxRuntimeError,
-)
-PROGRAM_MODULES = (
-    *("batch_builder", "group_programs", "pooler", "sampler", "sampler_state", "sampling_params", "scoring"),
-    *("step_functions", "step_programs"),
 )
 
 
@@ -52,7 +48,7 @@ class ProgramStore:
         self._devices = devices
         versions = (jax.__version__, jaxlib.version.__version__)
         options = [f"{name} {jax.config.values[name]}" for name in _NUMERIC_OPTIONS]
-        self._common = _digest(*versions, *options, _machine(devices[0]), model, *_source_texts())
+        self._common = _digest(*versions, *options, _machine(devices[0]), model, source_digest())
 
     def load(self, name: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
         """The program, ready to be called; None: it is not there, or not for this machine."""
@@ -144,13 +140,13 @@ def _machine(device: jax.Device) -> str:
     return f"{kind} {flags.group(1) if flags else ''}"
 
 
-def _source_texts() -> Iterator[str]:
-    package = Path(str(importlib.resources.files("palladio")))
-    for room in _ROOMS:
-        for path in sorted((package / room).rglob("*.py")):
-            yield path.read_text(encoding="utf-8")
-    for name in PROGRAM_MODULES:
-        yield (package / "runtime" / f"{name}.py").read_text(encoding="utf-8")
+def source_digest(package: Path | None = None) -> str:
+    """Of all source that decides what a program computes. Args: package: default: the one that is imported."""
+    package = package or Path(str(importlib.resources.files("palladio")))
+    texts = (
+        path.read_text(encoding="utf-8") for room in SOURCE_ROOMS for path in sorted((package / room).rglob("*.py"))
+    )
+    return _digest(*texts)
 
 
 def _digest(*texts: str) -> str:

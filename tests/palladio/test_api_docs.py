@@ -151,7 +151,7 @@ def test_routes() -> None:
 
 def test_errors() -> None:
     documented = {(int(status), names(code)[0] if names(code) else None) for status, _, code, _ in rows("errors")}
-    sources = [*(ROOT / "http").rglob("*.py"), *(ROOT / "runtime").glob("*.py")]
+    sources = [*(ROOT / "http").rglob("*.py"), *(ROOT / "runtime").rglob("*.py")]
     codes = {code for file in sources for code in re.findall(r'code="(\w+)"', file.read_text(encoding="utf-8"))}
     assert {(status, code) for _, status, code in TABLE} <= documented
     assert {code for _, code in documented} == codes | {code for _, _, code in TABLE}
@@ -210,7 +210,9 @@ def test_fields_of_a_batch() -> None:
 
 
 def test_order_of_the_sampler() -> None:
-    docstring = ast.get_docstring(ast.parse((ROOT / "runtime" / "sampler.py").read_text(encoding="utf-8")))
+    docstring = ast.get_docstring(
+        ast.parse((ROOT / "runtime" / "execution" / "sampler.py").read_text(encoding="utf-8"))
+    )
     assert docstring is not None
     steps = re.findall(r"^\d\. .*(?:\n   .*)*", docstring, re.MULTILINE)
     documented = re.findall(r"^\d\. .*(?:\n   .*)*", PAGE.split("<!-- order -->")[1], re.MULTILINE)

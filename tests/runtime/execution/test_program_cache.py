@@ -4,6 +4,8 @@ import ast
 import contextlib
 import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,8 +20,9 @@ import pytest
 from palladio.runtime.execution import program_store
 from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
 from palladio.runtime.execution.program_cache import ProgramSet
-from palladio.runtime.execution.program_store import PROGRAM_MODULES, ProgramStore
+from palladio.runtime.execution.program_store import SOURCE_ROOMS, ProgramStore, source_digest
 
+ROOT = Path(__file__).resolve().parents[3]
 VECTOR = jax.ShapeDtypeStruct((8,), jnp.float32)
 pytestmark = pytest.mark.usefixtures("keeps_cache_options")
 
@@ -176,7 +179,7 @@ def test_another_model_version_source_or_argument_is_a_miss(monitor, store, tmp_
         patch.setattr(jax, "__version__", "0.0.1")
         assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is None
     with monkeypatch.context() as patch:
-        patch.setattr(program_store, "_source_texts", lambda: ["def sample(): changed"])
+        patch.setattr(program_store, "source_digest", lambda: "of other source")
         assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is None
 
 
@@ -206,26 +209,30 @@ def test_a_directory_that_cannot_be_written(monitor, tmp_path):
         export(monitor, ProgramStore(tmp_path / "file", "a model", jax.devices()[:1]), 5.0)
 
 
-def test_the_digest_covers_all_source_that_a_program_is_traced_from():
-    """Every module of the runtime that these import is one of these, or declares what the store sees otherwise."""
+@pytest.mark.parametrize("room", SOURCE_ROOMS)
+def test_the_digest_covers_every_room_that_decides_what_a_program_computes(room, tmp_path):
+    """A constant that changes in any file of these rooms makes other programs."""
+    for each in SOURCE_ROOMS:
+        shutil.copytree(ROOT / each, tmp_path / each, ignore=shutil.ignore_patterns("__pycache__"))
+    before = source_digest(tmp_path)
+    assert before == source_digest(ROOT)
+    file = max((tmp_path / room).rglob("*.py"), key=lambda path: path.stat().st_size)
+    text = file.read_text(encoding="utf-8")
+    changed = re.sub(r"^(_?[A-Z][A-Z_]+ = )(.+)$", r"\1(\2)", text, count=1, flags=re.MULTILINE)
+    file.write_text(changed if changed != text else text + "\nCHANGED = 1\n", encoding="utf-8")
+    assert source_digest(tmp_path) != before
+
+
+def test_what_a_step_is_traced_from_lies_in_the_rooms_of_the_digest():
+    """What execution imports of other rooms is in the digest, or in the program's name or arguments."""
     seen_otherwise = {
-        "buckets": "in the program's name",
-        "compile_plan": "in the program's name",
-        "device_state": "in the arguments",
-        "embedding_plan": "in the program's name",
-        "errors": "computes nothing",
-        "grammar_spec": "computes nothing",
-        "pooling": "in the text that tells models apart",
-        "program_set": "computes nothing",
-        "request": "host side of the batch builder",
-        "scheduled_batch": "host side of the batch builder",
-        "workspace": "computes nothing",
+        "scheduling": "buckets are in the program's name; batches are host arguments",
+        "grammar": "the host side of masks, which are arguments",
     }
-    runtime = Path(program_store.__file__).parent
     imported = set()
-    for name in PROGRAM_MODULES:
-        for node in ast.walk(ast.parse((runtime / f"{name}.py").read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("palladio.runtime"):
-                rest = (node.module or "").removeprefix("palladio.runtime").strip(".")
-                imported |= {rest} if rest else {alias.name for alias in node.names}
-    assert imported - set(PROGRAM_MODULES) == set(seen_otherwise)
+    for file in (ROOT / "runtime" / "execution").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("palladio.runtime."):
+                imported.add((node.module or "").split(".")[2])
+    covered = {room.removeprefix("runtime/") for room in SOURCE_ROOMS}
+    assert imported - covered == set(seen_otherwise)

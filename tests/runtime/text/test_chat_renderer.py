@@ -14,7 +14,7 @@ from tests.cpu_time import least_cpu_seconds
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
-BUILT_IN = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "http" / "templates").glob("*.jinja")}
+BUILT_IN = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "http/prompts/templates").glob("*.jinja")}
 CONSTRUCTS = {
     "its own": None,
     "generation": (
