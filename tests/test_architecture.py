@@ -23,7 +23,8 @@ RUNTIME_FLOORS = (
     ("execution",),  # a step as calls of compiled programs
     ("scheduling", "front"),  # which requests run · the engine as callers see it
     ("grammar", "process", "multihost"),  # which tokens may come next · the border between two processes · hosts
-    ("text", "telemetry", "devices", "folders"),
+    ("text", "telemetry", "devices"),
+    ("folders",),  # for one user alone
     ("interface",),  # what crosses borders
 )
 HTTP_FLOORS = (

@@ -20,52 +20,6 @@ from palladio.http.storage.database import Database
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS batches (
-    id TEXT PRIMARY KEY,
-    endpoint TEXT NOT NULL,
-    input_file_id TEXT NOT NULL,
-    completion_window TEXT NOT NULL,
-    status TEXT NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,
-    in_progress_at INTEGER,
-    finalizing_at INTEGER,
-    completed_at INTEGER,
-    failed_at INTEGER,
-    expired_at INTEGER,
-    cancelling_at INTEGER,
-    cancelled_at INTEGER,
-    output_file_id TEXT,
-    error_file_id TEXT,
-    model TEXT,
-    metadata TEXT,
-    errors TEXT,
-    output_expires_after INTEGER,
-    total INTEGER NOT NULL,
-    completed INTEGER NOT NULL,
-    failed INTEGER NOT NULL,
-    input_tokens INTEGER NOT NULL,
-    cached_tokens INTEGER NOT NULL,
-    output_tokens INTEGER NOT NULL,
-    reasoning_tokens INTEGER NOT NULL,
-    total_tokens INTEGER NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS batch_results (
-    batch_id TEXT NOT NULL REFERENCES batches (id),
-    line INTEGER NOT NULL,
-    succeeded INTEGER NOT NULL,
-    record BLOB NOT NULL,
-    PRIMARY KEY (batch_id, line)
-) STRICT;
-CREATE TABLE IF NOT EXISTS batch_crashes (
-    batch_id TEXT NOT NULL REFERENCES batches (id),
-    line INTEGER NOT NULL,
-    num_crashes INTEGER NOT NULL,
-    PRIMARY KEY (batch_id, line)
-) STRICT;
-"""
-
 _INSERT_RESULT = "INSERT OR IGNORE INTO batch_results (batch_id, line, succeeded, record) VALUES (?, ?, ?, ?)"
 _COLUMNS = tuple(field.name for field in dataclasses.fields(Batch))
 

@@ -19,28 +19,11 @@ from palladio.http.security.caller import Caller
 from palladio.http.storage.database import Database
 from palladio.http.storage.object_ids import new_id, position_of
 from palladio.http.wire.errors import ErrorBody, HttpError
-from palladio.runtime.folders.private_folder import FILE_MODE, make_folder_within
+from palladio.runtime.folders.private_folder import FILE_MODE, make_folder_within, sync_folder
 
 INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"
 PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")  # of uploads
 RESULT_PURPOSE = "batch_output"
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS files (
-    id TEXT PRIMARY KEY,
-    position TEXT NOT NULL UNIQUE,
-    purpose TEXT NOT NULL,
-    filename TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER
-) STRICT;
-CREATE TABLE IF NOT EXISTS file_holds (
-    file_id TEXT NOT NULL,
-    holder TEXT NOT NULL,
-    PRIMARY KEY (file_id, holder)
-) STRICT, WITHOUT ROWID;
-"""
-
 _OURS = re.compile(rf"(?:{INPUT_PREFIX}|{RESULT_PREFIX})[0-9a-f-]{{36}}(?:\.part)?")
 _BUFFER = 1 << 20
 
@@ -73,15 +56,6 @@ class StoredFile:
             "status": "processed",
             "status_details": None,
         }
-
-
-def sync_folder(folder: Path) -> None:
-    """What was made or renamed in it outlives a crash of the machine."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class NewFile:

@@ -22,8 +22,8 @@ from palladio.http.settings.request_limits import RequestLimits
 from palladio.http.storage.storage import Storage
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
-from palladio.runtime.front.async_engine import Room
 from palladio.runtime.front.engine_protocol import EngineClient, not_ready
+from palladio.runtime.front.request_intake import Room
 from palladio.runtime.interface.errors import InvalidRequestError, ModelNotFoundError
 from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.text.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from palladio.http.generation.context import Context
 from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.security.running_requests import engine_id
 from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
-from palladio.runtime.front.async_engine import Room
+from palladio.runtime.front.request_intake import Room
 from palladio.runtime.front.sglang_api import Job
 from palladio.runtime.interface.errors import InvalidRequestError, request_error
 from palladio.runtime.interface.outputs import RequestOutput

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from palladio.http.prompts.truncation import Truncation
-from palladio.runtime.front.async_engine import LONG_TEXT, Room
 from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.request_intake import LONG_TEXT, Room
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
 

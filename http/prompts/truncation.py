@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Self
 
-from palladio.runtime.front.async_engine import Room
+from palladio.runtime.front.request_intake import Room
 from palladio.runtime.interface.errors import InvalidRequestError
 
 FIELD = "truncate_prompt_tokens"

@@ -12,29 +12,6 @@ from palladio.http.security.caller import Caller
 from palladio.http.storage.database import Database
 from palladio.http.wire.errors import ErrorBody, HttpError
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS responses (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    previous TEXT,
-    status TEXT NOT NULL,
-    response BLOB NOT NULL,
-    request BLOB,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    events BLOB
-) STRICT;
-CREATE INDEX IF NOT EXISTS unfinished_responses ON responses (number) WHERE request IS NOT NULL;
-CREATE TABLE IF NOT EXISTS response_items (
-    response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
-    position INTEGER NOT NULL,
-    is_output INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    item BLOB NOT NULL,
-    PRIMARY KEY (response, is_output, position)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS response_items_by_id ON response_items (id);
-"""
-
 _CHAIN = """
 WITH RECURSIVE chain (id, previous, status, depth) AS (
     SELECT newest.id, newest.previous, newest.status, 0 FROM responses AS newest WHERE newest.id = ? AND {of_newest}

@@ -3,8 +3,8 @@
 import dataclasses
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.front.async_engine import Room
 from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.request_intake import Room
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side

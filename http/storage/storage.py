@@ -8,16 +8,14 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from palladio.http.batches.batch_store import SCHEMA as BATCHES
-from palladio.http.files.file_store import SCHEMA as FILES
-from palladio.http.files.file_store import sync_folder
-from palladio.http.responses.response_store import SCHEMA as RESPONSES
 from palladio.http.storage.database import Database
+from palladio.http.storage.schema import CHANGES, SCHEMA
 from palladio.runtime.folders.private_folder import (
     check_file_within,
     make_folder,
     make_folder_within,
     open_file_within,
+    sync_folder,
     warn_of_others,
 )
 from palladio.runtime.interface.errors import ConfigError
@@ -93,17 +91,3 @@ def _lock(folder: Path) -> int:
 
 
 DATABASE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files that SQLite keeps beside the database's
-
-# What the stores' tables have since they know owners; what was there before is nobody's.
-_OWNERS = """
-ALTER TABLE files ADD COLUMN owner TEXT NOT NULL DEFAULT '';
-ALTER TABLE batches ADD COLUMN owner TEXT NOT NULL DEFAULT '';
-ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT '';
-CREATE INDEX files_by_owner ON files (owner, position);
-CREATE INDEX batches_by_owner ON batches (owner, id);
-CREATE INDEX responses_by_owner ON responses (owner, number);
-"""
-
-# Made if they are missing, and then changed: what a later version needs is a script more at the end of CHANGES.
-SCHEMA = FILES + BATCHES + RESPONSES
-CHANGES = (_OWNERS,)

@@ -109,3 +109,12 @@ def _keep_private(path: Path, mode: int) -> None:
     if stat.S_IMODE(path.lstat().st_mode) != mode:
         with contextlib.suppress(PermissionError):
             path.chmod(mode)
+
+
+def sync_folder(folder: Path) -> None:
+    """What was made or renamed in it outlives a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -10,22 +10,18 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from palladio.runtime.front.control_calls import ControlCalls
+from palladio.runtime.front.control_calls import ControlCalls, begin_profile, end_profile
 from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.engine_protocol import EngineState, not_ready
 from palladio.runtime.front.liveness import Liveness
 from palladio.runtime.front.progress import ProgressDisplay
-from palladio.runtime.front.request_intake import LONG_TEXT as LONG_TEXT
-from palladio.runtime.front.request_intake import RequestFront
-from palladio.runtime.front.request_intake import Room as Room
+from palladio.runtime.front.request_intake import LONG_TEXT, RequestFront
 from palladio.runtime.front.request_table import StreamTable
 from palladio.runtime.front.supervisor import RestartBudget, Supervisor
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import (
     ConfigError,
-    DeadlineError,
     EngineDeadError,
-    InvalidRequestError,
     OverloadedError,
 )
 from palladio.runtime.interface.messages import (
@@ -42,13 +38,11 @@ from palladio.runtime.interface.messages import (
     GetStats,
     LiveRequest,
     LoadProgress,
-    StartProfile,
     StepOutputs,
-    StopProfile,
     ToEngine,
 )
 from palladio.runtime.interface.outputs import RequestOutput
-from palladio.runtime.interface.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
+from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.transport import EngineTransport
@@ -58,9 +52,7 @@ from palladio.runtime.text.tokenizer import Tokenizer
 _STOP_TIMEOUT = 10.0
 _STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen
 _EXPIRE_INTERVAL = 0.1
-_PROFILE_TIMEOUT = 60.0  # to begin or to end a trace: the tracer of a device may take a while to come up
 _NOBODY = -1  # who asks when nobody waits for the answer
-_WRITE_POLL = 0.05  # seconds between two questions whether a trace is written
 
 logger = logging.getLogger(__name__)
 
@@ -227,24 +219,11 @@ class AsyncEngine:
 
     async def start_profile(self, options: ProfileOptions) -> None:
         """See EngineClient.start_profile."""
-        await self._profile(functools.partial(StartProfile, options=options))
+        await begin_profile(self._call, options)
 
     async def stop_profile(self) -> ProfileReport:
         """See EngineClient.stop_profile."""
-        deadline = time.monotonic() + WRITE_SECONDS
-        while (report := (await self._profile(StopProfile)).profile) is None:
-            if time.monotonic() >= deadline:
-                raise DeadlineError(
-                    f"the profile is still being written after {WRITE_SECONDS:g} s; that goes on: ask for it later"
-                )
-            await asyncio.sleep(_WRITE_POLL)
-        return report
-
-    async def _profile(self, message: Callable[[int], StartProfile | StopProfile]) -> ControlReply:
-        reply = await self._call(message, timeout=_PROFILE_TIMEOUT)
-        if not reply.ok:
-            raise InvalidRequestError(reply.message)
-        return reply
+        return await end_profile(self._call)
 
     async def _launch(self) -> None:
         try:

@@ -1,11 +1,19 @@
 """Questions to the engine that wait for an answer."""
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 
-from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.messages import ControlReply, ToEngine
+from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError
+from palladio.runtime.interface.messages import ControlReply, StartProfile, StopProfile, ToEngine
+from palladio.runtime.interface.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
+
+_PROFILE_TIMEOUT = 60.0  # to begin or to end a trace: the tracer of a device may take a while to come up
+_WRITE_POLL = 0.05  # seconds between two questions whether a trace is written
+
+Ask = Callable[[Callable[[int], ToEngine], float], Awaitable[ControlReply]]  # a message for a call id, and seconds
 
 
 class ControlCalls:
@@ -46,3 +54,27 @@ class ControlCalls:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(error)
+
+
+async def begin_profile(ask: Ask, options: ProfileOptions) -> None:
+    """See EngineClient.start_profile."""
+    await _profile(ask, functools.partial(StartProfile, options=options))
+
+
+async def end_profile(ask: Ask) -> ProfileReport:
+    """See EngineClient.stop_profile."""
+    deadline = time.monotonic() + WRITE_SECONDS
+    while (report := (await _profile(ask, StopProfile)).profile) is None:
+        if time.monotonic() >= deadline:
+            raise DeadlineError(
+                f"the profile is still being written after {WRITE_SECONDS:g} s; that goes on: ask for it later"
+            )
+        await asyncio.sleep(_WRITE_POLL)
+    return report
+
+
+async def _profile(ask: Ask, message: Callable[[int], StartProfile | StopProfile]) -> ControlReply:
+    reply = await ask(message, _PROFILE_TIMEOUT)
+    if not reply.ok:
+        raise InvalidRequestError(reply.message)
+    return reply

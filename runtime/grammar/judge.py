@@ -16,7 +16,10 @@ from palladio.runtime.interface.errors import InvalidRequestError, OverloadedErr
 from palladio.runtime.interface.grammar_spec import Grammar
 
 _PATIENCE = 20.0  # seconds that an answer may take over its CPU time, as on a busy machine, or while it starts
-_CODE = "import sys; sys.path[:] = sys.argv[2:]; from palladio.runtime.grammar.judge_process import main; main(int(sys.argv[1]))"
+_CODE = (
+    "import sys; sys.path[:] = sys.argv[2:]\n"
+    "from palladio.runtime.grammar.judge_process import main; main(int(sys.argv[1]))"
+)
 
 
 class TooExpensiveError(Exception):

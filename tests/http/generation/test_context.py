@@ -16,8 +16,8 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import error_body
-from palladio.runtime.front.async_engine import LONG_TEXT, Room
 from palladio.runtime.front.engine_protocol import not_ready
+from palladio.runtime.front.request_intake import LONG_TEXT, Room
 from palladio.runtime.front.request_table import _refusal
 from palladio.runtime.interface.errors import (
     ContextLengthError,

@@ -8,8 +8,7 @@ import pytest
 
 from palladio.http.prompts.text_encoder import TextEncoder
 from palladio.http.prompts.truncation import Truncation
-from palladio.runtime.front.async_engine import Room
-from palladio.runtime.front.request_intake import LONG_TEXT
+from palladio.runtime.front.request_intake import LONG_TEXT, Room
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.sampling_params import SamplingParams

@@ -18,7 +18,8 @@ from palladio.http.security.caller import ADMIN, Caller
 from palladio.http.security.callers import Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.storage import SCHEMA, Storage
+from palladio.http.storage.schema import SCHEMA
+from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import EmbeddingSpec
 from tests.fake_engine import FakeEngine
