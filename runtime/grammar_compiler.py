@@ -19,6 +19,7 @@ from palladio.runtime.grammar_cache import Compilation, GrammarCache
 from palladio.runtime.grammar_cost import costly_places, estimated_bytes, is_surely_cheap
 from palladio.runtime.grammar_judge import Judge, TooExpensiveError
 from palladio.runtime.grammar_spec import Grammar
+from palladio.runtime.host_memory import give_back
 from palladio.runtime.judge_protocol import JudgeLimits
 from palladio.runtime.tokenizer import Tokenizer
 
@@ -111,6 +112,7 @@ class GrammarCompiler:
         """Drops all compiled grammars but those that outputs follow, and all verdicts."""
         self._cache.clear()
         self._verdicts.clear()
+        give_back()
 
     def close(self) -> None:
         """Compiles nothing more."""

@@ -46,8 +46,13 @@ from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.tool_choice import MAX_TOOLS
 from palladio.runtime import sampling_params
+from palladio.runtime.config import GrammarConfig
+from palladio.runtime.grammar_compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
+from palladio.runtime.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.messages import EmbeddingSpec, EngineStats, GroupStats
 from palladio.runtime.request_options import MAX_SALT_LENGTH
+from palladio.runtime.schema_limits import MAX_OPTIONAL
+from palladio.runtime.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.stats_report import describe_stats
 from palladio.runtime.template_meter import MAX_CHARACTERS
 from palladio.runtime.tokenizer import Tokenizer
@@ -161,6 +166,12 @@ def test_limits() -> None:
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
         MAX_TOOLS,
+        MAX_GRAMMAR_BYTES,
+        int(MAX_CPU_SECONDS),
+        MAX_COMPILED_BYTES,
+        MAX_OPTIONAL,
+        MAX_MULTIPLE,
+        GrammarConfig().grammar_cache_bytes,
         HttpConfig().max_request_bytes,
         HttpConfig().max_file_bytes,
         HttpConfig().max_batch_lines,
