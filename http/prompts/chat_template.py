@@ -22,7 +22,7 @@ from palladio.http.prompts.truncation import Truncation
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import ToolFormat
-from palladio.runtime.front.async_engine import LONG_TEXT
+from palladio.runtime.front.request_intake import LONG_TEXT
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.text.tokenizer import Tokenizer
 

@@ -20,6 +20,7 @@ from palladio.runtime.grammar.judge_protocol import JudgeLimits
 from palladio.runtime.interface.config import EngineConfig, GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.telemetry.process_memory import give_back
 from palladio.runtime.text.tokenizer import Tokenizer
 
 MAX_CPU_SECONDS = 2.0  # of compiling one grammar
@@ -111,6 +112,7 @@ class GrammarCompiler:
         """Drops all compiled grammars but those that outputs follow, and all verdicts."""
         self._cache.clear()
         self._verdicts.clear()
+        give_back()
 
     def close(self) -> None:
         """Compiles nothing more."""

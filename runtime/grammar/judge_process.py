@@ -19,6 +19,7 @@ from palladio.runtime.grammar.judge_protocol import JudgeLimits, receive_frame, 
 from palladio.runtime.grammar.llguidance_backend import SLOW_SECONDS, LlguidanceBackend, LlguidanceGrammar
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.telemetry.process_memory import give_back, private_bytes, reserved_bytes
 
 _WALK_TOKENS = 24
 _WALK_SECONDS = 0.05  # of CPU, after which the walk goes on no further
@@ -35,6 +36,7 @@ def main(control_fd: int) -> None:
     json_format = JsonFormat(**values.pop("json_format"))
     backend = LlguidanceBackend(BackendSettings(**values, json_format=json_format))
     gc.freeze()
+    give_back()  # else a grammar would find room in what loading has freed, and seem smaller than it is
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
@@ -59,11 +61,11 @@ def _judge_in_child(backend: LlguidanceBackend, descriptor: int) -> None:
 
 
 def _judge(backend: LlguidanceBackend, grammar: Grammar, limits: JudgeLimits) -> dict[str, object]:
-    before = _bytes_held()
+    before = private_bytes()
     _limit(limits)
     try:
         compiled = backend.compile(grammar)
-        num_bytes = _bytes_held() - before
+        num_bytes = private_bytes() - before
         complaint = _walk(compiled)
     except InvalidRequestError as error:
         return {"error": str(error), "param": error.param}
@@ -74,9 +76,7 @@ def _judge(backend: LlguidanceBackend, grammar: Grammar, limits: JudgeLimits) ->
 
 def _limit(limits: JudgeLimits) -> None:
     """From here on the kernel ends this process when it takes too much."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        reserved = int(file.read().split()[0]) * resource.getpagesize()
-    space = reserved + 2 * limits.num_bytes + _SPARE
+    space = reserved_bytes() + 2 * limits.num_bytes + _SPARE
     resource.setrlimit(resource.RLIMIT_AS, (space, space))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     seconds = int(limits.cpu_seconds) + 2
@@ -104,8 +104,3 @@ def _walk(compiled: LlguidanceGrammar) -> str | None:
         if matcher.is_stopped or not allowed.size or end - begun > _WALK_SECONDS:
             return None
     return None
-
-
-def _bytes_held() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()

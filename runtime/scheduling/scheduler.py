@@ -213,7 +213,7 @@ class Scheduler:
         if first is not None:
             budget -= self._add_chunk(rows, first, budget)
         for running in self.turns.members(turn):  # few are split, but a retraction may leave one anywhere
-            if budget > 0 and running.is_prefilling and running is not first:
+            if budget > 0 and running.is_prefilling:
                 budget -= self._add_chunk(rows, running, budget)
         if len(self.waiting):
             max_rows = self.buckets.max_prefill_requests - num_decoding

@@ -1,5 +1,6 @@
-"""How much memory this process holds."""
+"""Memory of this process: what it holds, and what it has freed but not given back."""
 
+import ctypes
 import os
 import resource
 import sys
@@ -12,6 +13,40 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 def resident_bytes() -> int:
     """Bytes of this process in memory now; where the system does not tell (no /proc), the most that there ever were."""
     try:
-        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return _pages()[1] * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+
+
+def private_bytes() -> int:
+    """Resident bytes that are not of a file: what a process has of libraries grows as it touches them.
+
+    Raises:
+        OSError: there is no /proc.
+    """
+    _, resident, of_files = _pages()
+    return (resident - of_files) * resource.getpagesize()
+
+
+def reserved_bytes() -> int:
+    """Bytes of address space.
+
+    Raises:
+        OSError: there is no /proc.
+    """
+    return _pages()[0] * resource.getpagesize()
+
+
+def give_back() -> None:
+    """Gives freed memory back to the system; where the C library cannot (it is not glibc), nothing happens."""
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+        except AttributeError:
+            return
+
+
+def _pages() -> tuple[int, int, int]:
+    """Reserved ones, resident ones, and of these, those of files."""
+    reserved, resident, of_files, *_ = _STATM.read_bytes().split()
+    return int(reserved), int(resident), int(of_files)

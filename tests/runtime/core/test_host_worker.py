@@ -37,7 +37,7 @@ def executor(monkeypatch):
     executor = Executor()
     built = SimpleNamespace(executor=executor, warm_up=SimpleNamespace(go_on=lambda: executor.told.put("ready")))
     monkeypatch.setattr(follower, "build_executor", lambda config, on_progress, member: built)
-    monkeypatch.setattr(several_hosts, "_initialize", lambda invitation, port: None)
+    monkeypatch.setattr(several_hosts, "_initialize", lambda invitation, port, device: None)
     monkeypatch.setattr(host_links, "BEAT_SECONDS", 0.05)
     return executor
 

@@ -7,20 +7,24 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from palladio.runtime.grammar.backend import BackendSettings
 from palladio.runtime.grammar.cache import Compilation
 from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.grammar.cost import is_surely_cheap
 from palladio.runtime.grammar.judge import TooExpensiveError
 from palladio.runtime.grammar.judge_protocol import JudgeLimits
+from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
 from palladio.runtime.interface.grammar_spec import Grammar
-from tests.runtime.core.constrained import run
-from tests.runtime.tiny_engine import TinyEngine, random_prompt
+from palladio.runtime.telemetry.process_memory import give_back, private_bytes
+from tests.runtime.core.constrained import EOS, run
+from tests.runtime.tiny_engine import VOCAB_SIZE, TinyEngine, random_prompt
 
 PLAIN = Grammar("regex", "[a-z]+")
 MIB = 1 << 20
@@ -208,6 +212,25 @@ def test_flushing_frees(make: Callable[..., GrammarCompiler], judge: FakeJudge) 
     assert (compiler.num_bytes, compiler.num_kept) == (0, 0)
     compiler.compile(expensive(0, 10 * MIB)).result.result(60)
     assert len(judge.asked) == 2
+
+
+def test_flushing_gives_memory_back(tiny_dir: Path) -> None:
+    """To the system, not only to the process."""
+    settings = BackendSettings((tiny_dir / "tokenizer.json").read_text(), VOCAB_SIZE, (EOS,))
+    compiler = GrammarCompiler(lambda: LlguidanceBackend(settings))
+    compiler.compile(PLAIN).result.result(60)
+    give_back()
+    before = private_bytes()
+    for number in range(3):
+        multiples = [{"multipleOf": 4000 + 20 * number + part} for part in range(10)]
+        compiler.compile(Grammar("json_schema", json.dumps({"prefixItems": multiples}))).result.result(60)
+    grown = private_bytes() - before
+    assert grown > 30 * MIB
+    compiler.flush()
+    gc.collect()
+    give_back()  # as the next flush would: a thread may have held the last one
+    assert private_bytes() - before < grown / 2
+    compiler.close()
 
 
 @pytest.mark.parametrize(
