@@ -1,0 +1,105 @@
+"""Every file of examples/ runs as its README says, and prints what it promises."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.http.settings.http_config import HttpConfig
+from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.text.tokenizer import Tokenizer
+from tests.fake_engine import FakeEngine
+from tests.http.conftest import running_server
+from tests.integration.serving import Server
+from tests.integration.test_default_model_talks import SMALL
+from tests.tiny_tokenizer import build_tiny_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+MAX_LINES = 40
+OF_A_SERVER = {  # what each prints, as a regular expression
+    "chat.py": r"The capital of France is Paris\.\n\d+ prompt tokens, \d+ completion tokens\n",
+    "streaming.py": r"(?s).+\n1\. .+\n2\. .+\n3\. .+\n\d+ completion tokens\n",
+    "json_schema.py": r"Anna, born on 3 May 1990 in Vienna\n",
+    "tool_call.py": r"call: get_weather\(\{\"city\": \"Rome\"\}\)\nanswer: .*sunny.*\n",
+    "batch.py": r"status: completed\n(question-0 .*Paris.*\n|question-1 .*language.*\n|question-2 .*42.*\n){3}",
+    "responses.py": r"first: .*Zorbalin.*\nsecond: .*Zorbalin.*\n",
+    "anthropic_messages.py": r"The capital of France is Paris\.\nstop reason: end_turn\n",
+    "metrics.py": r"sglang:generation_tokens_total: 8 more\n",
+}
+OFFLINE = {
+    "offline_generate.py": r"(?s)Once upon a time\|.+\nPython is\|.+\n",
+    "embeddings.py": r"3 vectors of \d+ numbers\n1\.000 .*\n0\.\d+ .*\n0\.\d+ .*\n",
+}
+
+
+@pytest.fixture(scope="module")
+def embedded_model(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    command = f"python3 -m palladio serve --host 127.0.0.1 {SMALL}"
+    server = Server(command, tmp_path_factory.mktemp("examples") / "log")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(embedded_model: Server) -> Iterator[Server]:
+    yield embedded_model
+    embedded_model.check_clean()
+
+
+def run(*command: str) -> str:
+    """What a command prints; it has to succeed."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def python(name: str, *words: str) -> str:
+    return run(sys.executable, str(EXAMPLES / name), *words)
+
+
+def test_every_example_is_tested_and_in_the_readme() -> None:
+    names = {file.name for file in EXAMPLES.iterdir() if file.suffix in (".py", ".sh")}
+    assert names == {*OF_A_SERVER, *OFFLINE, "curl.sh"}
+    assert set(re.findall(r"^\| \[(.+?)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)) == names
+
+
+def test_examples_are_short() -> None:
+    lengths = {file.name: len(file.read_text().splitlines()) for file in EXAMPLES.iterdir() if file.is_file()}
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+
+
+@pytest.mark.parametrize("name", OF_A_SERVER)
+def test_example_of_a_client(server: Server, name: str) -> None:
+    printed = python(name, "--base-url", server.url)
+    assert re.fullmatch(OF_A_SERVER[name], printed), printed
+
+
+def test_example_of_curl(server: Server) -> None:
+    models, answer, stream = re.split(
+        r"^# .*\n", run("bash", str(EXAMPLES / "curl.sh"), "--base-url", server.url), flags=re.M
+    )[1:]
+    assert json.loads(models)["data"][0]["id"] == DEFAULT_MODEL_NAME
+    text = json.loads(answer)["choices"][0]["message"]["content"]
+    events = [line.removeprefix("data: ") for line in stream.splitlines() if line]
+    assert events.pop() == "[DONE]"
+    assert "".join(json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events) == text
+
+
+def test_example_of_embeddings_with_a_server(tmp_path: Path) -> None:
+    engine = FakeEngine(Tokenizer.load(build_tiny_tokenizer(tmp_path)))
+    engine.embedding = EmbeddingSpec(8, "last", normalized=True)
+    with running_server(engine, HttpConfig()) as url:
+        assert python("embeddings.py", "--base-url", url).startswith("3 vectors of 8 numbers\n1.000 ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OFFLINE)
+def test_example_without_a_server(environment: None, name: str) -> None:
+    printed = python(name, "--model-path", str(default_model_path()))
+    assert re.fullmatch(OFFLINE[name], printed), printed
