@@ -2,9 +2,10 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,17 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def python(name: str, *words: str) -> str:
-    return run(sys.executable, str(EXAMPLES / name), *words)
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs an example in this process, which has imported the SDKs already; returns what it prints."""
+
+    def start(name: str, *words: str) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *words])
+        capsys.readouterr()
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return start
 
 
 def test_every_example_is_tested_and_in_the_readme() -> None:
@@ -75,8 +85,8 @@ def test_examples_are_short() -> None:
 
 
 @pytest.mark.parametrize("name", OF_A_SERVER)
-def test_example_of_a_client(server: Server, name: str) -> None:
-    printed = python(name, "--base-url", server.url)
+def test_example_of_a_client(server: Server, run_here: Callable[..., str], name: str) -> None:
+    printed = run_here(name, "--base-url", server.url)
     assert re.fullmatch(OF_A_SERVER[name], printed), printed
 
 
@@ -91,15 +101,15 @@ def test_example_of_curl(server: Server) -> None:
     assert "".join(json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events) == text
 
 
-def test_example_of_embeddings_with_a_server(tmp_path: Path) -> None:
+def test_example_of_embeddings_with_a_server(run_here: Callable[..., str], tmp_path: Path) -> None:
     engine = FakeEngine(Tokenizer.load(build_tiny_tokenizer(tmp_path)))
     engine.embedding = EmbeddingSpec(8, "last", normalized=True)
     with running_server(engine, HttpConfig()) as url:
-        assert python("embeddings.py", "--base-url", url).startswith("3 vectors of 8 numbers\n1.000 ")
+        assert run_here("embeddings.py", "--base-url", url).startswith("3 vectors of 8 numbers\n1.000 ")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OFFLINE)
 def test_example_without_a_server(environment: None, name: str) -> None:
-    printed = python(name, "--model-path", str(default_model_path()))
+    printed = run(sys.executable, str(EXAMPLES / name), "--model-path", str(default_model_path()))
     assert re.fullmatch(OFFLINE[name], printed), printed

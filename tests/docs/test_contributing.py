@@ -1,0 +1,45 @@
+"""CONTRIBUTING.md and CHANGELOG.md name what exists; what developers' tools are told is the repository's own."""
+
+import re
+import tomllib
+from collections import Counter
+
+from tests.docs.worked_example import ROOT
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+GLOSSARY = re.findall(r"^\| (.+?) \| (.+?) \| `(.+?)` \|(.*)\|$", PAGE.partition("## Glossary")[2], re.MULTILINE)
+
+
+def test_glossary_names_files_and_each_word_once() -> None:
+    assert len(GLOSSARY) > 50
+    assert [path for _, _, path, _ in GLOSSARY if not (ROOT / path).is_file()] == []
+    words = Counter(word.partition(" (")[0] for cell, *_ in GLOSSARY for word in cell.split(", "))
+    assert [word for word, count in words.items() if count > 1] == []
+
+
+def test_files_and_folders_of_the_rules_exist() -> None:
+    prose = PAGE.partition("## Glossary")[0]
+    named = re.findall(
+        r"\b((?:tests|runtime|http|benchmarks|docs)/[\w/.]*)", re.sub(r"\]\(.*?\)|http://\S+", "", prose)
+    )
+    assert [path for path in named if not (ROOT / path.rstrip(".")).exists()] == []
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^make ([a-z-]+)|`make ([a-z-]+)", PAGE, re.MULTILINE))
+    assert len(targets) > 5
+    for target in {one or other for one, other in targets}:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_changelog_has_this_version_and_what_is_not_released() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[:2] == ["Unreleased", version]
+
+
+def test_hooks_fetch_nothing() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"repo: (\S+)", text)) == {"local"}
+    assert set(re.findall(r"language: (\S+)", text)) == {"system"}
