@@ -217,6 +217,14 @@ def test_every_room_is_on_a_floor_and_says_what_it_owns(top, floors):
         assert "Never: " in text, room
 
 
+@pytest.mark.parametrize(("top", "floors"), [("runtime", RUNTIME_FLOORS), ("http", HTTP_FLOORS)])
+def test_the_map_in_the_docs_shows_these_floors(top, floors):
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    lines = page.split(f"<!-- floors of {top} -->\n```\n")[1].split("\n```")[0].split("\n")
+    shown = [tuple(re.split(r"\s{2,}", line)[0].split(" | ")) for line in lines]
+    assert shown == [floor if floor != ("",) else ("app, server, middleware",) for floor in floors]
+
+
 @pytest.mark.parametrize("top", ["runtime", "http"])
 def test_tests_lie_in_the_room_of_what_they_test(top):
     rooms = {folder.name for folder in (ROOT / top).iterdir() if any(folder.glob("*.py"))}
