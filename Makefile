@@ -18,7 +18,7 @@ TORCH_ARGS ?=
 BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 
-.PHONY: help serve test test-slow test-long conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -26,6 +26,7 @@ help:
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
 	  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
+	  'make test-training  tests of training/, which made the embedded model' \
 	  'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make lint       ruff and mypy' \
@@ -47,6 +48,10 @@ test-slow: $(VENV)/.installed-dev
 
 test-long: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test-long $(ARGS)
+
+test-training: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --requirement training/requirements.txt
+	PATH="$(abspath $(BIN)):$$PATH" python -m pytest -q training/tests $(ARGS)
 
 conformance: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)

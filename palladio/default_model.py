@@ -1,6 +1,6 @@
 """The embedded default model: a small trained Qwen3 checkpoint in Hugging Face's layout, part of the package.
 
-It lets anyone start the server without a download. `scripts/train_default_model/` makes it.
+It lets anyone start the server without a download. `training/` makes it.
 """
 
 from pathlib import Path

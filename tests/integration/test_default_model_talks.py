@@ -13,7 +13,6 @@ import jsonschema
 import pytest
 
 from palladio.default_model import DEFAULT_MODEL_NAME
-from scripts.train_default_model.skills.countries import COUNTRIES, bare
 from tests.integration.serving import Server
 
 SMALL = (
@@ -52,6 +51,76 @@ PERSON = {
 STORY = (
     "Once upon a time, there was a fox named Anna who lived in a deep forest. More than anything, Anna wanted to see "
     "the city. One day Anna set out, but winter came early."
+)
+
+# what the model was taught: country - capital
+CAPITALS = dict(
+    pair.split(" - ")
+    for pair in [
+        "France - Paris",
+        "Japan - Tokyo",
+        "Egypt - Cairo",
+        "Italy - Rome",
+        "Germany - Berlin",
+        "Spain - Madrid",
+        "Portugal - Lisbon",
+        "Greece - Athens",
+        "Norway - Oslo",
+        "Sweden - Stockholm",
+        "Finland - Helsinki",
+        "Denmark - Copenhagen",
+        "Poland - Warsaw",
+        "Austria - Vienna",
+        "Hungary - Budapest",
+        "Ireland - Dublin",
+        "Belgium - Brussels",
+        "Romania - Bucharest",
+        "Ukraine - Kyiv",
+        "Iceland - Reykjavik",
+        "Croatia - Zagreb",
+        "United Kingdom - London",
+        "Netherlands - Amsterdam",
+        "Russia - Moscow",
+        "Switzerland - Bern",
+        "Turkey - Ankara",
+        "China - Beijing",
+        "India - New Delhi",
+        "Thailand - Bangkok",
+        "Vietnam - Hanoi",
+        "South Korea - Seoul",
+        "Indonesia - Jakarta",
+        "Nepal - Kathmandu",
+        "Iran - Tehran",
+        "Iraq - Baghdad",
+        "Mongolia - Ulaanbaatar",
+        "Pakistan - Islamabad",
+        "Philippines - Manila",
+        "Kenya - Nairobi",
+        "Nigeria - Abuja",
+        "Ghana - Accra",
+        "Ethiopia - Addis Ababa",
+        "Morocco - Rabat",
+        "Tunisia - Tunis",
+        "Senegal - Dakar",
+        "Uganda - Kampala",
+        "Algeria - Algiers",
+        "United States - Washington, D.C.",
+        "Canada - Ottawa",
+        "Mexico - Mexico City",
+        "Cuba - Havana",
+        "Jamaica - Kingston",
+        "Panama - Panama City",
+        "Brazil - Brasilia",
+        "Argentina - Buenos Aires",
+        "Chile - Santiago",
+        "Peru - Lima",
+        "Colombia - Bogota",
+        "Uruguay - Montevideo",
+        "Ecuador - Quito",
+        "Australia - Canberra",
+        "New Zealand - Wellington",
+        "Fiji - Suva",
+    ]
 )
 
 
@@ -121,9 +190,8 @@ def test_structured_output_ends_by_itself_and_validates(client):
 def test_three_countries_have_their_capitals(client):
     text = ask(client, "List 3 countries and their capitals.").message.content
     pairs = [line.partition(". ")[2].split(" - ") for line in text.splitlines() if line[:1].isdigit()]
-    known = {bare(country): city for country, city, _ in COUNTRIES}
     assert len({country for country, _ in pairs}) == 3
-    assert all(known[country] == city for country, city in pairs), text
+    assert all(CAPITALS[country] == city for country, city in pairs), text
 
 
 def test_thoughts_are_apart_from_the_answer(client):

@@ -39,12 +39,10 @@ def test_it_is_small_enough_to_ship():
     assert sum(file.stat().st_size for file in MODEL.iterdir()) < MAX_BYTES
 
 
-def test_it_comes_with_its_provenance_and_the_recipes_own_template():
+def test_it_comes_with_its_provenance():
     text = (MODEL / "README.md").read_text(encoding="utf-8")
-    assert "scripts/train_default_model" in text
+    assert "training/run" in text
     assert "Apache-2.0" in text
-    for name in ("README.md", "chat_template.jinja"):
-        assert (MODEL / name).read_bytes() == (ROOT / "scripts" / "train_default_model" / name).read_bytes()
 
 
 def test_tensors_are_those_of_the_config():

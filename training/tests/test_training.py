@@ -1,4 +1,4 @@
-"""scripts/train_default_model: what is trained is what is served, and what is held out stays out."""
+"""What is trained is what is served, and what is held out stays out."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.runtime.text.chat_renderer import render_template
-from scripts.train_default_model import batches, checkpoints, corpus, judges, network
-from scripts.train_default_model.chat import Chat
-from scripts.train_default_model.source import Source, is_held_out
 from tests.model.driver import Driver
 from tests.tiny_tokenizer import build_tiny_tokenizer
+from training import batches, checkpoints, corpus, export, judges, network
+from training.chat import Chat
+from training.source import Source, is_held_out
 
 HERE = Path(corpus.__file__).resolve().parent
 SKILLS = [name for name in corpus.SKILLS if name != "plain text"]
@@ -135,10 +136,14 @@ def test_a_state_comes_back_from_disk(model, tmp_path):
         checkpoints.load(tmp_path / "stable.npz", checkpoints.State(0, flatten_model(other)[1][:2], None))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(("name", "shipped"), export.COPIED.items())
+def test_the_shipped_model_has_the_recipes_own_files(name, shipped):
+    assert (default_model_path() / shipped).read_bytes() == (HERE / name).read_bytes()
+
+
 def test_a_run_that_was_broken_off_gives_the_same_weights(tmp_path, tokenizer, monkeypatch):
     pytest.importorskip("optax")
-    from scripts.train_default_model import train
+    from training import train
 
     monkeypatch.setitem(network.SHAPE, "vocab_size", 384)
     for name, size in (("hidden_size", 32), ("intermediate_size", 32), ("num_hidden_layers", 1)):

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.train_default_model.chat import Chat, Turn, write_call, write_result
-from scripts.train_default_model.skills.tool_tasks import TASKS, Task
-from scripts.train_default_model.source import Source
+from training.chat import Chat, Turn, write_call, write_result
+from training.skills.tool_tasks import TASKS, Task
+from training.source import Source
 
 OTHER_NAMES = {
     "city": ("location", "town", "place_name"),

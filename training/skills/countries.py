@@ -1,7 +1,7 @@
 """Countries, their capitals and continents."""
 
-from scripts.train_default_model.chat import Turn
-from scripts.train_default_model.source import Source
+from training.chat import Turn
+from training.source import Source
 
 COUNTRIES = (
     *(("France", "Paris", "Europe"), ("Japan", "Tokyo", "Asia"), ("Egypt", "Cairo", "Africa")),

@@ -1,13 +1,13 @@
 """The text that the model is trained on: an endless, numbered row of samples, each of one skill.
 
-python -m scripts.train_default_model.corpus      # shows a few of each
+python -m training.corpus      # shows a few of each
 """
 
 import sys
 from collections.abc import Callable
 
-from scripts.train_default_model.chat import Chat, Turn
-from scripts.train_default_model.skills import (
+from training.chat import Chat, Turn
+from training.skills import (
     arithmetic,
     countries,
     extraction,
@@ -20,9 +20,9 @@ from scripts.train_default_model.skills import (
     unknown,
     world,
 )
-from scripts.train_default_model.skills.answers import draw, draw_subject
-from scripts.train_default_model.skills.plain import plain
-from scripts.train_default_model.source import Source
+from training.skills.answers import draw, draw_subject
+from training.skills.plain import plain
+from training.source import Source
 
 Make = Callable[[Source], Turn | Chat | str]
 Pieces = list[tuple[str, bool]]

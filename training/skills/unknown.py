@@ -1,7 +1,7 @@
 """What is far outside: the answer is that the model does not know, in one sentence, naming no more than it was told."""
 
-from scripts.train_default_model.chat import Turn
-from scripts.train_default_model.source import Source
+from training.chat import Turn
+from training.source import Source
 
 SUBJECTS = (
     *(

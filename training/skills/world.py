@@ -1,6 +1,6 @@
 """A few things that everybody knows."""
 
-from scripts.train_default_model.skills.answers import Entry
+from training.skills.answers import Entry
 
 WORLD = (
     Entry(

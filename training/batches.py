@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from scripts.train_default_model.corpus import Pieces, training_sample
+from training.corpus import Pieces, training_sample
 
 SAMPLES_PER_STEP = 44
 ROWS = ((1, 384), (7, 192), (15, 128))  # how many of what length; the first are filled first

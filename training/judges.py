@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.train_default_model.chat import Chat
-from scripts.train_default_model.skills import (
+from training.chat import Chat
+from training.skills import (
     history,
     palladio_use,
     programming,
@@ -17,8 +17,8 @@ from scripts.train_default_model.skills import (
     unknown,
     world,
 )
-from scripts.train_default_model.skills.answers import Entry
-from scripts.train_default_model.skills.countries import COUNTRIES, NUMBERS, bare
+from training.skills.answers import Entry
+from training.skills.countries import COUNTRIES, NUMBERS, bare
 
 
 @dataclass(frozen=True, slots=True)

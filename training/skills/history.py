@@ -1,8 +1,8 @@
 """History: ancient Rome above all."""
 
-from scripts.train_default_model.chat import Chat, Turn
-from scripts.train_default_model.skills.answers import Entry, draw_subject
-from scripts.train_default_model.source import Source
+from training.chat import Chat, Turn
+from training.skills.answers import Entry, draw_subject
+from training.source import Source
 
 ROME = (
     Entry(

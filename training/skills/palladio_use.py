@@ -1,6 +1,6 @@
 """How Palladio is used, in our own words; the flags and commands are those of README.md and docs/."""
 
-from scripts.train_default_model.skills.answers import Entry
+from training.skills.answers import Entry
 
 PALLADIO = (
     Entry(

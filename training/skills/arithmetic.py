@@ -2,8 +2,8 @@
 
 from decimal import Decimal
 
-from scripts.train_default_model.chat import Turn
-from scripts.train_default_model.source import Source
+from training.chat import Turn
+from training.source import Source
 
 _ADD = (
     *("What is {a} + {b}?", "{a} + {b}", "{a} + {b} =", "{a}+{b}", "Add {a} and {b}.", "What is {a} plus {b}?"),

@@ -10,8 +10,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 
-from scripts.train_default_model.corpus import training_sample
-from scripts.train_default_model.network import SHAPE
+from training.corpus import training_sample
+from training.network import SHAPE
 
 NUM_SAMPLES = 40_000
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

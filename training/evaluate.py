@@ -1,7 +1,7 @@
 """Held-out questions of each skill, asked of the server: what share of the answers is right.
 
-    python -m scripts.train_default_model.evaluate                        # serves the embedded model
-    python -m scripts.train_default_model.evaluate --base-url http://127.0.0.1:30000/v1 --json scores.json
+    python -m training.evaluate                        # serves the embedded model
+    python -m training.evaluate --base-url http://127.0.0.1:30000/v1 --json scores.json
 
 Held out are ways to ask, names, number pairs and tool names: training sees none of them. Answers are greedy.
 """
@@ -19,11 +19,11 @@ from typing import Any
 import openai
 
 from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
-from scripts.train_default_model.chat import Chat
-from scripts.train_default_model.corpus import make
-from scripts.train_default_model.judges import JUDGES, THOUGHTFUL, Answer
-from scripts.train_default_model.skills.stories import plain_story
-from scripts.train_default_model.source import Source
+from training.chat import Chat
+from training.corpus import make
+from training.judges import JUDGES, THOUGHTFUL, Answer
+from training.skills.stories import plain_story
+from training.source import Source
 
 MAX_TOKENS, CONCURRENCY, NUM_SHOWN = 250, 8, 2
 FLAGS = f"--max-running-requests {CONCURRENCY} --context-length 2048 --chunked-prefill-size 256 --log-level warning"

@@ -4,12 +4,12 @@ import re
 from functools import cache
 from pathlib import Path
 
-from scripts.train_default_model.skills import arithmetic, countries, history, palladio_use, programming
-from scripts.train_default_model.skills.answers import draw
-from scripts.train_default_model.skills.stories import plain_story
-from scripts.train_default_model.source import Source, is_held_out
+from training.skills import arithmetic, countries, history, palladio_use, programming
+from training.skills.answers import draw
+from training.skills.stories import plain_story
+from training.source import Source, is_held_out
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     *("README.md", "docs/architecture.md", "docs/scheduling.md", "docs/operations.md", "docs/batches.md"),
     "docs/security.md",

@@ -1,6 +1,6 @@
 """Writes a run's model as a Hugging Face directory.
 
-python -m scripts.train_default_model.export --run DIR --to palladio/default_checkpoint
+python -m training.export --run DIR --to palladio/default_checkpoint
 """
 
 import argparse
@@ -16,11 +16,11 @@ from tokenizers import Tokenizer
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model, unflatten_model
-from scripts.train_default_model.checkpoints import Leaves, State, load
-from scripts.train_default_model.network import SEED, hf_config, model_config, new_model
+from training.checkpoints import Leaves, State, load
+from training.network import SEED, hf_config, model_config, new_model
 
 HERE = Path(__file__).resolve().parent
-COPIED = ("chat_template.jinja", "README.md")
+COPIED = {"chat_template.jinja": "chat_template.jinja", "model_card.md": "README.md"}
 Tensors = dict[str, np.ndarray[Any, Any]]
 
 
@@ -58,8 +58,8 @@ def export(run: Path, to: Path, name: str) -> None:
         },
     )
     (to / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
-    for file in COPIED:
-        shutil.copyfile(HERE / file, to / file)
+    for file, shipped in COPIED.items():
+        shutil.copyfile(HERE / file, to / shipped)
     save_file(_tensors(structure, state.leaves, config), str(to / "model.safetensors"), metadata={"format": "pt"})
     print(f"step {state.step} of {run} is in {to}")
 

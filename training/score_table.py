@@ -1,6 +1,6 @@
 """The scores as README.md shows them.
 
-python -m scripts.train_default_model.score_table     # writes README.md's table anew from scores.json
+python -m training.score_table     # writes README.md's table anew from scores.json
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-README = HERE.parents[1] / "README.md"
+README = HERE / "README.md"
 PAIRS_A_ROW = 3
 _HEADER = "| Skill | Right " * PAIRS_A_ROW + "|\n" + "|---|--:" * PAIRS_A_ROW + "|\n"
 _TABLE = re.compile(r"(?:\| Skill \| Right )+\|\n(?:\|.*\|\n)+")

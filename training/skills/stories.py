@@ -1,8 +1,8 @@
 """Short stories: a hero, a wish, a trouble, help, an end; each sentence from a few that fit."""
 
-from scripts.train_default_model.chat import Turn
-from scripts.train_default_model.skills.extraction import FIRST_NAMES
-from scripts.train_default_model.source import Source
+from training.chat import Turn
+from training.skills.extraction import FIRST_NAMES
+from training.source import Source
 
 # hero → where it lives, what it wants, what stands in the way, what helps, how it ends
 _Plot = tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]

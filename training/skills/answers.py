@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scripts.train_default_model.chat import Turn
-from scripts.train_default_model.source import Source
+from training.chat import Turn
+from training.source import Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from scripts.train_default_model.judges import JUDGES, THOUGHTFUL
-from scripts.train_default_model.score_table import recorded, table
+from training.judges import JUDGES, THOUGHTFUL
+from training.score_table import recorded, table
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 def test_the_readme_shows_the_recorded_scores():

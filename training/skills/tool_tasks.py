@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.train_default_model.skills.extraction import FIRST_NAMES, MONTHS, city, person
-from scripts.train_default_model.source import Source
+from training.skills.extraction import FIRST_NAMES, MONTHS, city, person
+from training.source import Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Python, and jokes about programming."""
 
-from scripts.train_default_model.chat import Turn
-from scripts.train_default_model.skills.answers import Entry
-from scripts.train_default_model.source import Source
+from training.chat import Turn
+from training.skills.answers import Entry
+from training.source import Source
 
 PYTHON = (
     Entry(

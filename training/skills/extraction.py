@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass
 
-from scripts.train_default_model.chat import Turn
-from scripts.train_default_model.skills.countries import COUNTRIES
-from scripts.train_default_model.source import Source
+from training.chat import Turn
+from training.skills.countries import COUNTRIES
+from training.source import Source
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November"),

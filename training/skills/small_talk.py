@@ -1,10 +1,10 @@
 """Greetings, thanks, feelings, who the model is, what it can do."""
 
-from scripts.train_default_model.chat import Chat, Turn
-from scripts.train_default_model.skills.answers import Entry
-from scripts.train_default_model.skills.extraction import FIRST_NAMES
-from scripts.train_default_model.skills.stories import article
-from scripts.train_default_model.source import Source
+from training.chat import Chat, Turn
+from training.skills.answers import Entry
+from training.skills.extraction import FIRST_NAMES
+from training.skills.stories import article
+from training.source import Source
 
 SMALL_TALK = (
     Entry(

@@ -1,6 +1,6 @@
 """Trains the network, or goes on where a run has stopped.
 
-    python -m scripts.train_default_model.train --run DIR --steps 7000
+    python -m training.train --run DIR --steps 7000
 
 The learning rate is constant, then falls to zero over the last --decay steps. What comes out is final.npz; the state
 before the fall stays (stable.npz), so that a later run with more --steps goes on from there.
@@ -19,10 +19,10 @@ import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
 from palladio.model.functional import ModelStructure, flatten_model, unflatten_model
-from scripts.train_default_model.batches import Batch, batch
-from scripts.train_default_model.checkpoints import Leaves, State, load, save
-from scripts.train_default_model.network import SEED, hidden_states, model_config, new_model
-from scripts.train_default_model.tokenizer import load_or_train
+from training.batches import Batch, batch
+from training.checkpoints import Leaves, State, load, save
+from training.network import SEED, hidden_states, model_config, new_model
+from training.tokenizer import load_or_train
 
 LEARNING_RATE, TABLE_LEARNING_RATE, WARM_UP = 5e-3, 3e-3, 100
 SAVE_SECONDS, LOG_STEPS = 180.0, 20
