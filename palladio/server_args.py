@@ -30,6 +30,7 @@ from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.sglang_flags import load_sglang_flags
 
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
+_ONCE = frozenset({"api_key", "admin_api_key"})  # of others the last one wins; no key is to be lost in silence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,6 +167,8 @@ def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
         if name is None or warning is not None:
             continue
         own = name if name in table.ours else name.removeprefix("no_")
+        if own in _ONCE and own in kept:
+            raise ConfigError(f"{option.typed} is given more than once: write all of its keys behind one")
         kept[own], typed[own] = _tyro_words(name, option.values), option.typed
     if "model_path" not in kept and "help" not in kept:
         raise ConfigError("--model-path is required: a Hugging Face model directory or hub id")

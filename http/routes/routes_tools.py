@@ -1,5 +1,6 @@
 """POST /parse_function_call: takes the tool calls out of a text, as SGLang's route of this name does."""
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -17,6 +18,7 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 
 def tools_router(context: Context) -> APIRouter:
     router = APIRouter()
+    turn = asyncio.Lock()  # of texts: a megabyte takes a second of pure Python, and the streams share its lock
 
     @router.post("/parse_function_call", openapi_extra=describe_body(ParseFunctionCallRequest))
     async def parse_function_call(
@@ -25,7 +27,8 @@ def tools_router(context: Context) -> APIRouter:
         """The text without its calls, and the calls; `tool_index` is the place of the function in `tools`."""
         functions = offered_functions(ToolFields(tools=body.tools))
         parser = _format(context, body.tool_call_parser).new_parser(functions)
-        normal_text, calls = await run_encoding(lambda: _parse(parser, body.text), len(body.text))
+        async with turn:
+            normal_text, calls = await run_encoding(lambda: _parse(parser, body.text), len(body.text))
         places = {name: place for place, name in enumerate(functions)}
         return {
             "normal_text": normal_text,

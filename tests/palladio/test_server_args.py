@@ -214,6 +214,8 @@ def test_backends_of_other_platforms_mean_auto_and_warn():
         (["--cpu-offload-gb"], "--cpu-offload-gb needs a value"),
         (["--cpu-offload-gb", "many"], "--cpu-offload-gb takes an integer"),
         (["--cpu-offload-gb", "1", "2"], "--cpu-offload-gb takes one value"),
+        (["--api-key", "a:k1", "--api_key=b:k2"], "--api_key is given more than once: write all"),
+        (["--admin-api-key", "a", "--admin-api-key", "b"], "--admin-api-key is given more than once"),
     ],
 )
 def test_mistakes_are_named(words, message):

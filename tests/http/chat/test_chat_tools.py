@@ -1,6 +1,8 @@
 """Tools through the real application and the openai SDK: requests as its users' libraries write them."""
 
+import concurrent.futures
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import pytest
 
 from palladio.http.prompts.chat_messages import template_messages
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.routes import routes_tools
 from palladio.http.settings.http_config import HttpConfig
+from palladio.http.tool_calls.base import ToolCallParser
 from palladio.http.wire.protocol import MAX_PARSED_TEXT
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -267,6 +271,23 @@ def test_parse_function_call(http: httpx.Client) -> None:
     answer = http.post("/parse_function_call", json=body | {"text": "x" * (MAX_PARSED_TEXT + 1)})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "text")
     assert str(MAX_PARSED_TEXT) in answer.json()["error"]["message"]
+
+
+def test_long_texts_are_parsed_one_at_a_time(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, running, most = routes_tools._parse, [0], [0]
+
+    def watched(parser: ToolCallParser, text: str) -> tuple[str, list[tuple[str, str]]]:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0.1)
+        running[0] -= 1
+        return parse(parser, text)
+
+    monkeypatch.setattr(routes_tools, "_parse", watched)
+    body = {"text": "x" * 500_000, "tools": TOOLS, "tool_call_parser": "qwen25"}
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: http.post("/parse_function_call", json=body).status_code, range(4)))
+    assert (answers, most) == ([200] * 4, [1])
 
 
 def test_tokenize_counts_the_tools(start: Callable[..., openai.OpenAI], engine: FakeEngine) -> None:
