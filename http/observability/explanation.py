@@ -6,7 +6,7 @@ from typing import Any
 from palladio.http.observability.request_record import RequestRecord, SampleRecord
 from palladio.runtime.interface.messages import LiveRequest
 from palladio.runtime.interface.outputs import RequestOutput, RequestTimes
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import DecodeSteps, QueueState, RequestTrace, WaitTimes
 
 
@@ -16,7 +16,7 @@ class _Story:
 
     times: RequestTimes
     trace: RequestTrace | None
-    timings: Timings
+    timings: RequestTimings
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -27,12 +27,12 @@ class _Story:
         if end.times is None:
             return None
         counts = (end.prompt_tokens, end.completion_tokens, end.cached_tokens, end.num_retractions)
-        return cls(end.times, end.trace, Timings.of_output(end), *counts)
+        return cls(end.times, end.trace, RequestTimings.of_output(end), *counts)
 
     @classmethod
     def of_live(cls, live: LiveRequest) -> "_Story":
         counts = (live.prompt_tokens, live.completion_tokens, live.cached_tokens, live.num_retractions)
-        return cls(live.times, live.trace, Timings.of(live.times, live.trace), *counts)
+        return cls(live.times, live.trace, RequestTimings.of(live.times, live.trace), *counts)
 
 
 def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_running: int) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _status(record: RequestRecord, sample: SampleRecord, live: LiveRequest | Non
     return "unknown" if live is None else live.status
 
 
-def timing_fields(timings: Timings) -> dict[str, float | None]:
+def timing_fields(timings: RequestTimings) -> dict[str, float | None]:
     """Seconds by name."""
     return dataclasses.asdict(timings)
 
@@ -134,7 +134,7 @@ def _trace_fields(times: RequestTimes, trace: RequestTrace) -> dict[str, Any]:
     }
 
 
-def describe_timings(timings: Timings) -> str:
+def describe_timings(timings: RequestTimings) -> str:
     """`queue 0.012 s, prefill 0.250 s, …`, as far as they are known."""
     known = [(name, value) for name, value in timing_fields(timings).items() if value is not None]
     return ", ".join(f"{name} {value:.3f} s" for name, value in known)

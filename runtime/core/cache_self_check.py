@@ -14,7 +14,7 @@ from collections.abc import Callable
 from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.radix_cache import RadixNode
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
@@ -58,7 +58,11 @@ class CacheSelfCheck:
     """
 
     def __init__(
-        self, rate: float, groups: Groups, page_difference: Callable[[int, list[int], list[int]], float], seed: int
+        self,
+        rate: float,
+        groups: DataParallelScheduler,
+        page_difference: Callable[[int, list[int], list[int]], float],
+        seed: int,
     ) -> None:
         self.num_checks = 0
         self.num_failures = 0

@@ -16,7 +16,7 @@ from palladio.runtime.execution.batch_builder import (
     SlotColumns,
     num_scored,
 )
-from palladio.runtime.execution.device_executor import HostArray, StepExecutor
+from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program_keys import TIERS, ProgramKey
 from palladio.runtime.execution.programs import COMPARED_PAGES, RESET_TOKENS
@@ -97,7 +97,7 @@ class ModelRunner:
     """
 
     def __init__(
-        self, executor: StepExecutor, shape: DeviceShape, eos_ids: Iterable[int] = (), *, is_lazy: bool
+        self, executor: DeviceExecutor, shape: DeviceShape, eos_ids: Iterable[int] = (), *, is_lazy: bool
     ) -> None:
         self.executor = executor
         self._eos_ids = frozenset(eos_ids)
@@ -173,7 +173,7 @@ class ModelRunner:
         return largest
 
     def _run(self, key: ProgramKey, *arrays: list[Any]) -> Any:
-        """See StepExecutor.run. Args: arrays: of each group."""
+        """See DeviceExecutor.run. Args: arrays: of each group."""
         return self.executor.run(key, *map(self._shape.for_groups, arrays))
 
     def _of_group(self, group: int, tree: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from palladio.runtime.interface.request_trace import LostPages
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
-from palladio.runtime.scheduling.kv_budget import Admission
+from palladio.runtime.scheduling.kv_budget import KVBudget
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
@@ -43,7 +43,7 @@ class Retractor:
     def __init__(
         self,
         cache: CacheManager,
-        admission: Admission,
+        admission: KVBudget,
         running: Sequence[Request],
         suspend: Callable[[Request], None],
         limits: SchedulerLimits,

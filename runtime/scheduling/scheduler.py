@@ -10,18 +10,18 @@ from typing import Literal
 
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.request_trace import DecodeSteps, WaitReason
-from palladio.runtime.scheduling.batch_share import Turn, Turns
+from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.deadlines import Deadlines, timeout_reason
-from palladio.runtime.scheduling.kv_budget import Admission
-from palladio.runtime.scheduling.queue_time import WaitClock
+from palladio.runtime.scheduling.kv_budget import KVBudget
+from palladio.runtime.scheduling.queue_time import QueueTime
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.retraction import Retraction, Retractor
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, take_token
-from palladio.runtime.scheduling.waiting_lines import WaitingLines
+from palladio.runtime.scheduling.waiting_lines import WaitingQueue
 
 
 class Scheduler:
@@ -40,7 +40,7 @@ class Scheduler:
         prefilled_last: whether the last step prefilled: then decode steps are next, unless steps hold both.
     """
 
-    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingLines) -> None:
+    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingQueue) -> None:
         self.limits = limits
         self.buckets = buckets
         self.cache = cache
@@ -49,11 +49,11 @@ class Scheduler:
         self.retractions: list[Retraction] = []
         self.decode_steps = DecodeSteps()
         self.compile_seconds = 0.0
-        self.clock = WaitClock()
-        self.turns = Turns(limits.background_slowdown, self.running)
+        self.clock = QueueTime()
+        self.turns = ScheduleTurns(limits.background_slowdown, self.running)
         self._requests: dict[str, Request] = {}
         self._free_slots = list(range(limits.max_running, 0, -1))
-        self.admission = Admission(cache, limits, self.turns, self.running, waiting)
+        self.admission = KVBudget(cache, limits, self.turns, self.running, waiting)
         self._deadlines = Deadlines()
         self.prefilled_last = False
         self._retractor = Retractor(cache, self.admission, self.running, self._suspend, limits)
@@ -132,7 +132,7 @@ class Scheduler:
             self.clock.advance()
         self.cache.drop_duplicates()
 
-    def plan(self, turn: Turn) -> ScheduledBatch | None:
+    def plan(self, turn: ScheduleTurn) -> ScheduledBatch | None:
         """See `schedule`; of the requests whose turn it is."""
         mixes = self.limits.mixes and 2 * len(self.running) <= self.max_step_tokens
         decoding: list[Request] | None = None
@@ -203,7 +203,7 @@ class Scheduler:
         return len(self.running) < self.admission.num_slots(self.buckets)
 
     def _take_prefill(
-        self, turn: Turn, first: Request | None, num_decoding: int, may_admit: bool
+        self, turn: ScheduleTurn, first: Request | None, num_decoding: int, may_admit: bool
     ) -> list[ScheduledRow]:
         """Chunks of prompts: of the one that took others' place, of running ones, of those that wait and have room."""
         rows: list[ScheduledRow] = []
@@ -220,7 +220,7 @@ class Scheduler:
             self.clock.reason = self._admit_waiting(turn, rows, budget, max_rows) if may_admit else "memory"
         return rows
 
-    def _admit_waiting(self, turn: Turn, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
+    def _admit_waiting(self, turn: ScheduleTurn, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
         """Adds the first chunks of those that wait; returns for what the rest of them, if any, go on waiting."""
         slots: WaitReason = "slots" if self.buckets.max_requests >= self.limits.max_running else "compile"
         if not self._has_free_slot:
@@ -269,7 +269,7 @@ class Scheduler:
 
     # Decode
 
-    def _take_decoding(self, turn: Turn) -> list[Request]:
+    def _take_decoding(self, turn: ScheduleTurn) -> list[Request]:
         """Requests that can decode, each with room for one more token."""
         size = self.cache.page_size
         ready: list[Request] = []
@@ -324,7 +324,7 @@ class Scheduler:
 
     # Retraction and preemption
 
-    def _preempt(self, turn: Turn, num_decoding: int) -> Request | None:
+    def _preempt(self, turn: ScheduleTurn, num_decoding: int) -> Request | None:
         """The next waiting request, if it has just taken the place of running ones that give way to it: it runs now."""
         request = self.admission.next_urgent(turn, self.max_step_tokens - num_decoding)
         victims = [] if request is None else self._retractor.find_victims(request, self.buckets)

@@ -10,7 +10,7 @@ import pytest
 from palladio.runtime.core.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
 from palladio.runtime.interface.request_options import RequestOptions
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import (
     MAX_CHUNKS,
     DecodeSteps,
@@ -21,7 +21,7 @@ from palladio.runtime.interface.request_trace import (
 )
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
-from palladio.runtime.scheduling.queue_time import WaitClock
+from palladio.runtime.scheduling.queue_time import QueueTime
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.tiny_engine import TinyEngine, random_prompt
 
@@ -169,7 +169,7 @@ def test_who_ends_in_the_queue_has_waited_until_then(ticking) -> None:
     end = sim.finished["late"]
     assert (end.finish.status, end.times.scheduled) == (504, None)
     assert end.trace.waits.slots == end.trace.waits.total == 3 * TICK
-    timings = Timings.of(end.times, end.trace)
+    timings = RequestTimings.of(end.times, end.trace)
     assert timings.queue == timings.total
     assert timings.queue >= 0.05
 
@@ -208,7 +208,7 @@ def test_what_waits_now(ticking) -> None:
 
 
 def test_the_clock_stops_while_nobody_waits(ticking) -> None:
-    clock = WaitClock()
+    clock = QueueTime()
     mark = clock.join("step")
     ticking()
     waits = WaitTimes()
