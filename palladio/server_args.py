@@ -1,4 +1,4 @@
-"""The command line: the fields of nine small configs as one flat set of flags, beside those of other servers.
+"""The command line: the fields of nine small configs as one flat set of flags, plus the flags of other servers.
 
 Flags take dashes or underscores, `--flag value` or `--flag=value`; the last one wins.
 """
@@ -35,7 +35,7 @@ _ONCE = frozenset({"api_key", "admin_api_key"})  # of others the last one wins; 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerArgs:
-    """Everything that a launch command can say."""
+    """All flags of a launch command."""
 
     source: ModelSource
     cache: CacheConfig = CacheConfig()
@@ -66,7 +66,7 @@ class ServerArgs:
         return self.engine_config().flags() | vars(self.http) | vars(self.observability)
 
     def describe(self) -> str:
-        """The boot line: SGLang's flags in its order, the ones that are not ours as they stand, then our own."""
+        """The `server_args=` log line: SGLang's flags in its order, then our own flags."""
         ours = self.flags()
         shown = {flag.name: ours.pop(flag.name, flag.value) for flag in load_sglang_flags()} | ours
         if shown["tokenizer_path"] is None:
@@ -176,7 +176,7 @@ def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
         args = tyro.cli(
             ServerArgs,
             prog="palladio serve",
-            description="Serves a model on OpenAI-compatible routes. Flags of other servers are listed in "
+            description="Serve a model with OpenAI- and Anthropic-compatible routes. Flags of other servers: "
             "docs/flags.md.",
             args=[word for words in kept.values() for word in words],
             config=(tyro.conf.OmitArgPrefixes,),

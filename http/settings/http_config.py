@@ -1,4 +1,4 @@
-"""HttpConfig: what the HTTP server is told. The CLI flags are these fields."""
+"""HttpConfig: the configuration of the HTTP server. The CLI flags are these fields."""
 
 import dataclasses
 import json
@@ -15,69 +15,73 @@ _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HttpConfig:
-    """The HTTP server.
+    """HTTP server.
 
     Attributes:
-        host: address to listen on.
-        port: port to listen on; 0 takes a free one and prints it.
-        api_key: clients must send this as `Authorization: Bearer KEY` or `x-api-key: KEY`; several keys: as several
-            values, or separated by commas. NAME:KEY says whose key it is; with keys of several owners, each finds only
-            what was made with its own. Other users of the host see what a command line holds: see api_key_file.
-        api_key_file: more keys, one a line (# begins a comment), with names or without; read again when it changes.
-        admin_api_key: the routes that control the server (/flush_cache, /abort_request, /start_profile, /stop_profile)
-            need this key; it opens all other routes too, and finds what anybody made.
-        served_model_name: model names that requests may give, the first one is shown; default: the model path;
-            "*" accepts any name.
-        chat_template: a .jinja or .json file, or the name of a built-in template; default: the tokenizer's own.
-        reasoning_parser: how the model writes its reasoning, which becomes reasoning_content: auto goes by the model
-            and its chat template, none separates nothing; the names are those of the table in api.md.
-        tool_call_parser: how the model writes tool calls: auto goes by its chat template and the model, and takes json
-            where neither tells, which reads only calls that tool_choice forces; the names are those of the table in
-            api.md.
+        host: Address to listen on. Use 0.0.0.0 to accept connections from other machines.
+        port: Port to listen on. 0: any free port, printed at start.
+        api_key: API key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`. Repeat the value or
+            separate keys with commas for several keys. NAME:KEY names the key's owner; with several owners, each finds
+            only the files, batches and responses made with its own keys. Other users of the machine can read the
+            command line: prefer api_key_file.
+        api_key_file: File of further keys, one per line (# starts a comment), with or without NAME:. Read again when it
+            changes.
+        admin_api_key: Key for the routes that control the server (/flush_cache, /abort_request, /start_profile,
+            /stop_profile). It also opens all other routes and finds what every owner made.
+        served_model_name: Model names that requests may use; the first one is shown to clients. Default: the model
+            path. "*" accepts any name.
+        chat_template: Path of a .jinja or .json file, or the name of a built-in template. Default: the tokenizer's
+            template.
+        reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: chosen by model
+            and chat template. none: reasoning stays in the answer. docs/api.md lists the names.
+        tool_call_parser: Format of the model's tool calls. auto: chosen by chat template and model; if neither is
+            known, json, which reads only the calls that tool_choice forces. docs/api.md lists the names.
         default_chat_template_kwargs: JSON object of chat_template_kwargs for requests that do not set them.
-        sampling_defaults: model takes the defaults of generation_config.json; openai takes OpenAI's (temperature 1,
-            top_p 1).
-        preferred_sampling_params: JSON object of sampling parameters, by the names of /generate, for requests that do
-            not give them; over those of sampling_defaults.
-        allow_auto_truncate: cut the end off prompts that are too long, and lower max_tokens to what the prompt leaves;
-            default: both are a 400.
-        stream_interval: tokens per event of a stream; more means fewer, larger events.
-        stream_output: each event of a stream of /generate has only what is new; without it, all so far.
-        file_storage_path: folder for uploaded files, batches and stored responses, which outlive restarts; one server
-            at a time uses it; default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio, else in
-            ~/.local/share/palladio; with port 0 a temporary one.
-        max_stored_responses: answers of /v1/responses that are kept, of each owner of API keys; the oldest make room
-            for new ones.
-        max_request_bytes: larger request bodies are refused with a 413; of a batch, longer lines are errors; default:
-            8 MiB, and 64 bytes more for each token of the context, 32 MiB at most.
-        max_request_values: JSON bodies that hold more values are refused with a 413; of a batch, lines with more are
-            errors; a list or an object counts as 20 values, a field of an object as 10; default: 1,000,000, and one
-            more for each token of the context. Nothing else is served while a body is read: some 100 ms for a million.
-        max_file_bytes: larger uploads are refused with a 413, as soon as so much of them has arrived.
-        max_batch_lines: a batch whose file has more lines fails.
-        request_read_timeout: seconds that a request's head may take to arrive, and that its body may stand still; more
-            is a 408, as is a body slower than 16 KiB a second in the long run.
-        response_write_timeout: seconds in which a client must take some bytes of its answer, if there are any for it;
-            else its connection is closed, and its request aborted.
-        max_connections: connections that are served at the same time; requests on more of them get a 503, but for
-            probes; default: no limit.
-        allowed_origins: web origins that browsers may call from (CORS); "*" allows any; default: any with api_key,
-            without it those of localhost.
-        allowed_hosts: names that requests may call this server by, beside localhost and addresses; "*.example.com" is
-            all names below one, and "*" any; default: any with api_key, without it the machine's own, and on an
-            address that others reach those that are no names of the Internet.
-        allowed_methods: HTTP methods that they may use; "*" allows any.
-        allowed_headers: request headers that they may send; "*" allows any.
-        allow_credentials: they may send cookies; not with the origin "*".
-        ssl_certfile: PEM file of the server's certificate and those between it and the root: serves HTTPS.
-        ssl_keyfile: PEM file of its private key; default: it is in ssl_certfile.
-        ssl_keyfile_password: what the private key is encrypted with.
-        ssl_ca_certs: PEM file of certificate authorities: clients must bring a certificate that one of them has signed.
-        enable_ssl_refresh: read these files again when they change, for new connections.
-        root_path: URL prefix that a reverse proxy in front strips off.
-        drain_timeout: seconds that running requests get to finish after SIGTERM.
-        log_level: of the server's log.
-        log_level_http: of the HTTP server's own log and the access log; default: log_level.
+        sampling_defaults: Sampling defaults. model: from generation_config.json. openai: OpenAI's (temperature 1, top_p
+            1).
+        preferred_sampling_params: JSON object of default sampling parameters, with the names of /generate. They
+            override sampling_defaults; a request overrides both.
+        allow_auto_truncate: Cut off the end of a prompt that is too long, and lower max_tokens to the space that is
+            left. Default: both are a 400.
+        stream_interval: Tokens per stream event. Higher values send fewer, larger events.
+        stream_output: Stream events of /generate contain only the new text. Default: all text so far.
+        file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. One
+            server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio,
+            else in ~/.local/share/palladio; with port 0, a temporary directory.
+        max_stored_responses: Maximum stored /v1/responses answers per owner of API keys; the oldest are deleted first.
+        max_request_bytes: Maximum size of a request body; a larger one gets a 413, a larger batch line an error.
+            Default: 8 MiB plus 64 bytes per token of context, at most 32 MiB.
+        max_request_values: Maximum JSON values in a request body; more get a 413, in a batch line an error. A list or
+            object counts as 20 values, a field of an object as 10. Default: 1,000,000 plus one per token of context.
+            Parsing blocks the server: about 100 ms for a million values.
+        max_file_bytes: Maximum size of an uploaded file; a larger one gets a 413 as soon as that many bytes have
+            arrived.
+        max_batch_lines: Maximum lines of a batch's input file; with more, the batch fails.
+        request_read_timeout: Seconds for the head of a request to arrive, and maximum pause within its body. A slower
+            request gets a 408, as does a body that arrives slower than 16 KiB/s in the long run.
+        response_write_timeout: Seconds within which a client must read some bytes of a pending answer. Otherwise the
+            server closes the connection and aborts the request.
+        max_connections: Maximum simultaneous connections; requests on further ones get a 503, except probes. Default:
+            no limit.
+        allowed_origins: Web origins that browsers may call from (CORS). "*": any. Default: any with api_key; without
+            it, only origins on localhost.
+        allowed_hosts: Host names that requests may use for this server, besides localhost and IP addresses.
+            "*.example.com": all names below example.com; "*": any. Default: any with api_key; without it, the machine's
+            own names and, if it listens on an address that other machines reach, all names that cannot be registered on
+            the Internet.
+        allowed_methods: HTTP methods that browsers may use from another origin (CORS). "*": any.
+        allowed_headers: Request headers that browsers may send from another origin (CORS). "*": any.
+        allow_credentials: Allow browsers to send cookies from another origin (CORS). Not with the origin "*".
+        ssl_certfile: PEM file of the server's certificate and the intermediate ones. Turns HTTPS on.
+        ssl_keyfile: PEM file of the certificate's private key. Default: the key is in ssl_certfile.
+        ssl_keyfile_password: Password of the private key.
+        ssl_ca_certs: PEM file of certificate authorities. Clients must then present a certificate signed by one of
+            them.
+        enable_ssl_refresh: Reload the certificate files when they change, for new connections.
+        root_path: URL prefix that a reverse proxy strips.
+        drain_timeout: Seconds that running requests get to finish after SIGTERM.
+        log_level: Log level of the server.
+        log_level_http: Log level of the HTTP server's own log and the access log. Default: log_level.
 
     Raises:
         ConfigError: a value is out of range; the message names the flag.

@@ -1,4 +1,4 @@
-"""ObservabilityConfig: what the server tells about itself and its requests. The CLI flags are these fields."""
+"""ObservabilityConfig: metrics, logs and traces. The CLI flags are these fields."""
 
 import dataclasses
 import itertools
@@ -10,27 +10,29 @@ from palladio.runtime.telemetry.logs import LogFormat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObservabilityConfig:
-    """Metrics, logs and traces. `/metrics` is always there.
+    """Metrics, logs and traces. `/metrics` is always on.
 
     Attributes:
-        num_explained_requests: finished requests that `/v1/requests/{id}/explain` remembers, as long as they have at
-            most eight samples on average.
-        bucket_time_to_first_token: upper bounds of the histogram's buckets, in seconds, ascending.
-        bucket_e2e_request_latency: likewise.
-        bucket_inter_token_latency: likewise.
-        collect_tokens_histogram: histograms of the tokens of prompts and answers, too.
-        prompt_tokens_buckets: upper bounds of the first one's buckets, in tokens; switches it on.
-        generation_tokens_buckets: of the second one's.
-        log_format: of all log lines: text, or one JSON object a line.
-        log_requests: log when a request comes and when it ends.
-        log_requests_level: how much of it: 0, ids and counts; 1, sampling parameters, too; 2, the beginnings of prompt
-            and answer; 3, all of both.
-        log_requests_format: of these lines; default: as log_format.
-        log_requests_target: stderr, or a file that they are appended to; a new one is for its owner alone to read.
-        enable_request_time_stats_logging: log where each finished request's time went.
-        enable_trace: send one OpenTelemetry trace a request; needs the extra `otel`.
-        otlp_traces_endpoint: the collector that gets them: host:port speaks gRPC, a URL with a path speaks HTTP.
-        profile_folder: where `/start_profile` may write; default: a new folder in the temporary directory.
+        num_explained_requests: Finished requests kept for `/v1/requests/{id}/explain`. With more than eight samples per
+            request on average, fewer are kept.
+        bucket_time_to_first_token: Upper bounds of the time-to-first-token histogram's buckets, in seconds, ascending.
+        bucket_e2e_request_latency: Upper bounds of the request latency histogram's buckets, in seconds, ascending.
+        bucket_inter_token_latency: Upper bounds of the inter-token latency histogram's buckets, in seconds, ascending.
+        collect_tokens_histogram: Add histograms of prompt and output tokens per request.
+        prompt_tokens_buckets: Upper bounds of the prompt token histogram's buckets, ascending. Implies
+            collect_tokens_histogram for it.
+        generation_tokens_buckets: Upper bounds of the output token histogram's buckets, ascending. Implies
+            collect_tokens_histogram for it.
+        log_format: Format of all log lines: text, or json with one object per line.
+        log_requests: Log each request when it arrives and when it ends.
+        log_requests_level: Detail of the request log. 0: ids and counts; 1: also sampling parameters; 2: also the
+            beginning of prompt and answer; 3: full prompt and answer.
+        log_requests_format: Format of the request log. Default: log_format.
+        log_requests_target: stderr, or a file to append the request log to. A new file is readable by its owner only.
+        enable_request_time_stats_logging: Log a time breakdown of each finished request.
+        enable_trace: Send one OpenTelemetry trace per request. Needs the `otel` extra.
+        otlp_traces_endpoint: Trace collector: host:port for gRPC, a URL with a path for HTTP.
+        profile_folder: Directory that `/start_profile` may write to. Default: a new folder in the temporary directory.
 
     Raises:
         ConfigError: a value is out of range; the message names the flag.

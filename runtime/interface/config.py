@@ -24,23 +24,25 @@ _MAX_SEED = 2**63 - 1  # what jax.random.key takes
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """Which model, and how its weights are read.
+    """Model, tokenizer and weights.
 
     Attributes:
-        model_path: a Hugging Face model directory, or a hub id (looked up in the local hub cache, then downloaded).
-        tokenizer_path: where the tokenizer is; default: `model_path`.
-        skip_tokenizer_init: no tokenizer: only token ids in and out.
-        load_format: auto reads what `palladio convert` wrote, where that is what there is, and else `*.safetensors`;
-            dummy makes random weights on the device.
-        dtype: of weights and activations; auto: bfloat16 on TPU and GPU, float32 on CPU.
-        context_length: most tokens of prompt and output together; default: the model's own limit.
-        trust_remote_code: run the repository's code for config and tokenizer (never for the model).
-        revision: branch, tag or commit of a hub id.
-        download_dir: where hub downloads go.
-        json_model_override_args: a JSON object merged over config.json; what that says under another name of the same
-            value (rope_parameters and rope_scaling, dtype and torch_dtype) gives way.
-        is_embedding: make embeddings of prompts instead of generating text; how is read from modules.json and
-            1_Pooling/config.json: without them, the last token's normalized hidden state.
+        model_path: Hugging Face model directory or hub id. A hub id is looked up in the local hub cache, then
+            downloaded.
+        tokenizer_path: Directory or hub id of the tokenizer. Default: `model_path`.
+        skip_tokenizer_init: Do not load a tokenizer: requests and answers are token ids only.
+        load_format: How weights are read. auto: a converted (Orbax) checkpoint if `palladio convert` wrote one,
+            otherwise `*.safetensors`. dummy: random weights made on the device.
+        dtype: Data type of weights and activations. auto: bfloat16 on TPU and GPU, float32 on CPU.
+        context_length: Maximum tokens of prompt and output together. Default: the model's limit. Lower it to save KV
+            cache.
+        trust_remote_code: Run the model repository's own code for the config and the tokenizer (never for the model).
+        revision: Branch, tag or commit of a hub id.
+        download_dir: Directory for hub downloads. Default: the hub cache.
+        json_model_override_args: JSON object merged over config.json. It also replaces the same setting under its other
+            name (rope_parameters and rope_scaling, dtype and torch_dtype).
+        is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
+            1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
     """
 
     model_path: str
@@ -61,21 +63,21 @@ class ModelSource:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheConfig:
-    """The paged KV cache.
+    """KV cache and prefix cache.
 
     Attributes:
-        page_size: tokens per page.
-        max_total_tokens: tokens that the pool holds, of all groups of --dp-size together; default: as many as fit
-            beside the weights and the programs.
-        mem_fraction_static: share of the device's memory for weights and KV cache together; default: what the programs
-            leave of 92 % of it, on CPU of half of the host's memory.
-        kv_cache_dtype: of the cache; auto: the model's. In 8 bits twice as many tokens fit, rounded without scales;
-            kernels of a TPU then need a --page-size that is a multiple of 32.
-        disable_radix_cache: compute every prompt in full, even where an earlier one began alike.
-        radix_eviction_policy: which cached prefixes go first when room is needed: those used longest ago (lru) or
-            least often (lfu).
-        cache_self_check: share of the cache hits (0 … 1) that is computed again while the engine is idle and compared;
-            a difference is logged with the request's id and turns the prefix cache off.
+        page_size: Tokens per KV cache page.
+        max_total_tokens: KV cache size in tokens, summed over all data-parallel ranks. Default: as many tokens as fit
+            next to the weights and the compiled programs.
+        mem_fraction_static: Fraction of device memory for weights plus KV cache. Default: 92 % of device memory minus
+            compiled-program workspace (50 % of RAM on CPU). Lower it after an out-of-memory error.
+        kv_cache_dtype: Data type of the KV cache. auto: the model's. An 8-bit type holds twice as many tokens, rounded
+            without scales; TPU kernels then need a --page-size that is a multiple of 32.
+        disable_radix_cache: Turn the prefix cache off: every prompt is computed in full.
+        radix_eviction_policy: Which cached prefixes are evicted first: lru, the least recently used; lfu, the least
+            frequently used.
+        cache_self_check: Fraction of prefix cache hits (0 … 1) to recompute and compare while the engine is idle. A
+            difference is logged with the request's id and turns the prefix cache off.
     """
 
     page_size: int = 16
@@ -92,32 +94,34 @@ class CacheConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
-    """Which requests run when.
+    """Scheduling of requests.
 
     Attributes:
-        max_running_requests: most requests decoding at once, in all groups of --dp-size together; default: by platform,
-            in each group.
-        max_queued_requests: more waiting requests than this are refused with a 503; default: no limit.
-        max_prefill_tokens: most prompt tokens in one prefill step.
-        chunked_prefill_size: longer prompts are prefilled in chunks of this many tokens; -1: never split;
-            default: by platform.
-        schedule_policy: which waiting request is admitted next: fcfs, the one that waited longest; lpm, the one with
-            the longest cached prefix; dfs-weight, neighbours in the prefix tree, the most asked-for branch first;
-            random; lof, the one with the largest max_tokens; priority, the one of the highest `priority`. All but
-            priority take the one that waited longest at every eighth turn, so that nobody starves.
-        schedule_low_priority_values_first: with the policy priority, the lowest value is the most urgent.
-        priority_scheduling_preemption_threshold: with the policy priority, a waiting request takes the place of a
-            running one if its priority is higher by more than this.
-        schedule_conservativeness: over 1 keeps more pages free for running requests, so fewer are retracted.
-        enable_mixed_chunk: decode steps of running requests and prefill share a step; default: on, except on CPU.
-        disable_mixed_chunk: prefill and decode take turns instead.
-        num_continuous_decode_steps: decode steps that one program runs before the host looks at their tokens; more
-            hide the host's work, and waste what is computed after a request's end.
-        background_slowdown: how much longer, as a share, requests may take because lines of batches run beside them; 0:
-            batches only run while there is nothing else, and in the padding of others' steps.
-        request_timeout: seconds after which a request that brings no `timeout` ends with an error, lines of batches
-            excepted; default: none.
-        disable_overlap_schedule: read each step's tokens before the next one is dispatched (slower; same tokens).
+        max_running_requests: Maximum requests decoding at the same time, summed over all data-parallel ranks. Default:
+            256 per rank on TPU and GPU, 64 on CPU.
+        max_queued_requests: Maximum waiting requests; further requests get a 503. Default: no limit.
+        max_prefill_tokens: Maximum prompt tokens in one prefill step.
+        chunked_prefill_size: Longer prompts are prefilled in chunks of this many tokens. -1: never split. Default: 8192
+            on TPU and GPU, 1024 on CPU. Lower it if long prompts stall running streams.
+        schedule_policy: Which waiting request is admitted next: fcfs, the one that has waited longest; lpm, the one
+            with the longest cached prefix; dfs-weight, neighbours in the prefix tree, the most requested branch first;
+            random; lof, the one with the largest max_tokens; priority, the one with the highest `priority`. Every
+            policy but priority gives each eighth turn to the request that has waited longest, so that none starves.
+        schedule_low_priority_values_first: With --schedule-policy priority, the lowest value is the most urgent.
+        priority_scheduling_preemption_threshold: With --schedule-policy priority, a waiting request preempts a running
+            one if its priority is higher by more than this.
+        schedule_conservativeness: Scales the KV cache reserved for the future output of running requests. Raise it
+            above 1 if requests are often retracted (preempted).
+        enable_mixed_chunk: Prefill and decode share a step. Default: on, except on CPU.
+        disable_mixed_chunk: Prefill and decode alternate.
+        num_continuous_decode_steps: Decode steps per program call, before the host reads their tokens. Higher values
+            hide host overhead but waste steps after a request finishes.
+        background_slowdown: How much batch lines may slow other requests down, as a fraction (0.15: 15 %). 0: batch
+            lines run only while the server is otherwise idle, and in the padding of other requests' steps.
+        request_timeout: Timeout in seconds of requests that set no `timeout`; after it a request ends with an error.
+            Batch lines are exempt. Default: no timeout.
+        disable_overlap_schedule: Read each step's tokens before dispatching the next step. Slower, with the same
+            tokens.
     """
 
     max_running_requests: int | None = None
@@ -141,31 +145,32 @@ class SchedulerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExecutionConfig:
-    """How steps are computed and reported.
+    """Execution: device, kernels, compilation.
 
     Attributes:
-        device: auto takes what jax finds first; cuda and gpu mean the same.
-        attention_backend: auto picks by platform and by what the model needs; tpu, gpu_triton and gpu_mosaic (Hopper
-            GPUs) are Pallas kernels, interpreted where there is no such device (slow); xla is the portable path.
-        compilation_cache_dir: persistent cache of compiled programs; "" turns it off; default: xla in
-            PALLADIO_CACHE_DIR, else in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads
-            these variables: offline, the default is ~/.cache/palladio/xla.
-        compile: full builds all programs before the first request is taken; background takes requests, a few at once,
-            as soon as the few programs that can serve any of them are there, and builds the others meanwhile; lazy
-            builds each program when a step first needs it, which then waits for it.
-        compiled_dir: directory of exported programs, which `palladio compile` fills: what is found there is loaded, not
-            compiled; not with several hosts. Use only a directory that you trust as you trust your code.
-        fail_on_recompile: a step that compiles something which was not announced ends the engine, instead of being
-            counted and logged.
-        cuda_graph_bs: numbers of requests that programs are compiled for (on a GPU, a CUDA graph each): a step of fewer
-            is padded to the next one. --max-running-requests, of a group of devices, is always among them, and larger
-            ones are left out. Default: powers of two.
-        cuda_graph_max_bs: leaves out those over this one, but for --max-running-requests: less to compile, and more
-            padding where more requests run.
-        deterministic: greedy tokens and logprobs do not depend, to the last bit, on what else runs, how a prompt was
-            chunked, retractions or the prefix cache: every step runs in one fixed shape (slower).
-        random_seed: root of the seeds of requests that bring none; default: random, printed at start.
-        decode_log_interval: decode steps between two "Decode batch." log lines.
+        device: Platform to run on. auto: the first one that jax finds. cuda and gpu are the same.
+        attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
+            GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. xla: the portable
+            implementation. reference: plain jnp, for tests.
+        compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
+            in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
+            the default is ~/.cache/palladio/xla.
+        compile: When programs are compiled. full: all of them before the first request. background: the few programs
+            that can serve any request first, then the others while the server takes requests, a few at a time. lazy:
+            each program when a step first needs it; that step waits.
+        compiled_dir: Directory of exported programs, written by `palladio compile`; a program found there is loaded
+            instead of compiled. Not with several hosts. Use only a directory that you trust as much as your code.
+        fail_on_recompile: Stop the engine when a step compiles an unexpected program, instead of counting and logging
+            it.
+        cuda_graph_bs: Decode batch sizes to compile (on a GPU, one CUDA graph each); a smaller batch is padded to the
+            next size. --max-running-requests (per data-parallel rank) is always included; larger sizes are ignored.
+            Default: powers of two.
+        cuda_graph_max_bs: Largest batch size to compile, besides --max-running-requests. A smaller value starts faster
+            but pads larger batches more.
+        deterministic: Make greedy tokens and logprobs bitwise independent of the other requests, of prompt chunking, of
+            retraction and of the prefix cache. Every step runs in one fixed shape, which is slower.
+        random_seed: Seed from which requests without a `seed` get theirs. Default: random, printed at start.
+        decode_log_interval: Decode steps between two "Decode batch." log lines.
     """
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
@@ -196,18 +201,18 @@ class ExecutionConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurvivalConfig:
-    """What happens when the engine fails.
+    """Failures and restarts.
 
     Attributes:
-        max_engine_restarts: how often within an hour the server starts its engine again; 0: never. Offline, and with
-            several hosts, a failed engine stays down.
-        watchdog_timeout: seconds after which a step that has not ended counts as hung; compiling and writing a profile
-            do not count. The server then starts its engine again (with several hosts, it ends it); offline, the stacks
-            are printed and nothing else. 0: no watchdog.
-        health_timeout: seconds that the engine may take to answer between two steps before /health says 503; compiling
-            does not count. 0: /health does not look at that.
-        crash_dump_folder: where a failing engine leaves the last requests, for `palladio replay`, and the stacks of a
-            hung step; default: nowhere. The files hold prompts and outputs in the clear.
+        max_engine_restarts: How often per hour the server restarts a failed engine. 0: never. Offline, and with several
+            hosts, a failed engine is not restarted.
+        watchdog_timeout: Seconds after which an unfinished step counts as hung; compiling and writing a profile do not
+            count. The server then restarts its engine (with several hosts, it stops the engine); offline, it only
+            prints the stacks. 0: no watchdog.
+        health_timeout: Seconds without a sign of life from the engine, which answers between steps, after which /health
+            returns 503; compiling does not count. 0: no check.
+        crash_dump_folder: Directory where a failing engine saves the last requests, for `palladio replay`, and the
+            stacks of a hung step. Default: no dumps. The files contain prompts and outputs in plain text.
     """
 
     max_engine_restarts: int = 3
@@ -221,15 +226,15 @@ class SurvivalConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GrammarConfig:
-    """Outputs that have to be in a grammar: response_format, regex, ebnf, and tool calls that are asked for.
+    """Grammars: response_format, regex, ebnf and forced tool calls.
 
     Attributes:
-        grammar_backend: llguidance compiles them; none refuses requests with a grammar.
-        constrained_json_whitespace_pattern: a regular expression of what may stand between the tokens of JSON; default:
-            up to 64 characters of whitespace.
-        constrained_json_disable_any_whitespace: write JSON without whitespace.
-        grammar_cache_bytes: of compiled grammars, those that running requests follow and those that are kept for the
-            next ones; one grammar may have a quarter of it, and 64 MiB at most.
+        grammar_backend: llguidance compiles grammars. none: requests with a grammar are refused.
+        constrained_json_whitespace_pattern: Regular expression for the whitespace allowed between JSON tokens. Default:
+            up to 64 whitespace characters.
+        constrained_json_disable_any_whitespace: Generate JSON without whitespace.
+        grammar_cache_bytes: Memory for compiled grammars, in use and cached. One grammar may take a quarter of it, at
+            most 64 MiB.
     """
 
     grammar_backend: Literal["llguidance", "none"] = "llguidance"
@@ -243,7 +248,7 @@ class GrammarConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Everything that the engine process is told.
+    """The whole configuration of the engine process.
 
     Raises:
         ConfigError: a value has the wrong type or is out of range; the message names the flag.

@@ -1,4 +1,4 @@
-"""Which devices and hosts work together: flags that hosts, groups and meshes are made by."""
+"""Parallelism over devices and hosts: the flags that set up meshes, data-parallel ranks and hosts."""
 
 import dataclasses
 from typing import Literal
@@ -11,25 +11,24 @@ LoadBalanceMethod = Literal["round_robin", "shortest_queue", "prefix"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
-    """Which devices and hosts work together.
+    """Parallelism over devices and hosts.
 
     Attributes:
-        tp_size: chips that share each layer, on all hosts together.
-        ep_size: of a mixture of experts, parts of these chips that have experts of their own; the chips of a part share
-            each of its experts. It divides tp_size; 1: all chips share all experts.
-        dp_size: groups of tp_size chips, each with all of the weights, and with requests and a KV cache of its own; one
-            program serves all of them at once.
-        load_balance_method: which group gets a request: round_robin, one after the other; shortest_queue, the one whose
-            requests have the fewest tokens, prompts and outputs of running and waiting ones together; prefix, the one
-            that has the longest part of its prompt cached, unless that is far busier than others.
-        nnodes: hosts that run this model together, each with the same command; default: as many as LeaderWorkerSet
-            (LWS_GROUP_SIZE) or GKE (TPU_WORKER_HOSTNAMES) started, else 1.
-        node_rank: number of this host among them; host 0 serves HTTP; default: what LeaderWorkerSet, GKE or the TPU VM
-            says.
-        dist_init_addr: host:port of host 0, where the others come; default: as for node_rank, port 8478.
-        dist_coordinator_port: another port of host 0, for jax's coordination service; host 0 tells it to the others; 0:
-            any free one; default: the port after that of dist_init_addr.
-        dist_timeout: seconds that hosts wait for each other at start.
+        tp_size: Tensor parallel size: devices that share each layer, on all hosts together.
+        ep_size: Expert parallel size: the tp_size devices form this many parts, each with its own experts; the devices
+            of a part share each of its experts. It must divide tp_size. 1: all devices share all experts.
+        dp_size: Data parallel size: ranks of tp_size devices, each with a full copy of the weights and its own requests
+            and KV cache. One program runs all ranks at once.
+        load_balance_method: Which data-parallel rank gets a request: round_robin, each in turn; shortest_queue, the one
+            whose running and waiting requests have the fewest tokens (prompts and outputs); prefix, the one with the
+            longest cached prefix of the prompt, unless it is far busier than the others.
+        nnodes: Number of hosts that serve the model together, each started with the same command. Default: the number
+            that LeaderWorkerSet (LWS_GROUP_SIZE) or GKE (TPU_WORKER_HOSTNAMES) started, else 1.
+        node_rank: Rank of this host; host 0 serves HTTP. Default: from LeaderWorkerSet, GKE or the TPU VM.
+        dist_init_addr: host:port of host 0, where the other hosts connect. Default: as for node_rank, port 8478.
+        dist_coordinator_port: Second port of host 0, for jax's coordination service; host 0 sends it to the other
+            hosts. 0: any free port. Default: the port after that of dist_init_addr.
+        dist_timeout: Seconds that hosts wait for each other at start.
     """
 
     tp_size: int = 1
@@ -67,7 +66,7 @@ def check_parts(parallel: ParallelConfig) -> None:
 def check_hosts(parallel: ParallelConfig) -> None:
     """
     Raises:
-        ConfigError: what is said of hosts does not fit together.
+        ConfigError: the flags of hosts contradict each other.
     """
     check_positive("--nnodes", parallel.nnodes)
     check_positive("--dist-timeout", parallel.dist_timeout)
