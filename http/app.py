@@ -14,7 +14,7 @@ from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
 from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
-from palladio.http.observability.http_metrics import CountRequests
+from palladio.http.observability.front_metrics import CountRequests
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.spans import Spans
 from palladio.http.prompts.chat_template import ChatTemplate
@@ -25,7 +25,7 @@ from palladio.http.responses.routes_responses import responses_router
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.routes.routes_capabilities import capabilities_router
-from palladio.http.routes.routes_chat import chat_router
+from palladio.http.routes.routes_chat import chat_router, stored_router
 from palladio.http.routes.routes_completions import completions_router
 from palladio.http.routes.routes_embeddings import embeddings_router
 from palladio.http.routes.routes_generate import generate_router
@@ -34,7 +34,6 @@ from palladio.http.routes.routes_load import load_router
 from palladio.http.routes.routes_models import models_router
 from palladio.http.routes.routes_observe import observe_router
 from palladio.http.routes.routes_reasoning import reasoning_router
-from palladio.http.routes.routes_stored import stored_router
 from palladio.http.routes.routes_tokenize import tokenize_router
 from palladio.http.routes.routes_tools import tools_router
 from palladio.http.security.access import browser_guard, cors, describe_access

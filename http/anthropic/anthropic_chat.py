@@ -7,9 +7,8 @@ from typing import Any
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.wire.client_paths import client_paths
-from palladio.http.wire.foreign_tools import check_tool_fields
-from palladio.http.wire.protocol_chat import ChatRequest
-from palladio.http.wire.protocol_reasoning import ThinkingOptions
+from palladio.http.wire.field_rules import check_tool_fields
+from palladio.http.wire.protocol_chat import ChatRequest, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 
 SAME_NAME = (  # as for chat

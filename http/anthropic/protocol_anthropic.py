@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from palladio.http.wire.protocol import AtMost, WireModel
-from palladio.http.wire.protocol_tools import Objects
+from palladio.http.wire.protocol_chat import Objects
 from palladio.runtime.interface.sampling_params import MAX_STOP_STRINGS
 
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Depends, Query
@@ -12,21 +12,34 @@ from palladio.http.batches.batch_run import log_status
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.endpoints import ENDPOINTS, find_endpoint
-from palladio.http.batches.protocol_batches import BatchRequest
 from palladio.http.files.upload import check_expiry
 from palladio.http.security.caller import Caller, CallerOf
 from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.storage.object_ids import new_id, position_after
-from palladio.http.storage.paging import page
+from palladio.http.storage.object_lists import new_id, page, position_after
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.protocol import AtMost, WireModel
 from palladio.runtime.interface.errors import InvalidRequestError
 
+MAX_PAIRS = 16  # of metadata
 PREFIX = "batch_"
 MAX_LISTED, LISTED = 100, 20
 MAX_WINDOW = 30 * 24 * 3600  # seconds
 MAX_KEY, MAX_VALUE = 64, 512  # of metadata, in characters
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+
+
+class OutputExpiresAfter(WireModel):
+    anchor: Literal["created_at"]
+    seconds: int
+
+
+class BatchRequest(WireModel):
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: Annotated[dict[str, str] | None, AtMost(MAX_PAIRS, "pairs")] = None
+    output_expires_after: OutputExpiresAfter | None = None
 
 
 def batches_router(store: BatchStore, worker: BatchWorker) -> APIRouter:

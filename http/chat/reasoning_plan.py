@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
-from palladio.http.wire.protocol_chat import ChatRequest
-from palladio.http.wire.protocol_reasoning import Effort, ReasoningOptions, ThinkingOptions
+from palladio.http.wire.protocol_chat import ChatRequest, Effort, ReasoningOptions, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Thinking
 from palladio.runtime.interface.sampling_params import check_int

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal
 
 from palladio.http.security.caller import Caller
 from palladio.http.storage.database import Database
-from palladio.http.storage.object_ids import new_id, position_of
+from palladio.http.storage.object_lists import new_id, position_of
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.folders.private_folder import FILE_MODE, make_folder_within, sync_folder
 

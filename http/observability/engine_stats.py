@@ -1,11 +1,15 @@
 """Snapshots of the engine for those who ask often, one question at a time; and what they say of each group."""
 
-from palladio.http.observability.shared_call import SharedCall
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.messages import EngineStats, RankStats
 
 STATS_TIMEOUT = 2.0  # seconds; an engine that needs longer counts as one that does not answer
+T = TypeVar("T")
 
 
 class EngineStatsReader:
@@ -43,3 +47,28 @@ def by_group(stats: EngineStats) -> list[RankStats]:
         num_waiting_tokens=stats.num_waiting_tokens,
     )
     return [whole]
+
+
+class SharedCall(Generic[T]):
+    """Whoever asks while an answer is awaited gets that one, or its error.
+
+    Args:
+        ask: puts the question.
+    """
+
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._ask = ask
+        self._asking: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        """Raises what `ask` raises."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+            self._asking.add_done_callback(_seen)
+        return await asyncio.shield(self._asking)  # one asker that goes away does not end it for the others
+
+
+def _seen(task: "asyncio.Task[T]") -> None:
+    """An error is no news to the event loop when all askers have gone away."""
+    if not task.cancelled():
+        task.exception()

@@ -2,6 +2,8 @@
 
 import collections
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.telemetry.histogram import Histogram
@@ -17,6 +19,7 @@ QUEUE = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 100, 200, 400, 600
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 STAGES = ("queue", "compile_wait", "prefill", "decode", "detokenize")
+NO_ROUTE = "(none)"
 
 
 class FrontMetrics:
@@ -75,3 +78,33 @@ class FrontMetrics:
 
 def _tokens(bounds: tuple[float, ...] | None, is_wanted: bool) -> Histogram | None:
     return Histogram(bounds or TOKENS) if bounds is not None or is_wanted else None
+
+
+class CountRequests:
+    """Pure ASGI middleware, inside RequestMiddleware."""
+
+    def __init__(self, app: ASGIApp, metrics: FrontMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        metrics, method, status = self._metrics, scope["method"], 500  # what the border makes of an exception
+
+        async def noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        metrics.http_active += 1
+        try:
+            await self._app(scope, receive, noting_status)
+        finally:
+            metrics.http_active -= 1
+            endpoint = scope["route"].path.replace(":path", "") if "route" in scope else NO_ROUTE
+            known = method if method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH") else "other"
+            metrics.http_requests[endpoint, known] += 1
+            metrics.http_responses[endpoint, known, status] += 1

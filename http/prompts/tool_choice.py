@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from palladio.http.wire.protocol_tools import ToolFields
+from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 
 MAX_TOOLS = 128  # OpenAI's

@@ -7,12 +7,11 @@ from typing import Any, Self
 import orjson
 
 from palladio.http.prompts.tool_choice import Definitions, ToolChoice, read_functions, read_tools
-from palladio.http.tool_calls.base import ToolCallParser
+from palladio.http.tool_calls.base import Function, Functions, ToolCallParser
 from palladio.http.tool_calls.formats import ToolFormat
-from palladio.http.tool_calls.functions import Function, Functions
 from palladio.http.tool_calls.grammar import answer_or_calls_grammar, forced_grammar, strict_grammar
 from palladio.http.tool_calls.lark import Notation
-from palladio.http.wire.protocol_tools import ToolFields
+from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar

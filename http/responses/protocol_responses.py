@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from palladio.http.wire.protocol import AtMost, RequestId, WireModel
-from palladio.http.wire.protocol_reasoning import Effort
-from palladio.http.wire.protocol_tools import Objects
+from palladio.http.wire.protocol_chat import Effort, Objects
 from palladio.runtime.interface.sampling_params import MAX_STOP_STRINGS
 
 Summary = Literal["auto", "concise", "detailed"]

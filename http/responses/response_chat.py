@@ -10,9 +10,8 @@ from typing import Any
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_items import Item, chat_messages
 from palladio.http.wire.client_paths import client_paths
-from palladio.http.wire.foreign_tools import check_tool_fields
-from palladio.http.wire.protocol_chat import ChatRequest
-from palladio.http.wire.protocol_reasoning import ReasoningOptions
+from palladio.http.wire.field_rules import check_tool_fields
+from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)

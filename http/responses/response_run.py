@@ -15,7 +15,7 @@ from palladio.http.responses.response_object import new_response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
 from palladio.http.security.caller import Caller
 from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.storage.object_ids import new_id
+from palladio.http.storage.object_lists import new_id
 
 ROUTE = "/v1/responses"
 

@@ -14,7 +14,7 @@ from palladio import __version__
 from palladio.http.generation.choices import collect
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import OutputStream
-from palladio.http.observability.shared_call import SharedCall
+from palladio.http.observability.engine_stats import SharedCall
 from palladio.http.security.caller import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError

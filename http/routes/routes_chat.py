@@ -15,6 +15,7 @@ from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.errors import ErrorBody
 from palladio.http.wire.protocol_chat import ChatRequest
 
 
@@ -71,3 +72,22 @@ def _choice(choice: Choice, message: ChatMessage, body: ChatRequest, run: ChatRu
     fields: dict[str, Any] = {"index": choice.index, "message": message.as_dict(), "logprobs": logprobs}
     fields |= finish_fields(choice.finish, has_calls=bool(message.calls))
     return fields | {"token_ids": choice.token_ids} if body.return_token_ids else fields
+
+
+def stored_router(_context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/chat/completions")
+    async def list_completions() -> dict[str, Any]:
+        """Whatever is asked for: there is nothing to filter."""
+        return {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+
+    @router.get("/v1/chat/completions/{completion_id}")
+    @router.post("/v1/chat/completions/{completion_id}")
+    @router.delete("/v1/chat/completions/{completion_id}")
+    @router.get("/v1/chat/completions/{completion_id}/messages")
+    async def one_completion(completion_id: str) -> Response:
+        message = f"no stored chat completion {completion_id[:256]!r}: this server stores none, whatever store says"
+        return ErrorBody(404, message, "completion_id", code="completion_not_found").response()
+
+    return router

@@ -9,7 +9,7 @@ from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.reasoning.registry import NAMES, find_family
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.protocol_reasoning import SeparateReasoningRequest
+from palladio.http.wire.protocol_chat import SeparateReasoningRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 
 

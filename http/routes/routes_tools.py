@@ -12,7 +12,7 @@ from palladio.http.tool_calls.base import ToolCallParser
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.tool_calls.registry import find_format
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.protocol_tools import ParseFunctionCallRequest, ToolFields
+from palladio.http.wire.protocol_chat import ParseFunctionCallRequest, ToolFields
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 
 

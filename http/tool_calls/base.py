@@ -1,7 +1,28 @@
-"""What a tool-call parser is: it takes a model family's tool calls out of a sample's text, however the text is cut."""
+"""What a tool-call parser is given, the functions of a request, and what it makes of a sample's text, however the text
+is cut."""
 
 import dataclasses
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Function:
+    """One function.
+
+    Attributes:
+        parameters: the JSON schema of its arguments, which are an object.
+        strict: the arguments are to be held to the schema even where the model is free to call or not.
+        path: of the schema in the request, for errors; "" if it is none of the client's.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    strict: bool = False
+    path: str = ""
+
+
+Functions = Mapping[str, Function]  # by name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

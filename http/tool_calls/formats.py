@@ -4,18 +4,22 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 
-from palladio.http.tool_calls import deepseek, glm45, gpt_oss, kimi_k2, qwen3_coder
-from palladio.http.tool_calls.base import ToolCallParser
-from palladio.http.tool_calls.functions import Function, Functions
+from palladio.http.tool_calls.base import Function, Functions, ToolCallParser
 from palladio.http.tool_calls.grammar import CallSyntax, json_arguments
-from palladio.http.tool_calls.invoke import InvokeParser, InvokeTags
+from palladio.http.tool_calls.json_families import (
+    DeepSeekParser,
+    GptOssParser,
+    KimiK2Parser,
+    Llama3Parser,
+    MistralParser,
+    PlainJsonParser,
+    TaggedJsonParser,
+    Tags,
+)
 from palladio.http.tool_calls.lark import Rules, quoted
-from palladio.http.tool_calls.llama3 import Llama3Parser
-from palladio.http.tool_calls.mistral import MistralParser
 from palladio.http.tool_calls.output import CallOutput, NewId, mistral_id, openai_id
-from palladio.http.tool_calls.plain_json import PlainJsonParser
 from palladio.http.tool_calls.pythonic import PythonicParser, PythonTags
-from palladio.http.tool_calls.tagged_json import TaggedJsonParser, Tags
+from palladio.http.tool_calls.tagged_families import Glm45Parser, InvokeParser, InvokeTags, Qwen3CoderParser
 from palladio.http.tool_calls.value_grammars import python_arguments, tagged_arguments
 
 
@@ -86,34 +90,36 @@ def _tagged(
 
 
 def _deepseek(name: str, *, fenced: bool) -> ToolFormat:
-    head, tail = (f"function{deepseek.NAME_END}", "\n```json\n") if fenced else ("", deepseek.NAME_END)
+    family = DeepSeekParser
+    head, tail = (f"function{family.NAME_END}", "\n```json\n") if fenced else ("", family.NAME_END)
     syntax = CallSyntax(
         begin=lambda function: head + function + tail,
         end="\n```" if fenced else "",
-        opening=deepseek.SECTION + deepseek.CALL,
-        separator=f"{deepseek.CALL_END}\n{deepseek.CALL}" if fenced else deepseek.CALL_END + deepseek.CALL,
-        closing=deepseek.CALL_END + deepseek.SECTION_END,
-        marks=(deepseek.SECTION, deepseek.SECTION_END, deepseek.CALL, deepseek.CALL_END, deepseek.NAME_END),
-        trigger=deepseek.SECTION,
+        opening=family.SECTION + family.CALL,
+        separator=f"{family.CALL_END}\n{family.CALL}" if fenced else family.CALL_END + family.CALL,
+        closing=family.CALL_END + family.SECTION_END,
+        marks=(family.SECTION, family.SECTION_END, family.CALL, family.CALL_END, family.NAME_END),
+        trigger=family.SECTION,
     )
-    return ToolFormat(name, functools.partial(deepseek.DeepSeekParser, fenced=fenced), syntax)
+    return ToolFormat(name, functools.partial(family, fenced=fenced), syntax)
 
 
 def _kimi_arguments(rules: Rules, function: Function) -> str:
-    return f"/[0-9]{{1,3}}/ {rules.text(kimi_k2.ARGUMENTS)} {json_arguments(rules, function)}"
+    return f"/[0-9]{{1,3}}/ {rules.text(KimiK2Parser.ARGUMENTS)} {json_arguments(rules, function)}"
 
 
 def _kimi() -> ToolFormat:
+    family = KimiK2Parser
     syntax = CallSyntax(
         begin=lambda function: f"functions.{function}:",
-        opening=kimi_k2.SECTION + kimi_k2.CALL,
-        separator=kimi_k2.CALL_END + kimi_k2.CALL,
-        closing=kimi_k2.CALL_END + kimi_k2.SECTION_END,
+        opening=family.SECTION + family.CALL,
+        separator=family.CALL_END + family.CALL,
+        closing=family.CALL_END + family.SECTION_END,
         arguments=_kimi_arguments,
-        marks=(kimi_k2.SECTION, kimi_k2.SECTION_END, kimi_k2.CALL, kimi_k2.CALL_END, kimi_k2.ARGUMENTS),
-        trigger=kimi_k2.SECTION,
+        marks=(family.SECTION, family.SECTION_END, family.CALL, family.CALL_END, family.ARGUMENTS),
+        trigger=family.SECTION,
     )
-    return ToolFormat("kimi_k2", kimi_k2.KimiK2Parser, syntax)
+    return ToolFormat("kimi_k2", family, syntax)
 
 
 def _mistral(name: str, *, compact: bool) -> ToolFormat:
@@ -132,46 +138,49 @@ def _mistral(name: str, *, compact: bool) -> ToolFormat:
 
 def _gpt_oss() -> ToolFormat:
     """The mark after a call ends the output: it is no part of the grammar."""
-    marks = (gpt_oss.START, gpt_oss.CHANNEL, gpt_oss.CONSTRAIN, gpt_oss.MESSAGE, gpt_oss.CALL, gpt_oss.END)
+    family = GptOssParser
+    marks = (family.START, family.CHANNEL, family.CONSTRAIN, family.MESSAGE, family.CALL, family.END)
     syntax = CallSyntax(
-        begin=lambda function: f"{function} {gpt_oss.CONSTRAIN}json{gpt_oss.MESSAGE}",
-        opening=f"{gpt_oss.CHANNEL}commentary to=functions.",
+        begin=lambda function: f"{function} {family.CONSTRAIN}json{family.MESSAGE}",
+        opening=f"{family.CHANNEL}commentary to=functions.",
         marks=marks,
-        trigger=gpt_oss.CHANNEL,
-        lead=f"{gpt_oss.START}assistant",
-        answer=f"{gpt_oss.CHANNEL}final{gpt_oss.MESSAGE}",
+        trigger=family.CHANNEL,
+        lead=f"{family.START}assistant",
+        answer=f"{family.CHANNEL}final{family.MESSAGE}",
     )
-    return ToolFormat("gpt-oss", gpt_oss.GptOssParser, syntax)
+    return ToolFormat("gpt-oss", family, syntax)
 
 
 def _qwen3_coder() -> ToolFormat:
+    family = Qwen3CoderParser
     syntax = CallSyntax(
-        begin=lambda function: f"{qwen3_coder.FUNCTION}{function}>\n",
-        end=qwen3_coder.FUNCTION_END,
-        opening=f"{qwen3_coder.OPEN}\n",
-        separator=f"\n{qwen3_coder.CLOSE}\n{qwen3_coder.OPEN}\n",
-        closing=f"\n{qwen3_coder.CLOSE}",
-        arguments=tagged_arguments(
-            lambda _: (qwen3_coder.PARAMETER, ">\n"), f"\n{qwen3_coder.PARAMETER_END}", gap="\n"
-        ),
-        marks=(qwen3_coder.OPEN, qwen3_coder.CLOSE, qwen3_coder.FUNCTION_END, qwen3_coder.PARAMETER_END),
-        trigger=qwen3_coder.OPEN,
+        begin=lambda function: f"{family.FUNCTION}{function}>\n",
+        end=family.FUNCTION_END,
+        opening=f"{family.OPEN}\n",
+        separator=f"\n{family.CLOSE}\n{family.OPEN}\n",
+        closing=f"\n{family.CLOSE}",
+        arguments=tagged_arguments(lambda _: (family.PARAMETER, ">\n"), f"\n{family.PARAMETER_END}", gap="\n"),
+        marks=(family.OPEN, family.CLOSE, family.FUNCTION_END, family.PARAMETER_END),
+        trigger=family.OPEN,
     )
-    return ToolFormat("qwen3_coder", qwen3_coder.Qwen3CoderParser, syntax)
+    return ToolFormat("qwen3_coder", family, syntax)
 
 
 def _glm(name: str, *, gap: str) -> ToolFormat:
-    marks = (glm45.OPEN, glm45.CLOSE, glm45.KEY, glm45.KEY_END, glm45.VALUE, glm45.VALUE_END)
+    family = Glm45Parser
+    marks = (family.OPEN, family.CLOSE, family.KEY, family.KEY_END, family.VALUE, family.VALUE_END)
     syntax = CallSyntax(
         begin=lambda function: function + gap,
-        opening=glm45.OPEN,
-        separator=f"{glm45.CLOSE}\n{glm45.OPEN}",
-        closing=glm45.CLOSE,
-        arguments=tagged_arguments(lambda _: (glm45.KEY, glm45.KEY_END + gap + glm45.VALUE), glm45.VALUE_END, gap=gap),
+        opening=family.OPEN,
+        separator=f"{family.CLOSE}\n{family.OPEN}",
+        closing=family.CLOSE,
+        arguments=tagged_arguments(
+            lambda _: (family.KEY, family.KEY_END + gap + family.VALUE), family.VALUE_END, gap=gap
+        ),
         marks=marks,
-        trigger=glm45.OPEN,
+        trigger=family.OPEN,
     )
-    return ToolFormat(name, glm45.Glm45Parser, syntax)
+    return ToolFormat(name, family, syntax)
 
 
 def _invoke(name: str, tags: InvokeTags, *, gap: str, says_string: bool = False) -> ToolFormat:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 
-from palladio.http.tool_calls.functions import Function
+from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.lark import ANY_TEXT, Notation, Rules, either, joined
 from palladio.http.wire.nesting import read_json
 from palladio.runtime.interface.grammar_spec import Grammar

@@ -4,8 +4,7 @@ import secrets
 import string
 from collections.abc import Callable
 
-from palladio.http.tool_calls.base import ToolDelta, ToolPiece
-from palladio.http.tool_calls.functions import Functions
+from palladio.http.tool_calls.base import Functions, ToolDelta, ToolPiece
 from palladio.http.tool_calls.reader import SPACE
 
 NewId = Callable[[], str]

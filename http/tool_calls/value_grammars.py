@@ -6,7 +6,7 @@ Not enforced for plain text: length, pattern and format of strings. Parameters c
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palladio.http.tool_calls.functions import Function
+from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.lark import Rules, either, joined, quoted
 from palladio.http.tool_calls.typed_values import types_of
 

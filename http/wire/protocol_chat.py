@@ -1,12 +1,69 @@
-"""POST /v1/chat/completions: the request."""
+"""POST /v1/chat/completions: the request, with the fields about tools and reasoning that other routes share."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.wire.protocol import SamplingFields
-from palladio.http.wire.protocol_reasoning import ReasoningFields
-from palladio.http.wire.protocol_tools import ToolFields
+from palladio.http.wire.protocol import ParsedText, SamplingFields, WireModel
+
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+
+
+class ToolFields(WireModel):
+    """What the tools look like is checked when they are read: the errors then name the tool."""
+
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Objects | None = None
+    function_call: str | dict[str, Any] | None = None
+
+
+class ParseFunctionCallRequest(WireModel):
+    """POST /parse_function_call."""
+
+    text: ParsedText
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
+    tool_call_parser: Annotated[str, Field(min_length=1)] | None = None
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ReasoningOptions(WireModel):
+    """`reasoning`, as OpenRouter's and OpenAI's clients write it."""
+
+    effort: Effort | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+    max_tokens: int | None = None
+
+
+class ThinkingOptions(WireModel):
+    """`thinking`, as Anthropic's and DeepSeek's clients write it."""
+
+    type: Literal["enabled", "disabled"]
+    budget_tokens: int | None = None
+
+
+class ReasoningFields(WireModel):
+    """What they come to depends on the model: `ReasoningPlan`."""
+
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
+    include_reasoning: bool | None = None
+    reasoning_effort: Effort | None = None
+    reasoning: ReasoningOptions | None = None
+    thinking: bool | ThinkingOptions | None = None
+    thinking_token_budget: int | None = None
+    max_thinking_tokens: int | None = None
+
+
+class SeparateReasoningRequest(WireModel):
+    """POST /separate_reasoning."""
+
+    text: ParsedText
+    reasoning_parser: Annotated[str, Field(min_length=1)] | None = None
 
 
 class ChatRequest(SamplingFields, ReasoningFields, ToolFields):

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from palladio.http.wire.protocol import WireModel
+from palladio.http.wire.protocol_chat import Effort, Objects
 from palladio.http.wire.protocol_generate import TokenIds
-from palladio.http.wire.protocol_reasoning import Effort
-from palladio.http.wire.protocol_tools import Objects
 
 
 class TokenizeRequest(WireModel):

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
@@ -35,7 +34,3 @@ class AttentionShape:
     def row_width(self) -> int:
         """Lanes of a row of the cache (W = 2·Hp)."""
         return 2 * padded_head_size(self.head_size)
-
-    @property
-    def page_bytes(self) -> int:
-        return self.num_kv_heads * self.page_size * self.row_width * jnp.dtype(self.kv_dtype).itemsize

@@ -90,7 +90,9 @@ class EnginePlan:
         check_experts(config.parallel, model)
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)
-        shape = _shape(config, path, layout, limits, dtypes, mesh)
+        num_valid_tokens = _num_valid_tokens(config, path, layout.stored.vocab_size)
+        pooling = Pooling.of(path) if config.source.is_embedding else None
+        shape = device_shape(config, layout, limits, dtypes, mesh, num_valid_tokens, pooling)
         buckets = limits.buckets(config, defaults)
         _tell_padding(config, buckets)
         kernels = choose_kernels(execution.attention_backend, device, layout.config, shape)
@@ -202,17 +204,27 @@ def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
         )
 
 
-def _shape(
-    config: EngineConfig, path: Path, layout: TensorLayout, limits: EngineLimits, dtypes: Dtypes, mesh: Mesh
+def device_shape(
+    config: EngineConfig,
+    layout: TensorLayout,
+    limits: EngineLimits,
+    dtypes: Dtypes,
+    mesh: Mesh,
+    num_valid_tokens: int,
+    pooling: Pooling | None,
 ) -> DeviceShape:
+    """The shape of a device's state.
+
+    Args:
+        num_valid_tokens: ids that may be sampled.
+    """
     model = layout.config
     spec = KVCacheSpec.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
-    pooling = Pooling.of(path) if config.source.is_embedding else None
     return DeviceShape(
         num_slots=limits.max_running + 1,
         pages_per_request=-(-limits.context_length // spec.page_size),
         vocab_size=model.vocab_size,
-        num_valid_tokens=_num_valid_tokens(config, path, layout.stored.vocab_size),
+        num_valid_tokens=num_valid_tokens,
         num_decode_steps=config.scheduler.num_continuous_decode_steps,
         checks_cache=config.cache.cache_self_check > 0,
         dtype=dtypes.model,

@@ -34,7 +34,7 @@ from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.waiting_lines import WaitingQueue
+from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 
 # With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
 PATIENCE = 4

@@ -1,16 +1,19 @@
-"""What is kept for one user alone: a folder and the files in it, made so, and never reached through a link."""
+"""What is kept for one user alone: a folder and the files in it, made so, and never reached through a link;
+and folders to which every failure adds something, which are not to grow for ever."""
 
 import contextlib
 import logging
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 from palladio.runtime.interface.errors import ConfigError
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 logger = logging.getLogger(__name__)
+NUM_KEPT: Final = 20  # files of a kind
 
 
 def make_folder(path: Path) -> None:
@@ -118,3 +121,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def keep_newest(folder: Path, pattern: str, count: int = NUM_KEPT) -> None:
+    """Removes all files of this pattern but the newest. Their names tell their time, so that they sort by it."""
+    for path in sorted(folder.glob(pattern))[:-count]:
+        with contextlib.suppress(OSError):
+            path.unlink()
+            logger.info("removed %s: the newest %d files of its kind are kept", path, count)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from palladio import __version__
-from palladio.runtime.folders.kept_files import keep_newest
-from palladio.runtime.folders.private_folder import make_folder, warn_of_others
+from palladio.runtime.folders.private_folder import keep_newest, make_folder, warn_of_others
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import AddRequest, EngineReady

@@ -18,8 +18,7 @@ from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_pa
 
 from palladio.runtime.grammar.backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar.constraint import Matcher
-from palladio.runtime.grammar.repetition import forced_length
-from palladio.runtime.grammar.schema_limits import check_schema_limits
+from palladio.runtime.grammar.limits import check_schema_limits, forced_length
 from palladio.runtime.grammar.structural_tags import structural_tag_lark
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar

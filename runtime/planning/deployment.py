@@ -10,12 +10,11 @@ from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
-from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import make_abstract_mesh
 from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
-from palladio.runtime.core.engine_plan import check_experts, memory_needs
+from palladio.runtime.core.engine_plan import check_experts, device_shape, memory_needs
 from palladio.runtime.core.kernel_choice import plan_cache
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
@@ -99,18 +98,8 @@ class Deployment:
         dtypes = Dtypes.of(config, place.chip.platform)
         layout = TensorLayout.of(model, num_shards, num_expert_parts)
         over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_groups, num_expert_parts)
-        shape = DeviceShape(
-            num_slots=limits.max_running + 1,
-            pages_per_request=-(-limits.context_length // config.cache.page_size),
-            vocab_size=layout.config.vocab_size,
-            num_valid_tokens=model.vocab_size,
-            num_decode_steps=config.scheduler.num_continuous_decode_steps,
-            checks_cache=config.cache.cache_self_check > 0,
-            dtype=dtypes.model,
-            cache=KVCacheSpec.of(layout.config, page_size=config.cache.page_size, dtype=dtypes.kv_cache),
-            mesh=over,
-            pooling=Pooling() if config.source.is_embedding else None,  # other methods keep a row more for each request
-        )
+        pooling = Pooling() if config.source.is_embedding else None  # other methods keep a row more for each request
+        shape = device_shape(config, layout, limits, dtypes, over, model.vocab_size, pooling)
         shapes = KnownShapes(model) if known is None else known
         if mesh is None:
             structure, weights = shapes.of(num_shards, num_expert_parts, dtypes.model)

@@ -169,10 +169,6 @@ class CacheManager:
             self._num_prompt_tokens += len(request.token_ids)
             self._num_hit_tokens += request.num_computed
 
-    def pages_to_grow(self, request: Request, num_tokens: int) -> int:
-        """How many more pages the request needs to hold `num_tokens` tokens."""
-        return max(0, -(-num_tokens // self.page_size) - len(request.pages))
-
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Gives the request the pages for `num_tokens` tokens; False, and nothing changed, if there are too few."""
         column = len(request.pages)

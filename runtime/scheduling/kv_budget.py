@@ -10,7 +10,7 @@ from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix, Rele
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.waiting_lines import WaitingQueue
+from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 
 
 class KVBudget:

@@ -21,7 +21,7 @@ from palladio.runtime.scheduling.retraction import Retraction, Retractor
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, take_token
-from palladio.runtime.scheduling.waiting_lines import WaitingQueue
+from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 
 
 class Scheduler:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from palladio.runtime.folders.kept_files import keep_newest
+from palladio.runtime.folders.private_folder import keep_newest
 
 _STDERR = 2  # the descriptor: sys.stderr has none in a notebook
 _TICKS = 20  # looks at the engine within one timeout, but at least one a second

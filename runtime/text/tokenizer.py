@@ -104,14 +104,6 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         return self._token_id("eos_token_id")
 
-    @property
-    def pad_token(self) -> str | None:
-        return self._token_string("pad_token")
-
-    @property
-    def pad_token_id(self) -> int | None:
-        return self._token_id("pad_token_id")
-
     def is_special(self, token_id: int) -> bool:
         """Whether `skip_special_tokens` hides this token."""
         return token_id in self._special

@@ -17,8 +17,8 @@ from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.routes import routes_chat, routes_reasoning, routes_tools
 from palladio.http.settings.http_config import HttpConfig
+from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS
-from palladio.http.tool_calls.functions import Function
 from palladio.http.tool_calls.output import CallOutput, openai_id
 from palladio.runtime.front.async_engine import LONG_TEXT
 from palladio.runtime.interface.errors import RenderLimitError

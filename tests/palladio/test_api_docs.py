@@ -19,7 +19,7 @@ from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, Messa
 from palladio.http.app import create_app
 from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
-from palladio.http.batches.protocol_batches import BatchRequest
+from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.generation import MAX_SAMPLES
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.prompts.chat_template import MAX_SECONDS
@@ -43,16 +43,14 @@ from palladio.http.wire.field_rules import METADATA, NOT_YET
 from palladio.http.wire.json_cost import FIELD_COST, LIST_COST, NESTED_VALUES
 from palladio.http.wire.nesting import MAX_DEPTH
 from palladio.http.wire.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
-from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_chat import ChatRequest, ParseFunctionCallRequest, SeparateReasoningRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
-from palladio.http.wire.protocol_reasoning import SeparateReasoningRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
-from palladio.http.wire.protocol_tools import ParseFunctionCallRequest
 from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
+from palladio.runtime.grammar.limits import MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
-from palladio.runtime.grammar.schema_limits import MAX_OPTIONAL
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface import sampling_params
 from palladio.runtime.interface.config import GrammarConfig

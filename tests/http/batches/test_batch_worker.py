@@ -30,7 +30,7 @@ from palladio.http.security.callers import Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.database import Database
-from palladio.http.storage.object_ids import new_id
+from palladio.http.storage.object_lists import new_id
 from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.text.tokenizer import Tokenizer

@@ -13,12 +13,10 @@ from palladio.http.generation.sampling import SAME_NAME, WORKED_OUT, client_name
 from palladio.http.prompts import tool_choice, tools
 from palladio.http.routes import routes_chat, routes_completions, routes_generate, routes_tokenize
 from palladio.http.wire.protocol import SamplingFields, StreamOptions, WireModel
-from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_chat import ChatRequest, ReasoningFields, ToolFields
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
-from palladio.http.wire.protocol_reasoning import ReasoningFields
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
-from palladio.http.wire.protocol_tools import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.sampling_params import SamplingParams
 

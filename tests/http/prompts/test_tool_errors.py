@@ -7,7 +7,7 @@ import pytest
 
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.tool_calls.formats import FORMATS
-from palladio.http.wire.protocol_tools import ToolFields
+from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.http.tool_calls.tool_texts import WEATHER

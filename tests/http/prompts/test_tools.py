@@ -12,9 +12,9 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
 from palladio.http.prompts.tools import ToolPlan
+from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS, MISTRAL_COMPACT, ToolFormat
-from palladio.http.tool_calls.functions import Function
-from palladio.http.wire.protocol_tools import ToolFields
+from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.grammar.backend import BackendSettings
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.config import GrammarConfig

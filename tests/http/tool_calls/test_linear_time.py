@@ -10,7 +10,7 @@ from palladio.http.reasoning.family import PromptEnd
 from palladio.http.reasoning.registry import FAMILIES
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.wire.protocol_chat import ChatRequest
-from palladio.runtime.grammar.repetition import forced_length
+from palladio.runtime.grammar.limits import forced_length
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.telemetry.logs import escape_control
 from palladio.runtime.text.tokenizer import Tokenizer

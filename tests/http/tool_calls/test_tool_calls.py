@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palladio.http.tool_calls.base import Function, Functions
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import FORMATS, ToolFormat
-from palladio.http.tool_calls.functions import Function, Functions
 from palladio.http.tool_calls.json_text import MAX_DEPTH
 from palladio.http.tool_calls.registry import ALIASES, find_format
 from palladio.http.tool_calls.typed_values import to_json, types_of

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from palladio.http.tool_calls.functions import Function
+from palladio.http.tool_calls.base import Function
 
 WEATHER = {
     "type": "object",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from palladio.runtime.folders.kept_files import NUM_KEPT
+from palladio.runtime.folders.private_folder import NUM_KEPT
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.crash_dump import (
     FORMAT,

@@ -14,9 +14,8 @@ from llguidance.numpy import fill_next_token_bitmask
 from palladio.runtime.grammar import llguidance_backend
 from palladio.runtime.grammar.backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar.compiler import GrammarCompiler, load_backend
+from palladio.runtime.grammar.limits import MAX_OPTIONAL, forced_length
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES, LlguidanceBackend, check_whitespace
-from palladio.runtime.grammar.repetition import forced_length
-from palladio.runtime.grammar.schema_limits import MAX_OPTIONAL
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar, GrammarKind

@@ -16,7 +16,7 @@ from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.waiting_lines import WaitingQueue
+from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 
 EOS = 7

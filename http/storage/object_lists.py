@@ -1,9 +1,12 @@
-"""Ids of stored objects: they sort by the time of their making, so that a list can go on after one that is deleted."""
+"""Lists of stored objects: OpenAI's cursor pages, and ids that sort by the time of their making, so that a list can go
+on after an object that is deleted."""
 
 import re
 import secrets
 import time
 import uuid
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -35,3 +38,22 @@ def position_after(after: str | None, prefixes: tuple[str, ...]) -> str | None:
     if after[: -len(position)] not in prefixes or not _UUID.fullmatch(position):
         raise InvalidRequestError(f"after: {after[:100]!r} is no id of such an object", param="after")
     return position
+
+
+class Listed(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+def page(objects: Sequence[Listed], limit: int) -> dict[str, Any]:
+    """Args: objects: one more than `limit`, if there are more."""
+    shown = objects[:limit]
+    return {
+        "object": "list",
+        "data": [one.as_dict() for one in shown],
+        "first_id": shown[0].id if shown else None,
+        "last_id": shown[-1].id if shown else None,
+        "has_more": len(objects) > limit,
+    }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.grammar.schema_limits import MAX_OPTIONAL, check_schema_limits
+from palladio.runtime.grammar.limits import MAX_OPTIONAL, check_schema_limits
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE, MAX_MULTIPLES
 from palladio.runtime.interface.errors import InvalidRequestError
 

@@ -1,13 +1,46 @@
-"""What a JSON schema may ask of the compiler: bounds that are looked at before it is compiled.
+"""What a grammar may ask of the compiler: bounds that are looked at before it is compiled.
 
 An object's optional properties are items in each row of the parser, whose work grows with their square.
 """
 
+import re
 from collections.abc import Mapping
 
 from palladio.runtime.grammar.schema_multiples import check_multiples
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.text.json_schemas import all_schemas
+
+_COUNT = re.compile(r"\{(\d+)")
+
+
+def forced_length(pattern: str) -> int:
+    """An upper bound of the characters that a regular expression leaves no choice about, by its counts alone.
+
+    Each character counts once, times the least counts of all that it stands in. Notations that write counts alike
+    (Lark, GBNF) can be asked about too; what their rules refer to is not followed.
+    """
+    groups: list[list[int]] = [[]]  # of each open group: the lengths of its parts
+    position = 0
+    while position < len(pattern):
+        character = pattern[position]
+        count = _COUNT.match(pattern, position) if character == "{" else None
+        if character == "\\":
+            groups[-1].append(1)
+            position += 2
+            continue
+        if character == "(":
+            groups.append([])
+        elif character == ")" and len(groups) > 1:
+            inner = sum(groups.pop())
+            groups[-1].append(inner)
+        elif count is not None and groups[-1]:
+            groups[-1][-1] *= max(1, int(count[1][:12]))
+            position = max(pattern.find("}", position), position)
+        else:
+            groups[-1].append(1)
+        position += 1
+    return sum(sum(parts) for parts in groups)
+
 
 MAX_OPTIONAL = 1000  # properties of one object
 

@@ -1,4 +1,4 @@
-"""Calls as `<invoke name="f">` with a `<parameter name="p">` for each argument: MiniMax, Step 3, DeepSeek V3.2."""
+"""The families that write each argument by itself, in tags: GLM, Qwen3-Coder, and those with `<invoke>`."""
 
 import dataclasses
 import re
@@ -11,6 +11,69 @@ from palladio.http.tool_calls.scripted import ScriptedParser
 _MAX_NAME = 256
 _NAME = re.compile(r'\s*name\s*=\s*"([^"]*)"')
 _IS_STRING = re.compile(r'\bstring\s*=\s*"(true|false)"')
+
+
+class Glm45Parser(ScriptedParser):
+    """GLM 4.5 and 4.6 write a line break after each part, GLM 4.7 none."""
+
+    OPEN, CLOSE = "<tool_call>", "</tool_call>"
+    KEY, KEY_END, VALUE, VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
+
+    def _read(self) -> Step[None]:
+        while (yield from self._find((self.OPEN,))):
+            yield from self._attempt(self._call())
+
+    def _call(self) -> Step[None]:
+        name, mark = yield from self._reader.text_until((self.KEY, self.CLOSE), limit=_MAX_NAME)
+        name = name.strip()
+        self._begin(name)
+        values = NamedValues(self._output, name)
+        try:
+            while mark == self.KEY:
+                key, _ = yield from self._reader.text_until((self.KEY_END,), limit=_MAX_NAME)
+                yield from self._reader.space()
+                yield from self._reader.expect(self.VALUE)
+                yield from values.read(self._reader, key.strip(), self.VALUE_END)
+                yield from self._reader.space()
+                mark = self.KEY if (yield from self._reader.accept(self.KEY)) else ""
+            yield from self._reader.accept(self.CLOSE)
+        except MalformedCallError:
+            pass  # the call has begun: it keeps the arguments that it has
+        values.end()
+
+
+class Qwen3CoderParser(ScriptedParser):
+    """The model often leaves out the first `<tool_call>`."""
+
+    OPEN, CLOSE = "<tool_call>", "</tool_call>"
+    FUNCTION, FUNCTION_END = "<function=", "</function>"
+    PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+
+    def _read(self) -> Step[None]:
+        while found := (yield from self._find((self.OPEN, self.FUNCTION))):
+            yield from self._attempt(self._call(found))
+
+    def _call(self, found: str) -> Step[None]:
+        if found == self.OPEN:
+            yield from self._reader.space()
+            yield from self._reader.expect(self.FUNCTION)
+        name, _ = yield from self._reader.text_until((">",), limit=_MAX_NAME)
+        name = name.strip()
+        self._begin(name)
+        values = NamedValues(self._output, name)
+        try:
+            while True:
+                yield from self._reader.space()
+                if not (yield from self._reader.accept(self.PARAMETER)):
+                    break
+                key, _ = yield from self._reader.text_until((">",), limit=_MAX_NAME)
+                yield from values.read(self._reader, key.strip(), self.PARAMETER_END)
+            yield from self._reader.expect(self.FUNCTION_END)
+            yield from self._reader.space()
+            yield from self._reader.accept(self.CLOSE)
+        except MalformedCallError:
+            pass  # the call has begun: it keeps the arguments that it has
+        values.end()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

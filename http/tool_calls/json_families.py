@@ -1,0 +1,186 @@
+"""The families whose calls carry their arguments as JSON, each with marks of its own around name and arguments."""
+
+import dataclasses
+import re
+
+from palladio.http.tool_calls.json_call import JsonCallParser, SectionedCallParser, SectionMarks
+from palladio.http.tool_calls.output import CallOutput
+from palladio.http.tool_calls.reader import MalformedCallError, Step
+
+_MAX_NAME = 256
+_ANYTHING = re.compile(r".+", re.DOTALL)
+_TAG = "<|python_tag|>"
+_MAX_ID = 256
+_ID = re.compile(r"(?:functions\.)?(.+):\d+", re.DOTALL)
+_MAX_HEADER = 512
+_RECIPIENT = re.compile(r"\bto=functions\.([A-Za-z0-9_.\-]+)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tags:
+    """
+    Attributes:
+        opening: comes before a call, or before a list of calls.
+        closing: comes after it; "" for none.
+    """
+
+    opening: str
+    closing: str
+
+
+class TaggedJsonParser(JsonCallParser):
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>` and the like; the closing mark may be missing."""
+
+    def __init__(self, output: CallOutput, tags: Tags) -> None:
+        super().__init__(output)
+        self._tags = tags
+
+    def _read(self) -> Step[None]:
+        while (yield from self._find((self._tags.opening,))):
+            if (yield from self._attempt(self._calls())):
+                yield from self._reader.space()
+                if self._tags.closing:
+                    yield from self._reader.accept(self._tags.closing)
+
+    def _calls(self) -> Step[None]:
+        """One call, or a list."""
+        yield from self._reader.space()
+        if not (yield from self._reader.accept("[")):
+            yield from self._json_call()
+            return
+        yield from self._reader.space()
+        yield from self._json_call()
+        yield from self._more_calls()
+
+    def _more_calls(self) -> Step[None]:
+        """The rest of a list after its first call."""
+        while True:
+            if (yield from self._ends_list()):
+                return
+            yield from self._reader.space()
+            yield from self._json_call()
+
+
+class MistralParser(TaggedJsonParser):
+    """The id that may stand in `[CALL_ID]` becomes the call's."""
+
+    def __init__(self, output: CallOutput) -> None:
+        super().__init__(output, Tags("[TOOL_CALLS]", ""))
+
+    def _calls(self) -> Step[None]:
+        yield from self._reader.space()
+        if (yield from self._reader.peek()) in ("[", "{"):
+            yield from super()._calls()
+            return
+        name, mark = yield from self._reader.text_until(("[ARGS]", "[CALL_ID]", "{"), limit=_MAX_NAME)
+        call_id = None
+        if mark == "[CALL_ID]":
+            call_id, mark = yield from self._reader.text_until(("[ARGS]", "{"), limit=_MAX_NAME)
+        if mark == "{":
+            self._reader.back(1)
+        yield from self._arguments(name.strip(), call_id and call_id.strip())
+
+
+class PlainJsonParser(TaggedJsonParser):
+    """Only for outputs that a grammar holds to it: any other text stays content."""
+
+    def __init__(self, output: CallOutput) -> None:
+        super().__init__(output, Tags("", ""))
+
+    def _read(self) -> Step[None]:
+        self._reader.mark()
+        yield from self._reader.space()
+        yield from self._attempt(self._calls())
+        while (yield from self._reader.peek()):
+            self._output.content(self._reader.run(_ANYTHING))
+
+
+class Llama3Parser(JsonCallParser):
+    """Any `{` may begin a call: it is one if the object's first key fits and the name is of a known function."""
+
+    def _read(self) -> Step[None]:
+        while found := (yield from self._find((_TAG, "{"))):
+            if found == "{":
+                self._reader.back(1)
+            read = yield from self._attempt(self._call())
+            while read:
+                yield from self._reader.space()
+                if (yield from self._reader.peek()) != ";":
+                    break
+                self._reader.mark()
+                yield from self._reader.take()
+                read = yield from self._attempt(self._call())
+
+    def _call(self) -> Step[None]:
+        yield from self._reader.space()
+        yield from self._json_call(bare=True)
+
+
+class DeepSeekParser(SectionedCallParser):
+    """V3.1 writes `name<｜tool▁sep｜>{…}`.
+
+    Args:
+        fenced: as V3 writes it: `function<｜tool▁sep｜>name`, and the arguments in a fenced block of JSON.
+    """
+
+    SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+    CALL, NAME_END, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+
+    _marks = SectionMarks(SECTION, CALL, SECTION_END)
+
+    def __init__(self, output: CallOutput, *, fenced: bool) -> None:
+        super().__init__(output)
+        self._fenced = fenced
+
+    def _call(self) -> Step[None]:
+        head, _ = yield from self._reader.text_until((self.NAME_END,), limit=_MAX_NAME)
+        if self._fenced:
+            head, _ = yield from self._reader.text_until(("\n",), limit=_MAX_NAME)
+            yield from self._reader.space()
+            yield from self._reader.accept("```json")
+        yield from self._arguments(head.strip())
+        yield from self._reader.space()
+        if self._fenced:
+            yield from self._reader.accept("```")
+            yield from self._reader.space()
+        yield from self._reader.accept(self.CALL_END)
+
+
+class KimiK2Parser(SectionedCallParser):
+    """The id is kept as it is: the model reads it again in the tool's answer."""
+
+    SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+    CALL, ARGUMENTS, CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+
+    _marks = SectionMarks(SECTION, CALL, SECTION_END)
+
+    def _call(self) -> Step[None]:
+        text, _ = yield from self._reader.text_until((self.ARGUMENTS,), limit=_MAX_ID)
+        call_id = _ID.fullmatch(text.strip())
+        if call_id is None:
+            raise MalformedCallError
+        yield from self._arguments(call_id[1], text.strip())
+        yield from self._reader.space()
+        yield from self._reader.accept(self.CALL_END)
+
+
+class GptOssParser(JsonCallParser):
+    """The recipient may stand before the channel or after it. A message to nobody, or to a tool of another kind, is
+    content, marks and all: the reasoning parser takes those apart before."""
+
+    START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+    CALL, END = "<|call|>", "<|end|>"
+
+    def _read(self) -> Step[None]:
+        while (yield from self._find((self.START, self.CHANNEL))):
+            if (yield from self._attempt(self._message())):
+                yield from self._reader.space()
+                if not (yield from self._reader.accept(self.CALL)):
+                    yield from self._reader.accept(self.END)
+
+    def _message(self) -> Step[None]:
+        header, _ = yield from self._reader.text_until((self.MESSAGE,), limit=_MAX_HEADER)
+        recipient = _RECIPIENT.search(header)
+        if recipient is None:
+            raise MalformedCallError
+        yield from self._arguments(recipient[1])
