@@ -58,8 +58,8 @@ def nothing_noted() -> Iterator[None]:
         return None
 
     patches: list[tuple[Any, str, Callable[..., Any]]] = [
-        (StepTracer, "dispatched", skip),
-        (StepTracer, "read", skip),
+        (StepTracer, "after_dispatch", skip),
+        (StepTracer, "before_process", skip),
         (WaitClock, "advance", skip),
         (WaitClock, "join", lambda *_: waits),
         (WaitClock, "leave", lambda *_: waits),

@@ -1,5 +1,6 @@
 """EngineDesign: all of an engine that flags, model and device decide, before a single weight is loaded."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -29,7 +30,7 @@ from palladio.runtime.devices.device_choice import choose_device, tell_fallback
 from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.out_of_memory import compile_advice, explaining_compiles
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import AroundBuild, ProgramSet
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.execution.program_store import ProgramStore
 from palladio.runtime.execution.programs import StaticModel, StepPrograms
@@ -69,10 +70,16 @@ class EngineDesign:
     monitor: CompileMonitor
 
     @classmethod
-    def of(cls, config: EngineConfig, agree: Callable[[int], int] = lambda value: value) -> Self:
+    def of(
+        cls,
+        config: EngineConfig,
+        agree: Callable[[int], int] = lambda value: value,
+        around_late_build: AroundBuild[ProgramKey] | None = None,
+    ) -> Self:
         """
         Args:
             agree: gives the smallest of all hosts' values; each has another amount of free memory.
+            around_late_build: see ProgramSet; None: nothing.
 
         Raises:
             ConfigError: a flag or the model's config is wrong, or the device is too small.
@@ -99,8 +106,12 @@ class EngineDesign:
         stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
 
         def declare(num_pages: int) -> StepPrograms:
-            built: ProgramSet[ProgramKey] = ProgramSet(monitor, stores.exports)
-            built.advise = functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups)
+            built = ProgramSet(
+                monitor,
+                stores.exports,
+                around_late_build=around_late_build or (lambda key: contextlib.nullcontext()),
+                advise=functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups),
+            )
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
         needs = memory_needs(

@@ -31,8 +31,8 @@ class Scheduler:
         waiting: retracted requests included.
         running: requests that own a slot and pages.
         buckets: those that can be used now; larger sets may replace it while programs are compiled.
-        retractions: since the log last took them.
-        decode_steps: whose tokens have been read, since the start; whoever reads a step counts it here first.
+        retractions: since they were last taken.
+        decode_steps: whose tokens have been read, since the start.
         compile_seconds: that steps have waited for programs to be compiled, since the start; set by the engine.
         clock: why requests wait.
         admission: how much cache requests are expected to take.
@@ -174,6 +174,15 @@ class Scheduler:
             elif row.samples and step < row.num_tokens:
                 outputs.append(self._take_token(request, tokens, i, now))
         return outputs
+
+    def count_decoding(self, steps: DecodeSteps) -> None:
+        """Decode steps whose tokens have been read; told before `process` gets them, for the traces of requests."""
+        self.decode_steps = self.decode_steps.plus(steps)
+
+    def take_retractions(self) -> list[Retraction]:
+        """Those since the last time."""
+        taken, self.retractions = self.retractions, []
+        return taken
 
     def find(self, request_id: str) -> Request | None:
         """A request that has not ended."""

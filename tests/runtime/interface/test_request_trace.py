@@ -151,7 +151,7 @@ def count_steps(sim: Simulation) -> None:
 
     def counting(batch: Any, tokens: Any, number: int) -> list[TokenOutput]:
         if batch.num_decodes and number == 0:
-            sim.scheduler.decode_steps = sim.scheduler.decode_steps.plus(DecodeSteps(1, batch.num_decodes, 4))
+            sim.scheduler.count_decoding(DecodeSteps(1, batch.num_decodes, 4))
         return process(batch, tokens, number)
 
     sim.scheduler.process = counting
