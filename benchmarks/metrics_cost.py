@@ -58,8 +58,8 @@ def nothing_noted() -> Iterator[None]:
         return None
 
     patches: list[tuple[Any, str, Callable[..., Any]]] = [
-        (StepTracer, "dispatched", skip),
-        (StepTracer, "read", skip),
+        (StepTracer, "after_dispatch", skip),
+        (StepTracer, "before_process", skip),
         (QueueTime, "advance", skip),
         (QueueTime, "join", lambda *_: waits),
         (QueueTime, "leave", lambda *_: waits),

@@ -3,9 +3,8 @@
 import dataclasses
 import itertools
 import logging
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import jax
@@ -14,38 +13,34 @@ from palladio.runtime.core.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.device_idle import DeviceIdle
 from palladio.runtime.core.dp_stats import num_waiting_tokens, rank_stats
 from palladio.runtime.core.explain import explain_requests, num_retracted_waiting
-from palladio.runtime.core.startup import build_engine_parts
+from palladio.runtime.core.observers import ProfiledSteps, StepObserver
+from palladio.runtime.core.recompile_counter import RecompileCounter
+from palladio.runtime.core.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.step_logger import StepLogger
 from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.core.step_tracer import StepTracer
-from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.model_runner import InFlightStep, ModelRunner
+from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.token_masks import Int32Array, build_masks
-from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.messages import (
     AddRequest,
     CompileStats,
-    EngineReady,
     EngineStats,
     LiveRequest,
     LoadProgress,
-    MemoryReport,
 )
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
-from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.grammar_queue import GrammarQueue
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.token_acceptance import constraint_failure
-from palladio.runtime.telemetry.profiler import Profiler
-from palladio.runtime.telemetry.watchdog import Activity
+from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 
 MAX_STALLED = 1000  # what one plan lets go, the next one may use; more is a defect
 
@@ -58,41 +53,37 @@ class EngineCore:
     Attributes:
         ready: the limits that start-up settled on.
         activity: what the thread is at; whoever compiles during a step says so here.
+
+    Args:
+        profiler: what `start_profile` and `stop_profile` ask.
+        observers: watch the steps; see `with_observers` for the usual ones.
+        hosts: the others, if there are several.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        ready: EngineReady,
-        groups: DataParallelScheduler,
-        runner: ModelRunner,
-        monitor: CompileMonitor,
-        memory: MemoryReport,
-        grammars: GrammarCompiler,
+        parts: EngineParts,
+        profiler: Profiler,
+        observers: Sequence[StepObserver],
         hosts: HostCoordinator | None = None,
     ) -> None:
+        ready, groups, runner = parts.ready, parts.groups, parts.runner
         self.ready = ready
-        self.activity = Activity()
+        self.activity = parts.activity
         self._groups = groups
         self._runner = runner
-        self._monitor = monitor
-        self._memory = memory
-        self._grammars = GrammarQueue(grammars, tuple(ready.eos_token_ids))
+        self._memory = parts.memory
+        self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
+        self._profiler = profiler
+        self._observers = tuple(observers)
         self._hosts = hosts
-        self._fails_on_recompile = config.execution.fail_on_recompile
-        self._num_recompiles = 0
-        self._num_recovery_compiles = 0
         self._num_recoveries = 0
         self._num_stalled = 0  # plans in a row that were empty, while nothing ran and requests waited
-        runner.programs.built.announce = self.activity.compiling
-        self._log = StepLogger(groups, config.execution.decode_log_interval)
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
-        self._idle = DeviceIdle()
         self._clock = StepTimer()
-        self._tracer = StepTracer(groups)
-        self._profiler = Profiler(self.activity)
         self._self_check = CacheSelfCheck(
             config.cache.cache_self_check, groups, runner.page_difference, ready.random_seed
         )
@@ -122,10 +113,26 @@ class EngineCore:
             if hosts is not None:
                 hosts.close(f"host 0 could not start: {error}")
             raise
-        if hosts is not None:
-            parts.runner.executor.on_call = hosts.call
-            parts.runner.programs.built.alongside = hosts.building
-        return cls(config, parts.ready, parts.groups, parts.runner, parts.monitor, parts.memory, parts.grammars, hosts)
+        return cls.with_observers(config, parts, hosts)
+
+    @classmethod
+    def with_observers(
+        cls,
+        config: EngineConfig,
+        parts: EngineParts,
+        hosts: HostCoordinator | None = None,
+        profile_limits: ProfileLimits | None = None,
+    ) -> Self:
+        """An engine that counts, logs and profiles its steps."""
+        profiler = Profiler(parts.activity, profile_limits or ProfileLimits())
+        observers: tuple[StepObserver, ...] = (
+            DeviceIdle(),
+            StepTracer(parts.groups),
+            StepLogger(parts.groups, config.execution.decode_log_interval),
+            ProfiledSteps(profiler),
+            RecompileCounter(parts.monitor, parts.runner.programs.built, fails=config.execution.fail_on_recompile),
+        )
+        return cls(config, parts, profiler, observers, hosts)
 
     @property
     def has_work(self) -> bool:
@@ -163,25 +170,15 @@ class EngineCore:
 
     def step(self) -> list[TokenOutput]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
-        num_compiles = self._num_unannounced_compiles()
-        self._groups.use(self._runner.buckets(), self._runner.programs.built.lazy_seconds)
-        outputs = self._groups.expire()
-        if self._grammars.has_requests:
-            outputs += self._take_from_desk()
-        self._self_check.give_way()
-        if not self._groups.has_requests:
-            self._self_check.start()
-        planned = self._groups.schedule()
-        self._check_stall(planned)
+        for observer in self._observers:
+            observer.before_step()
+        planned, outputs = self._schedule()
         if planned is not None:
             outputs += self._execute(planned)
-            self._profiler.step()
-        self._groups.use(self._groups.buckets, self._runner.programs.built.lazy_seconds)
         outputs += self._process(keep=0 if planned is None else self._max_in_flight)
-        if not self._groups.has_requests:
-            self._idle.rest()
-        if self._num_unannounced_compiles() != num_compiles:
-            self._on_recompile(self._num_unannounced_compiles() - num_compiles)
+        is_idle = not self._groups.has_requests
+        for observer in self._observers:
+            observer.after_step(is_idle=is_idle)
         return outputs
 
     def close(self, failure: str = "") -> None:
@@ -225,40 +222,54 @@ class EngineCore:
         """A snapshot. Args: check_integrity: look for pages and slots that are owned wrongly, if nothing runs."""
         groups, schedulers = self._groups, self._groups.schedulers
         is_still = not groups.num_running and not self._self_check.is_running
-        return EngineStats(
+        stats = EngineStats(
             num_running=groups.num_running,
             num_waiting=groups.num_waiting + self._grammars.num_requests,
             num_used_tokens=sum(scheduler.cache.num_used_tokens for scheduler in schedulers),
             num_total_tokens=groups.num_total_tokens,
-            last_gen_throughput=self._log.last_gen_throughput,
-            num_compiles_after_ready=self._num_recompiles,
+            last_gen_throughput=0.0,
+            num_compiles_after_ready=0,
             integrity_error=self._integrity_error() if check_integrity and is_still else None,
             cache=dataclasses.replace(
                 groups.cache_stats(),
                 num_self_checks=self._self_check.num_checks,
                 num_self_check_failures=self._self_check.num_failures,
             ),
-            device_idle=self._idle.histogram.data(),
-            new_token_ratio=max(scheduler.admission.ratio.value for scheduler in schedulers),
+            new_token_ratio=max(scheduler.kv_budget.ratio.value for scheduler in schedulers),
             num_retracted_waiting=sum(map(num_retracted_waiting, schedulers)),
             num_retractions=sum(scheduler.clock.num_retracted for scheduler in schedulers),
             num_waiting_tokens=sum(map(num_waiting_tokens, schedulers)) + self._grammars.num_tokens,
-            steps=self._tracer.stats(),
-            groups=rank_stats(groups, self._log.group_throughputs),
+            groups=rank_stats(groups),
             compile=self._compile_stats(),
             memory=self._memory,
             num_grammars=self._grammars.num_grammars,
             grammar_bytes=self._grammars.num_grammar_bytes,
         )
+        for observer in self._observers:
+            stats = observer.add_to(stats)
+        return stats
 
     def check_integrity(self) -> None:
         """Raises AssertionError if a page or a slot is owned twice or by nobody."""
         self._groups.check_integrity()
 
+    def _schedule(self) -> tuple[ScheduledStep | None, list[TokenOutput]]:
+        """What the device is to run next, and what has ended without it."""
+        self._groups.use(self._runner.buckets(), self._runner.programs.built.lazy_seconds)
+        outputs = self._groups.expire()
+        if self._grammars.has_requests:
+            outputs += self._take_from_desk()
+        self._self_check.give_way()
+        if not self._groups.has_requests:
+            self._self_check.start()
+        planned = self._groups.schedule()
+        self._check_stall(planned)
+        return planned, outputs
+
     def _execute(self, planned: ScheduledStep) -> list[TokenOutput]:
         """Dispatches a step; returns what comes of it at once: nothing, but for errors and constrained requests."""
-        self._idle.look()
-        started = time.perf_counter()
+        for observer in self._observers:
+            observer.before_dispatch()
         outputs: list[TokenOutput] = []
         try:
             forward = self._runner.forward(planned)
@@ -280,13 +291,12 @@ class EngineCore:
             self._self_check.cancel()
             outputs += self._process(keep=0)
             return outputs + self._recover(planned, error)
-        self._idle.dispatched(step, started)
         self._clock.dispatched()
         self._in_flight.append(step)
         self._self_check.note(planned)
         num_tokens = [batch.num_tokens for _, batch in planned.parts]
-        self._tracer.dispatched(planned, num_tokens, step.bucket_size)
-        self._log.log_step(planned, num_tokens, step.bucket_size)
+        for observer in self._observers:
+            observer.after_dispatch(step, num_tokens)
         return outputs
 
     def _check_stall(self, planned: ScheduledStep | None) -> None:
@@ -315,6 +325,7 @@ class EngineCore:
 
     def _process(self, keep: int) -> list[TokenOutput]:
         outputs: list[TokenOutput] = []
+        self._groups.use(self._groups.buckets, self._runner.programs.built.lazy_seconds)  # a step may have built one
         while len(self._in_flight) > keep:
             step = self._in_flight.popleft()
             waits = not step.is_done
@@ -323,13 +334,12 @@ class EngineCore:
                 self._self_check.compare(step.planned)
             except jax.errors.JaxRuntimeError as error:
                 return outputs + self._recover(step.planned, error)
-            if waits:
-                self._idle.waited(step)
             self._groups.turns.note(step.planned, self._clock.read(), self._groups.buckets)
-            self._idle.look()
-            self._tracer.read(step.planned, step.num_steps)
+            for observer in self._observers:
+                observer.before_process(step, waited=waits)
             outputs += self._groups.process(step.planned, read)
-            self._idle.look()
+            for observer in self._observers:
+                observer.after_process(step.planned)
         return outputs
 
     def _recover(self, planned: ScheduledStep, error: jax.errors.JaxRuntimeError) -> list[TokenOutput]:
@@ -346,14 +356,13 @@ class EngineCore:
         self._in_flight.clear()
         self._clock.forget()
         self._num_recoveries += 1
-        self._tracer.forget()
-        self._idle.rest()
+        for observer in self._observers:
+            observer.after_loss()
         self._self_check.cancel()
         outputs = self._fail(planned, message)
         self._groups.start_over()
-        compiles = self._monitor.count_here().compiles
-        self._runner.executor.reset_state()
-        self._num_recovery_compiles += self._monitor.count_here().compiles - compiles
+        with self._runner.programs.built.expecting_compiles():
+            self._runner.executor.reset_state()
         return outputs
 
     def _fail(self, planned: ScheduledStep, message: str) -> list[TokenOutput]:
@@ -361,18 +370,6 @@ class EngineCore:
         finish = FinishReason("abort", message=message, status=500)
         requests = [row.request for row in planned.rows if row.request.status is not RequestStatus.FINISHED]
         return [self._groups.fail(request, finish) for request in requests]
-
-    def _num_unannounced_compiles(self) -> int:
-        """What XLA has compiled in this thread, but for the programs of the set and what a recovery takes."""
-        announced = self._runner.programs.built.num_lazy_compiles + self._num_recovery_compiles
-        return self._monitor.count_here().compiles - announced
-
-    def _on_recompile(self, count: int) -> None:
-        self._num_recompiles += count
-        message = "A step compiled something after start-up: a defect, please report it"
-        if self._fails_on_recompile:
-            raise RuntimeError(message)
-        logger.error(message)
 
     def _compile_stats(self) -> CompileStats:
         built = self._runner.programs.built

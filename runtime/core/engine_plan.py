@@ -1,5 +1,6 @@
 """EnginePlan: all of an engine that flags, model and device decide, before a single weight is loaded."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -29,7 +30,7 @@ from palladio.runtime.devices.device_choice import choose_device, tell_fallback
 from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.out_of_memory import compile_advice, explaining_compiles
-from palladio.runtime.execution.program_cache import ProgramCache
+from palladio.runtime.execution.program_cache import AroundBuild, ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.execution.program_store import ProgramStore
 from palladio.runtime.execution.programs import StaticModel, StepPrograms
@@ -69,10 +70,16 @@ class EnginePlan:
     monitor: CompileMonitor
 
     @classmethod
-    def of(cls, config: EngineConfig, agree: Callable[[int], int] = lambda value: value) -> Self:
+    def of(
+        cls,
+        config: EngineConfig,
+        agree: Callable[[int], int] = lambda value: value,
+        around_late_build: AroundBuild[ProgramKey] | None = None,
+    ) -> Self:
         """
         Args:
             agree: gives the smallest of all hosts' values; each has another amount of free memory.
+            around_late_build: see ProgramCache; None: nothing.
 
         Raises:
             ConfigError: a flag or the model's config is wrong, or the device is too small.
@@ -101,8 +108,12 @@ class EnginePlan:
         stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
 
         def declare(num_pages: int) -> StepPrograms:
-            built: ProgramCache[ProgramKey] = ProgramCache(monitor, stores.exports)
-            built.advise = functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups)
+            built = ProgramCache(
+                monitor,
+                stores.exports,
+                around_late_build=around_late_build or (lambda key: contextlib.nullcontext()),
+                advise=functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups),
+            )
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
         needs = memory_needs(

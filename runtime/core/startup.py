@@ -20,14 +20,16 @@ from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.device_executor import DeviceExecutor
+from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
+from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
+from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
@@ -35,6 +37,7 @@ from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
+from palladio.runtime.telemetry.watchdog import Activity
 
 # With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
 PATIENCE = 4
@@ -48,6 +51,30 @@ class HostAgreement(Protocol):
     def smallest(self, value: int) -> int:
         """Of what all hosts have; waits for them."""
         ...
+
+
+class CallListener:
+    """Told on host 0 of what the executor calls, and of programs that a step waits for.
+
+    Args:
+        hosts: the others, which do the same.
+    """
+
+    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
+        self._activity = activity
+        self._hosts = hosts
+
+    def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+        """See DeviceExecutor."""
+        if self._hosts is not None:
+            self._hosts.call(key, arrays)
+
+    @contextlib.contextmanager
+    def building(self, key: ProgramKey) -> Iterator[None]:
+        """See ProgramCache."""
+        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
+        with self._activity.compiling(str(key)), alongside:
+            yield
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +93,7 @@ class BuiltExecutor:
 class EngineParts:
     """Attributes:
     memory: see BuiltExecutor. grammars: its backend may still be loading.
+    activity: what the engine's thread is at; what compiles during a step is said here.
     """
 
     ready: EngineReady
@@ -74,22 +102,28 @@ class EngineParts:
     monitor: CompileMonitor
     memory: MemoryReport
     grammars: GrammarCompiler
+    activity: Activity
 
 
 def build_executor(
-    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: HostAgreement | None = None
+    config: EngineConfig,
+    on_progress: Callable[[LoadProgress], None],
+    hosts: HostAgreement | None = None,
+    listener: CallListener | None = None,
 ) -> BuiltExecutor:
     """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
 
     Args:
         hosts: the others; all do the same at the same time.
+        listener: told of what steps will call and build; None: nobody is.
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
-    design = EnginePlan.of(config, (lambda value: value) if hosts is None else hosts.smallest)
+    agree = (lambda value: value) if hosts is None else hosts.smallest
+    design = EnginePlan.of(config, agree, None if listener is None else listener.building)
     logger.info(describe_engine(design))
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
@@ -101,7 +135,8 @@ def build_executor(
         _log_pool(design)
         jax.block_until_ready(state)
     warm_up.finish()
-    executor = DeviceExecutor(state, design.shape, design.programs)
+    told = () if listener is None else (listener.call,)
+    executor = DeviceExecutor(state, design.shape, design.programs, *told)
     memory = dataclasses.replace(
         design.plan.report, workspace=max(design.plan.report.workspace, design.programs.workspace)
     )
@@ -121,7 +156,7 @@ def build_executor(
 
 
 def build_engine_parts(
-    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: HostAgreement | None = None
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: HostCoordinator | None = None
 ) -> EngineParts:
     """`build_executor`, and what the engine's host 0 has beside it.
 
@@ -129,7 +164,8 @@ def build_engine_parts(
         ConfigError: as there; or a grammar flag is wrong.
     """
     json_format = json_format_of(config)
-    built = build_executor(config, on_progress, hosts)
+    activity = Activity()
+    built = build_executor(config, on_progress, hosts, CallListener(activity, hosts))
     design = built.design
     eos_ids = list(design.model.eos_token_ids)
     runner = ModelRunner(built.executor, design.shape, eos_ids, is_lazy=config.execution.compile == "lazy")
@@ -143,7 +179,7 @@ def build_engine_parts(
         GrammarJudge(functools.partial(load_settings, *model)),
         max_bytes=config.grammar.grammar_cache_bytes,
     )
-    return EngineParts(ready, groups, runner, design.monitor, built.memory, grammars)
+    return EngineParts(ready, groups, runner, design.monitor, built.memory, grammars, activity)
 
 
 def build_groups(

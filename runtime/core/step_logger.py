@@ -1,18 +1,22 @@
 """The batch log lines that operators of SGLang know, with our bucket and padding figures appended."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import Sequence
 
+from palladio.runtime.core.observers import StepObserver
+from palladio.runtime.execution.model_runner import InFlightStep
+from palladio.runtime.interface.messages import EngineStats
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.telemetry.logs import fields
 
 logger = logging.getLogger("palladio.engine")
 
 
-class StepLogger:
+class StepLogger(StepObserver):
     """Logs each prefill batch, and every so many decode batches with the throughput since the last such line; where
     there are several groups of devices, of each, which the line then begins with."""
 
@@ -23,22 +27,19 @@ class StepLogger:
             for name, scheduler in zip(names, groups.schedulers, strict=True)
         ]
 
-    @property
-    def last_gen_throughput(self) -> float:
-        """Tokens per second of the last logged decode interval, of all groups."""
-        return sum(self.group_throughputs)
-
-    @property
-    def group_throughputs(self) -> list[float]:
-        """The same of each group."""
-        return [group.last_gen_throughput for group in self._groups]
-
-    def log_step(self, step: ScheduledStep, num_tokens: Sequence[int], bucket_size: int) -> None:
-        """Args: num_tokens: of each batch. bucket_size: of each group, see InFlightStep."""
-        for (number, batch), count in zip(step.parts, num_tokens, strict=True):
-            self._groups[number].log_batch(batch, count, bucket_size - batch.size)
+    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
+        for (number, batch), count in zip(step.planned.parts, num_tokens, strict=True):
+            self._groups[number].log_batch(batch, count, step.bucket_size - batch.size)
         for group in self._groups:
             group.log_retractions()
+
+    def add_to(self, stats: EngineStats) -> EngineStats:
+        rates = [group.last_gen_throughput for group in self._groups]
+        groups = [
+            dataclasses.replace(group, last_gen_throughput=rate)
+            for group, rate in zip(stats.groups, rates, strict=False)  # of one group there is no entry
+        ]
+        return dataclasses.replace(stats, last_gen_throughput=sum(rates), groups=groups)
 
 
 class _RankLogger:
@@ -67,7 +68,7 @@ class _RankLogger:
 
     def log_retractions(self) -> None:
         """Of those since the last time."""
-        for retraction in self._scheduler.retractions:
+        for retraction in self._scheduler.take_retractions():
             logger.warning(
                 "%sKV cache pool is full. Retract requests. #retracted_reqs: %d, #new_token_ratio: %.4f -> %.4f",
                 self._name,
@@ -81,7 +82,6 @@ class _RankLogger:
                     new_token_ratio=retraction.new_ratio,
                 ),
             )
-        self._scheduler.retractions.clear()
 
     def _usage(self) -> tuple[int, float]:
         cache = self._scheduler.cache

@@ -5,10 +5,11 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from palladio.runtime.interface.messages import BucketSteps
+from palladio.runtime.core.observers import StepObserver
+from palladio.runtime.execution.model_runner import InFlightStep
+from palladio.runtime.interface.messages import BucketSteps, EngineStats
 from palladio.runtime.interface.request_trace import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,11 +28,11 @@ class _Step:
     chunks: list[PrefillChunk]
 
 
-class StepTracer:
+class StepTracer(StepObserver):
     """Is told of every step twice, in order: when it is dispatched, and when its tokens are there.
 
     Args:
-        groups: the `decode_steps` of their schedulers are counted here.
+        groups: their schedulers are told of the decode steps, for the traces of requests.
     """
 
     def __init__(self, groups: DataParallelScheduler) -> None:
@@ -39,11 +40,9 @@ class StepTracer:
         self._in_flight: collections.deque[_Step] = collections.deque()
         self._counts: dict[tuple[str, int], list[int]] = {}  # by kind and bucket: steps, tokens, padding
 
-    def dispatched(self, planned: ScheduledStep, num_tokens: Sequence[int], bucket_size: int) -> None:
-        """Args:
-        num_tokens: of each batch. bucket_size: of each group, see InFlightStep.
-        """
+    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
         chunks: list[PrefillChunk] = []
+        planned, bucket_size = step.planned, step.bucket_size
         started, parts = time.time(), planned.parts
         num_used = sum(batch.num_rows for _, batch in parts) if planned.kind == "decode" else sum(num_tokens)
         num_padding = bucket_size * len(planned.batches) - num_used
@@ -55,31 +54,33 @@ class StepTracer:
                     chunks.append(chunk)
         self._in_flight.append(_Step(started, sum(num_tokens), num_padding, bucket_size, chunks))
 
-    def read(self, planned: ScheduledStep, num_steps: int) -> None:
-        """Called before the schedulers get the tokens. Args: num_steps: forward passes of the step."""
-        step, kind = self._in_flight.popleft(), planned.kind
-        counts = self._counts.get((kind, step.bucket_size))
+    def before_process(self, step: InFlightStep, *, waited: bool) -> None:
+        planned, num_steps = step.planned, step.num_steps
+        noted, kind = self._in_flight.popleft(), planned.kind
+        counts = self._counts.get((kind, noted.bucket_size))
         if counts is None:
-            counts = self._counts[kind, step.bucket_size] = [0, 0, 0]
+            counts = self._counts[kind, noted.bucket_size] = [0, 0, 0]
         counts[0] += 1
-        counts[1] += step.num_tokens
-        counts[2] += step.num_padding * num_steps
+        counts[1] += noted.num_tokens
+        counts[2] += noted.num_padding * num_steps
         for group, batch in planned.parts:
             if batch.num_decodes:
-                rows, scheduler = batch.num_decodes, self._groups.schedulers[group]
-                bucket_rows = step.bucket_size if kind == "decode" else rows
+                rows = batch.num_decodes
+                bucket_rows = noted.bucket_size if kind == "decode" else rows
                 decoded = DecodeSteps(num_steps, rows * num_steps, bucket_rows * num_steps)
-                scheduler.decode_steps = scheduler.decode_steps.plus(decoded)
-        if step.chunks:
-            seconds = time.time() - step.started
-            for chunk in step.chunks:
-                chunk.seconds = seconds
+                self._groups.schedulers[group].count_decoding(decoded)
+        if noted.chunks:
+            seconds = time.time() - noted.started
+            for chunk in noted.chunks:
+                chunk.end(seconds)
 
-    def forget(self) -> None:
-        """The tokens of the steps under way will never come."""
+    def after_loss(self) -> None:
         self._in_flight.clear()
 
-    def stats(self) -> list[BucketSteps]:
+    def add_to(self, stats: EngineStats) -> EngineStats:
+        return dataclasses.replace(stats, steps=self._steps())
+
+    def _steps(self) -> list[BucketSteps]:
         """Steps since the start, by bucket, the smallest first."""
         widths = {bucket.num_tokens: bucket.num_requests for bucket in self._groups.buckets.prefill}
         return [

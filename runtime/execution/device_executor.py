@@ -18,20 +18,28 @@ HostArray = npt.NDArray[Any]
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 
+def _tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+    pass
+
+
 class DeviceExecutor:
     """Runs programs by key. The state after some calls depends on nothing but the calls: several hosts that make the
     same ones in the same order hold the same state, each its devices' part.
 
+    Args:
+        on_call: told of each call before it is made, once its program is there; None as the key: `reset_state`.
+
     Attributes:
         programs: that it runs.
         state: what they read and update.
-        on_call: told of each call before it is made, once its program is there; None as the key: `reset_state`.
     """
 
-    def __init__(self, state: DeviceState, shape: DeviceShape, programs: StepPrograms) -> None:
+    def __init__(
+        self, state: DeviceState, shape: DeviceShape, programs: StepPrograms, on_call: OnCall = _tell_nobody
+    ) -> None:
         self.programs = programs
         self.state = state
-        self.on_call: OnCall = lambda key, arrays: None
+        self._on_call = on_call
         self._shape = shape
         self._head = programs.head.select(state.weights)
         self._last_hidden: dict[int, jax.Array] = {}
@@ -58,7 +66,7 @@ class DeviceExecutor:
             ProgramError: the program cannot be made; the state is as it was.
         """
         program = self.programs.built[key]
-        self.on_call(key, arrays)
+        self._on_call(key, arrays)
         match key.name:
             case "forward":
                 return self._forward(program, key, *arrays)
@@ -82,7 +90,7 @@ class DeviceExecutor:
 
     def reset_state(self) -> None:
         """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
-        self.on_call(None, ())
+        self._on_call(None, ())
         num_pages = self.state.kv_cache[0].shape[0] // self._shape.num_groups
         self._last_hidden, self._hidden = {}, None
         for array in jax.tree.leaves(self.state[1:]):

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -20,6 +20,7 @@ from palladio.runtime.interface.messages import ProgramReport
 
 Key = TypeVar("Key", bound=Hashable)
 OnBuilt = Callable[[], None]
+AroundBuild = Callable[[Key], contextlib.AbstractContextManager[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,14 @@ class ProgramError(PalladioError):
     """A program could not be made when a step needed it; the device's state is as it was."""
 
 
+def _nothing(key: Hashable) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _too_large(key: Hashable) -> str:
+    return f"the program {key} does not fit the device"
+
+
 class ProgramCache(Generic[Key]):
     """Programs by key; keys print as the programs' names.
 
@@ -45,18 +54,24 @@ class ProgramCache(Generic[Key]):
 
     Args:
         store: exported programs; None: there are none.
+        around_late_build: opened around a build that a caller waits for.
+        advise: what to tell a caller whose program is too large for the device.
 
     Attributes:
         reports: how each program was made, in the order of their completion.
         lazy_seconds: time that callers have waited for programs which were not built.
-        num_lazy_compiles: what XLA compiled for them.
-        advise: what to tell a caller whose program is too large for the device.
-        announce: opened around a build that a caller waits for, with the program's name. alongside: likewise, with the
-            key; other hosts build it meanwhile, see HostCoordinator.building.
+        num_expected_compiles: what XLA compiled for them, and within `expecting_compiles`.
         refused: the program that XLA could not compile, if there is one.
     """
 
-    def __init__(self, monitor: CompileMonitor, store: ProgramStore | None = None) -> None:
+    def __init__(
+        self,
+        monitor: CompileMonitor,
+        store: ProgramStore | None = None,
+        *,
+        around_late_build: AroundBuild[Key] = _nothing,
+        advise: Callable[[Key], str] = _too_large,
+    ) -> None:
         self._monitor = monitor
         self._store = store
         self._declared: dict[Key, _Declared] = {}
@@ -65,10 +80,9 @@ class ProgramCache(Generic[Key]):
         self._cancelled = threading.Event()
         self.reports: list[ProgramReport] = []
         self.lazy_seconds = 0.0
-        self.num_lazy_compiles = 0
-        self.announce: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext()
-        self.alongside: Callable[[Key], contextlib.AbstractContextManager[None]] = lambda key: contextlib.nullcontext()
-        self.advise: Callable[[Key], str] = lambda key: f"the program {key} does not fit the device"
+        self.num_expected_compiles = 0
+        self._around_late_build = around_late_build
+        self._advise = advise
         self.refused: Key | None = None
         self._errors: dict[Key, str] = {}  # of programs that steps asked for
 
@@ -154,6 +168,15 @@ class ProgramCache(Generic[Key]):
         if self._thread is not None:
             self._thread.join()
 
+    @contextlib.contextmanager
+    def expecting_compiles(self) -> Iterator[None]:
+        """What this thread compiles while it is open has to be: no defect, see RecompileCounter."""
+        before = self._monitor.count_here().compiles
+        try:
+            yield
+        finally:
+            self.num_expected_compiles += self._monitor.count_here().compiles - before
+
     def export(self, store: ProgramStore) -> list[int]:
         """Writes the programs that were compiled here to a store; returns the bytes of each.
 
@@ -182,18 +205,17 @@ class ProgramCache(Generic[Key]):
     def _build_late(self, key: Key) -> Callable[..., Any]:
         if key in self._errors:
             raise ProgramError(self._errors[key])
-        start, before = time.perf_counter(), self._monitor.count_here().compiles
+        start = time.perf_counter()
         try:
-            with self.announce(str(key)), self.alongside(key):
+            with self.expecting_compiles(), self._around_late_build(key):
                 self._build(key)
         except jax.errors.JaxRuntimeError as error:
-            said = self.advise(key) if is_out_of_memory(error) else f"the program {key} cannot be compiled"
+            said = self._advise(key) if is_out_of_memory(error) else f"the program {key} cannot be compiled"
             self._errors[key] = f"{said}. XLA says: {error}"
             raise ProgramError(self._errors[key]) from error
         finally:
             seconds = time.perf_counter() - start
             self.lazy_seconds += seconds
-            self.num_lazy_compiles += self._monitor.count_here().compiles - before
         logger.info("Program %s was made when first needed: %s, %.1f s", key, self.reports[-1].result, seconds)
         return self._built[key]
 

@@ -86,6 +86,10 @@ class PrefillChunk:
     bucket_tokens: int
     seconds: float | None = None
 
+    def end(self, seconds: float) -> None:
+        """The host has read the step. Args: seconds: since the dispatch."""
+        self.seconds = seconds
+
     def copy(self) -> "PrefillChunk":
         return PrefillChunk(self.time, self.tokens, self.step_tokens, self.bucket_tokens, self.seconds)
 

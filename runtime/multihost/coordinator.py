@@ -101,7 +101,7 @@ class HostCoordinator:
         return sum(link.num_sent_bytes for link in self._links.values())
 
     def call(self, key: tuple[Any, ...] | None, arrays: tuple[HostArray, ...]) -> None:
-        """Tells the others to make a call; see DeviceExecutor.on_call."""
+        """Tells the others to make a call; see DeviceExecutor."""
         self.num_calls += 1
         frame = Frame({"kind": "call", "key": key}, arrays)
         for link in self._links.values():

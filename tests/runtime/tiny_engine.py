@@ -1,5 +1,6 @@
 """A tiny random model with a tiny tokenizer, and EngineCores on it: real programs, quickly compiled."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_trace import RequestTrace
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 VOCAB_SIZE = 400  # the tokenizer knows 384: the last 16 ids are padding
@@ -77,8 +79,12 @@ class TinyEngine:
         overrides = json.loads(config.source.json_model_override_args)
         self._model_config = ModelConfig.from_hf(*read_model_dir(folder, overrides))
 
-    def core(self, **flags: Any) -> EngineCore:
-        """A fresh core. Flags may change what the scheduler and the cache do, and lower limits; not the programs."""
+    def core(self, profile_limits: ProfileLimits | None = None, *, observed: bool = True, **flags: Any) -> EngineCore:
+        """A fresh core. Flags may change what the scheduler and the cache do, and lower limits; not the programs.
+
+        Args:
+            observed: False: nothing watches its steps.
+        """
         parts = self._parts
         config = EngineConfig.from_flags({**self._flags, "cache_self_check": 0.0, **flags})
         limits = EngineLimits.of(config, self._model_config, PlatformDefaults.of("cpu"))
@@ -86,7 +92,10 @@ class TinyEngine:
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
         groups = startup.build_groups(config, limits, parts.groups.buckets, num_pages, 0, parts.ready.embedding)
-        return EngineCore(config, parts.ready, groups, parts.runner, parts.monitor, parts.memory, parts.grammars)
+        parts = dataclasses.replace(parts, groups=groups)
+        if not observed:
+            return EngineCore(config, parts, Profiler(parts.activity), ())
+        return EngineCore.with_observers(config, parts, profile_limits=profile_limits)
 
     @property
     def programs(self) -> list[ProgramKey]:

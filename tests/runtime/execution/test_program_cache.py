@@ -38,9 +38,9 @@ def monitor():
     return CompileMonitor()
 
 
-def numbered(monitor, count=4, store=None, salt=0.0):
+def numbered(monitor, count=4, store=None, salt=0.0, **told):
     """Programs 0 … count - 1; number n adds n + salt."""
-    programs = ProgramCache(monitor, store)
+    programs = ProgramCache(monitor, store, **told)
     for number in range(count):
         programs.add(number, jax.jit(lambda x, number=number: x + number + salt), VECTOR)
     return programs
@@ -85,16 +85,17 @@ def test_a_key_that_was_never_added(monitor):
 
 
 def test_a_program_that_is_not_built_is_built_by_the_call_which_waits_for_it(monitor, caplog):
-    programs = numbered(monitor, salt=0.25)
-    programs.build([0])
     waited_for = []
-    programs.announce = lambda name: contextlib.nullcontext(waited_for.append(name))
+    programs = numbered(
+        monitor, salt=0.25, around_late_build=lambda key: contextlib.nullcontext(waited_for.append(str(key)))
+    )
+    programs.build([0])
     with caplog.at_level(logging.INFO):
         check(programs, salt=0.25)
         check(programs, salt=0.25)
     assert waited_for == ["1", "2", "3"]
     assert programs.lazy_seconds > 0
-    assert programs.num_lazy_compiles == 3
+    assert programs.num_expected_compiles == 3
     assert caplog.text.count("made when first needed") == 3
 
 

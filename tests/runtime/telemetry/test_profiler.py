@@ -212,8 +212,7 @@ def test_steps_run_while_it_is_written(
         stop_trace()
 
     monkeypatch.setattr("palladio.runtime.telemetry.profiler.jax.profiler.stop_trace", slowly)
-    core = tiny.core()
-    core._profiler = Profiler(core.activity, ProfileLimits(write_seconds=0.05))
+    core = tiny.core(profile_limits=ProfileLimits(write_seconds=0.05))
     core.start_profile(ProfileOptions(str(tmp_path), num_steps=2))
     assert len(generate(core, {"a": random_prompt(10)}, max_tokens=8)["a"]) == 8
     assert core.activity.now.kind != "profile"

@@ -1,0 +1,102 @@
+"""What watches the steps changes nothing in them: with all observers and with none, tokens and pages are the same."""
+
+from typing import Any
+
+import pytest
+
+from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.core.observers import StepObserver
+from palladio.runtime.interface.messages import EngineStats
+from palladio.runtime.scheduling.request import Request
+from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
+
+OF_OBSERVERS = {"device_idle", "steps", "last_gen_throughput"}  # figures of EngineStats
+
+
+@pytest.fixture(scope="module")
+def tiny(build: Any) -> TinyEngine:
+    engine: TinyEngine = build()
+    return engine
+
+
+def pages(core: EngineCore) -> Any:
+    """Who owns what, for all pages and slots of an engine."""
+    (scheduler,) = core._groups.schedulers
+    cache = scheduler.cache
+
+    def owned(request: Request) -> tuple[Any, ...]:
+        return request.request_id, request.slot, request.num_computed, request.pages, request.num_tree_pages
+
+    return (
+        [owned(request) for request in scheduler.running],
+        [request.request_id for request in scheduler.waiting],
+        list(cache.allocator.free_pages),
+        list(cache.tree.pages()),
+    )
+
+
+def serve(core: EngineCore) -> tuple[Collector, list[Any]]:
+    """Prompts of many lengths, shared prefixes, aborts, and too few pages for all: so some are preempted. Returns what
+    came out and who owned which page after each step."""
+    collector, owners = Collector(core), []
+    for i in range(14):
+        collector.add(
+            f"r{i}",
+            random_prompt(12, i % 3) + random_prompt(3 + 5 * i, i),
+            max_tokens=20 + i,
+            temperature=0.8 * (i % 2),
+            seed=i,
+            ignore_eos=True,
+        )
+    for step in range(5000):
+        if not core.has_work:
+            break
+        collector.step()
+        core.check_integrity()
+        owners.append(pages(core))
+        if step == 9:
+            core.abort(["r2", "r13"])
+    assert not core.has_work
+    return collector, owners
+
+
+FLAGS = {"max_total_tokens": 256, "schedule_conservativeness": 0.0}
+
+
+def test_with_all_observers_and_with_none_tokens_and_pages_are_the_same(tiny: TinyEngine) -> None:
+    watched, alone = tiny.core(**FLAGS), tiny.core(observed=False, **FLAGS)
+    (expected, expected_pages), (found, found_pages) = serve(watched), serve(alone)
+    assert any(expected.num_retractions.values()), "memory was to run short"
+    assert found.tokens == expected.tokens
+    assert found.finish == expected.finish
+    assert found.num_retractions == expected.num_retractions
+    assert found_pages == expected_pages
+    seen, unseen = watched.stats(check_integrity=True), alone.stats(check_integrity=True)
+    assert seen.integrity_error is unseen.integrity_error is None
+    assert seen.steps
+    assert not unseen.steps
+    for name in EngineStats.__dataclass_fields__.keys() - OF_OBSERVERS:
+        assert getattr(seen, name) == getattr(unseen, name), name
+
+
+def test_hooks_come_in_order(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, seen = tiny.core(), []
+    hooks = [name for name in vars(StepObserver) if name.startswith(("before_", "after_"))]
+
+    class Recorder(StepObserver):
+        pass
+
+    for hook in hooks:
+        setattr(Recorder, hook, lambda self, *args, hook=hook, **options: seen.append(hook))
+    monkeypatch.setattr(core, "_observers", (*core._observers, Recorder()))
+    collector = Collector(core)
+    collector.add("a", random_prompt(5), max_tokens=2)
+    collector.step()
+    assert seen == ["before_step", "before_dispatch", "after_dispatch", "after_step"]
+    seen.clear()
+    collector.step()  # the second step is dispatched before the host reads the first
+    processed = ["before_process", "after_process"]
+    assert seen == ["before_step", "before_dispatch", "after_dispatch", *processed, "after_step"]
+    collector.run()
+    assert seen.count("after_dispatch") + 1 == seen.count("after_process"), "the first was dispatched before the clear"
+    assert set(hooks) - set(seen) == {"after_loss"}
