@@ -28,7 +28,7 @@ def _stats(scheduler: Scheduler, throughput: float) -> RankStats:
         num_used_tokens=cache.num_used_tokens,
         num_total_tokens=cache.num_total_tokens,
         last_gen_throughput=throughput,
-        new_token_ratio=scheduler.admission.ratio.value,
+        new_token_ratio=scheduler.kv_budget.ratio.value,
         num_retracted_waiting=num_retracted_waiting(scheduler),
         num_retractions=scheduler.clock.num_retracted,
         num_cached_tokens=kept.num_cached_tokens,

@@ -239,7 +239,7 @@ class EngineCore:
                 num_self_check_failures=self._self_check.num_failures,
             ),
             device_idle=self._idle.histogram.data(),
-            new_token_ratio=max(scheduler.admission.ratio.value for scheduler in schedulers),
+            new_token_ratio=max(scheduler.kv_budget.ratio.value for scheduler in schedulers),
             num_retracted_waiting=sum(map(num_retracted_waiting, schedulers)),
             num_retractions=sum(scheduler.clock.num_retracted for scheduler in schedulers),
             num_waiting_tokens=sum(map(num_waiting_tokens, schedulers)) + self._grammars.num_tokens,

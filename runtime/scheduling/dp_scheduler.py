@@ -189,7 +189,7 @@ class DataParallelScheduler:
             request = None if full.clock.reason == "step" else _first_free(full)
             if request is None or request.num_pending or not request.shares_prefix or not _has_room(idle, request):
                 continue  # what shares no prefix computes what its own group has cached again, see CacheSelfCheck
-            full.hand_over(request)
+            full.forget(request)
             idle.add(request, is_accepted=True)
 
     def _count_loads(self) -> list[int]:
@@ -204,7 +204,7 @@ class DataParallelScheduler:
 
 def _has_room(idle: Scheduler, request: Request) -> bool:
     """Whether the scheduler could admit a request at once, if it waited there."""
-    return idle.admission.room(request, idle.buckets).suffices()
+    return idle.kv_budget.room(request, idle.buckets).suffices()
 
 
 def _first_free(full: Scheduler) -> Request | None:

@@ -97,19 +97,19 @@ class AdmissionCheck:
 
     def __init__(
         self,
-        admission: KVBudget,
+        kv_budget: KVBudget,
         cache: CacheManager,
         request: Request,
         num_running: int,
         num_slots: int,
         others: Iterable[Request],
     ) -> None:
-        self._admission = admission
+        self._kv_budget = kv_budget
         self._cache = cache
         self._request = request
         self._num_running = num_running
         self._num_slots = num_slots
-        self._expected = {other: admission.expected_tokens(other) for other in others}
+        self._expected = {other: kv_budget.expected_tokens(other) for other in others}
         self._reserved = sum(self._expected.values())
         self._prefix = cache.find_prefix(request)
         self._released = Released()
@@ -120,7 +120,7 @@ class AdmissionCheck:
         if self._num_running >= self._num_slots:
             return False
         prefix = dataclasses.replace(self._prefix, num_idle_pages=self._released.num_idle_pages(self._prefix.node))
-        needed = self._admission.needed_tokens(self._request, prefix, self._reserved)
+        needed = self._kv_budget.needed_tokens(self._request, prefix, self._reserved)
         num_available = self._cache.num_available_tokens + self._released.num_pages * self._cache.page_size
         return self._num_running == 0 or needed <= num_available
 

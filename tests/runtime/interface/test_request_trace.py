@@ -65,7 +65,7 @@ def test_slots(ticking) -> None:
 
 def test_memory(ticking) -> None:
     sim = Simulation(num_pages=8, page_size=4, max_running=4)
-    sim.scheduler.admission.ratio.value = sim.scheduler.admission.ratio._lowest = 1.0
+    sim.scheduler.kv_budget.ratio.value = sim.scheduler.kv_budget.ratio._lowest = 1.0
     for name in ("a", "b"):
         sim.add(name, [1] * 12, 10, ignore_eos=True)
     waits = run(sim, ticking)["b"].waits
@@ -114,7 +114,7 @@ def test_a_late_request_gets_its_own_part_of_an_interval(ticking) -> None:
 
 def test_retractions_are_noted_and_counted_for_those_that_wait(ticking) -> None:
     sim = Simulation(num_pages=12, page_size=4, max_running=4)
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     for i in range(6):
         sim.add(f"r{i}", [i + 1] * 6, 30, ignore_eos=True)
     traces = run(sim, ticking)
@@ -135,7 +135,7 @@ def test_retractions_are_noted_and_counted_for_those_that_wait(ticking) -> None:
 def test_decode_steps_of_retracted_requests_are_their_own(ticking) -> None:
     """One step ahead of the device: the last token before a retraction is read when the request waits already."""
     sim = Simulation(num_pages=12, page_size=4, max_running=4)
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     for i in range(6):
         sim.add(f"r{i}", [i + 1] * 6, 30, ignore_eos=True)
     count_steps(sim)
@@ -181,8 +181,8 @@ def test_positions_of_many_are_counted_once(ticking) -> None:
         sim.add(name, [1] * 4, 2)
     sim.step()
     asked = []
-    reserved = sim.scheduler.admission.reserved_tokens
-    sim.scheduler.admission.reserved_tokens = lambda running: asked.append(1) or reserved(running)
+    reserved = sim.scheduler.kv_budget.reserved_tokens
+    sim.scheduler.kv_budget.reserved_tokens = lambda running: asked.append(1) or reserved(running)
     states = {state.request_id: state for state in explain_requests(sim.scheduler, reversed(names))}
     assert states["r0"].status == "running"
     assert [states[name].queue.position for name in names[1:]] == list(range(1, 40))
@@ -191,7 +191,7 @@ def test_positions_of_many_are_counted_once(ticking) -> None:
 
 def test_what_waits_now(ticking) -> None:
     sim = Simulation(num_pages=8, page_size=4, max_running=3)
-    sim.scheduler.admission.ratio.value = sim.scheduler.admission.ratio._lowest = 1.0
+    sim.scheduler.kv_budget.ratio.value = sim.scheduler.kv_budget.ratio._lowest = 1.0
     for name in ("a", "b", "c"):
         sim.add(name, [1] * 12, 10, ignore_eos=True)
     sim.step()
