@@ -231,7 +231,8 @@ class FakeEngine:
         if room < 0 or (room == 0 and params.max_tokens != 0):
             raise ContextLengthError(f"The input ({len(prompt_ids)} tokens) is too long (2048)", param="prompt")
         if (params.max_tokens or 0) > room:
-            raise ContextLengthError(f"max_tokens ({params.max_tokens}) over {room}", param="max_tokens")
+            message = "{param} ({wanted}) over {room}"
+            raise ContextLengthError.of(message, param="max_tokens", wanted=params.max_tokens, room=room)
 
     async def abort(self, request_id: str | None) -> int:
         calls = [c for c in self._running.values() if request_id is None or c.request_id == request_id]

@@ -1,12 +1,11 @@
 """A request to Anthropic's /v1/messages as the chat request that it comes to."""
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.wire.client_paths import client_paths
+from palladio.http.wire.field_names import FieldNames, message_paths
 from palladio.http.wire.field_rules import check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -16,12 +15,12 @@ SAME_NAME = (  # as for chat
     "chat_template_kwargs",
 )
 _PATHS: Mapping[str, str] = {  # of the chat request → of this one
-    r"tools\.(\d+)\.function\.parameters\b": r"tools.\1.input_schema",
-    r"tools\.(\d+)\.function\b": r"tools.\1",
-    r"tool_choice\.function\b": "tool_choice",
-    r"stop\b(?=$| must)": "stop_sequences",
-    r"reasoning_effort\b": "output_config.effort",
-    r"continue_final_message\b": "messages",
+    "tools.*.function.parameters": "tools.*.input_schema",
+    "tools.*.function": "tools.*",
+    "tool_choice.function": "tool_choice",
+    "stop": "stop_sequences",
+    "reasoning_effort": "output_config.effort",
+    "continue_final_message": "messages",
 }
 _TOOL_FIELDS = ("name", "description", "input_schema", "type", "strict")
 _EDITS = (
@@ -61,10 +60,10 @@ class AnthropicChat:
         self.chat = ChatRequest(**fields)
 
     @property
-    def client_paths(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which errors name this request's fields."""
-        formats = {r"response_format\.json_schema\b": self._format_path, r"response_format\b": self._format_path}
-        return client_paths({**_PATHS, **formats}, self._paths, "messages")
+    def names(self) -> FieldNames:
+        """What the chat request's fields are in this one."""
+        formats = {"response_format.json_schema": self._format_path, "response_format": self._format_path}
+        return FieldNames(paths={**_PATHS, **formats}, wholes=message_paths("messages", self._paths))
 
 
 def _tools(body: CountTokensRequest) -> list[dict[str, Any]] | None:

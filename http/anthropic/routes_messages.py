@@ -15,6 +15,7 @@ from palladio.http.generation.context import Context
 from palladio.http.generation.sse import EventStream
 from palladio.http.prompts.text_encoder import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_names import RequestNames
 
 
 def messages_router(context: Context) -> APIRouter:
@@ -28,13 +29,15 @@ def messages_router(context: Context) -> APIRouter:
 
     @router.post("/v1/messages/count_tokens", openapi_extra=describe_body(CountTokensRequest))
     async def count_tokens(
+        request: Request,
         body: Annotated[CountTokensRequest, Depends(JsonBody(CountTokensRequest))],
     ) -> dict[str, Any]:
         context.require_ready()
         context.model_name(body.model)
         chat = await run_encoding(lambda: AnthropicChat(body), entries_size(body.messages))
-        with chat.client_paths:
-            job = await ChatJob.prepare(context, chat.chat, reasoning_is_optional=True, is_counted=True)
+        names = RequestNames.of(request.scope)
+        names.add(chat.names)
+        job = await ChatJob.prepare(context, chat.chat, names, reasoning_is_optional=True, is_counted=True)
         return {"input_tokens": len(job.prompt.token_ids)}
 
     return router
@@ -48,10 +51,10 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
     """
     name = f"msg_{call.request_id}"
     chat = await run_encoding(lambda: AnthropicChat(body, name), entries_size(body.messages))
-    with chat.client_paths:
-        run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True)
-        events = AnthropicEvents(run, name, context.model_name(body.model))
-        if body.stream:
-            return EventStream(await run.start(), events)
-        await run.feed(events.write)
+    call.names.add(chat.names)
+    run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True)
+    events = AnthropicEvents(run, name, context.model_name(body.model))
+    if body.stream:
+        return EventStream(await run.start(), events)
+    await run.feed(events.write)
     return Response(orjson.dumps(events.message), media_type="application/json")

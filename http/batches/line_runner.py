@@ -116,7 +116,7 @@ class LineRunner:
             if is_of_disk(error):
                 raise  # the batch waits until the disk is well again
             if isinstance(error, PalladioError | HttpError):
-                return refused(line, error_body(error), request_id)
+                return refused(line, error_body(error, call.names), request_id)
             logger.exception("error %s in a line of a batch", request_id)
             return refused(line, internal_error(request_id), request_id)
         return answered(line, response.status_code, request_id, bytes(response.body))

@@ -1,6 +1,5 @@
 """ChatRun: one chat request on the engine. Every route that holds a conversation translates to and from it."""
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from palladio.http.generation.call import Call
 from palladio.http.generation.choices import Choice, Usage, collect
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import OutputStream, check_abort
-from palladio.http.generation.sampling import client_names, default_length, request_name
+from palladio.http.generation.sampling import default_length, request_name
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.front.sglang_api import Job
@@ -64,11 +63,10 @@ class ChatRun:
         origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
         context.model_name(body.model)
         name, options = request_name(body, call.request_id), call.options(body)
-        chat = await ChatJob.prepare(context, body, reasoning_is_optional=reasoning_is_optional)
+        chat = await ChatJob.prepare(context, body, call.names, reasoning_is_optional=reasoning_is_optional)
         length = default_length(chat.params, context.sampling_defaults)
         job = Job(name, chat.prompt.token_ids, chat.params, default_length=length, options=options)
-        with _client_names(chat):
-            stream = OutputStream(context, [job], name=name, received=received, origin=origin)
+        stream = OutputStream(context, [job], name=name, received=received, origin=origin)
         return cls(context, call, chat, stream, name, received)
 
     @property
@@ -81,8 +79,7 @@ class ChatRun:
         Raises:
             PalladioError: it does not fit the engine any more.
         """
-        with _client_names(self.chat):
-            return dataclasses.replace(self, stream=self.stream.renewed())
+        return dataclasses.replace(self, stream=self.stream.renewed())
 
     async def start(self) -> OutputStream:
         """Its outputs as they come, the first of which is there.
@@ -91,8 +88,7 @@ class ChatRun:
             PalladioError: what went wrong before the first output.
             HttpError: the client went away.
         """
-        with _client_names(self.chat):
-            return await self.call.wait(self.stream.start())
+        return await self.call.wait(self.stream.start())
 
     async def collect(self) -> ChatAnswer:
         """Waits for all of it.
@@ -101,8 +97,7 @@ class ChatRun:
             PalladioError: what went wrong.
             HttpError: the client went away.
         """
-        with _client_names(self.chat):
-            choices, usage = await self.call.wait(collect(self.stream))
+        choices, usage = await self.call.wait(collect(self.stream))
         size = sum(len(choice.text) for choice in choices)
         return await run_encoding(lambda: self._read(choices, usage), size)
 
@@ -113,8 +108,7 @@ class ChatRun:
             PalladioError: what went wrong.
             HttpError: the client went away.
         """
-        with _client_names(self.chat):
-            await self.call.wait(self._feed(write))
+        await self.call.wait(self._feed(write))
 
     async def _feed(self, write: Callable[[RequestOutput], object]) -> None:
         async with await self.stream.start():
@@ -133,7 +127,3 @@ class ChatRun:
                 counter.add(choice.token_ids)
                 usage.reasoning[choice.index] = counter.count
         return ChatAnswer(choices, messages, usage)
-
-
-def _client_names(chat: ChatJob) -> contextlib.AbstractContextManager[None]:
-    return client_names(chat.client_names | {"prompt": "messages"}, chat.client_names)

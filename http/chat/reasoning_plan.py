@@ -67,9 +67,8 @@ class ReasoningPlan:
             given = (body.chat_template_kwargs or {}).get(name, value)
             if given != value:
                 field = wishes.switch[0] if name != _EFFORT_VARIABLE else wishes.effort[0]
-                raise InvalidRequestError(
-                    f"{field} sets {name} to {value!r}, chat_template_kwargs to {given!r}; give one", param=field
-                )
+                message = "{param} sets {name} to {value!r}, chat_template_kwargs to {given!r}; give one"
+                raise InvalidRequestError.of(message, param=field, name=name, value=value, given=given)
         return cls(
             family=family,
             template_kwargs=kwargs,
@@ -171,7 +170,8 @@ def _agree(values: Mapping[str, Any]) -> tuple[str, Any]:
     (first, value), *others = given
     for name, other in others:
         if other != value:
-            raise InvalidRequestError(f"{first} and {name} contradict each other; give one", param=name)
+            message = "{both} contradict each other; give one"
+            raise InvalidRequestError.of(message, param=name, fields={"both": (first, name)})
     return first, value
 
 
@@ -182,4 +182,4 @@ def _closest(effort: Effort, known: tuple[str, ...]) -> str:
 
 
 def _without_effect(field: str, why: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field} has no effect: {why}", param=field, code="unsupported_parameter")
+    return InvalidRequestError.of("{param} has no effect: {why}", param=field, code="unsupported_parameter", why=why)

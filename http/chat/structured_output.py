@@ -38,7 +38,8 @@ def structured_output(body: SamplingFields) -> tuple[Grammar | None, str]:
     found = [*_direct(body), *_response_format(body.response_format), *_structured_outputs(body.structured_outputs)]
     if len(found) > 1:
         names = [field for _, field in found]
-        raise InvalidRequestError(f"{' and '.join(names)} exclude each other; give one", param=names[-1])
+        message = "{names} exclude each other; give one"
+        raise InvalidRequestError.of(message, param=names[-1], fields={"names": names})
     return found[0] if found else (None, "grammar")
 
 
@@ -66,7 +67,8 @@ def _response_format(value: Mapping[str, Any] | None) -> Iterator[tuple[Grammar,
     if value is None:
         return
     if not isinstance(kind, str) or kind not in _OF_TYPE:
-        raise InvalidRequestError(f"{field}.type must be {', '.join(_OF_TYPE)}, got {kind!r}", param=f"{field}.type")
+        message = "{param} must be {known}, got {kind!r}"
+        raise InvalidRequestError.of(message, param=f"{field}.type", known=", ".join(_OF_TYPE), kind=kind)
     _check_known(given, ("type", *_OF_TYPE[kind]), field)
     match kind:
         case "json_object":
@@ -77,7 +79,7 @@ def _response_format(value: Mapping[str, Any] | None) -> Iterator[tuple[Grammar,
             yield _grammar(kind, {name: entry for name, entry in given.items() if name != "type"}, field), field
         case "regex" | "ebnf":
             if kind not in given:
-                raise InvalidRequestError(f"{field}.{kind} is missing", param=f"{field}.{kind}")
+                raise InvalidRequestError.of("{param} is missing", param=f"{field}.{kind}")
             yield _grammar(kind, given[kind], f"{field}.{kind}"), field
 
 
@@ -85,10 +87,10 @@ def _schema(wrapper: object) -> object:
     """What OpenAI puts round a schema: {"name": …, "schema": …, "strict": …}. A schema is kept to, strict or not."""
     path = "response_format.json_schema"
     if not isinstance(wrapper, Mapping):
-        raise InvalidRequestError(f"{path} must be an object with a schema", param=path)
+        raise InvalidRequestError.of("{param} must be an object with a schema", param=path)
     _check_known(wrapper, ("name", "description", "schema", "strict"), path)
     if wrapper.get("schema") is None:
-        raise InvalidRequestError(f"{path}.schema is missing", param=f"{path}.schema")
+        raise InvalidRequestError.of("{param} is missing", param=f"{path}.schema")
     return wrapper["schema"]
 
 
@@ -99,18 +101,20 @@ def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[tuple[Gramm
     for name, kind in (("json_object", bool), ("disable_any_whitespace", bool), ("whitespace_pattern", str)):
         if not isinstance(given.get(name, kind()), kind):
             expected = "true or false" if kind is bool else "a string"
-            raise InvalidRequestError(f"{field}.{name} must be {expected}", param=f"{field}.{name}")
+            raise InvalidRequestError.of("{param} must be {form}", param=f"{field}.{name}", form=expected)
         if given.get(name) is False:
             del given[name]
     options = {name: given.pop(name) for name in _WHITESPACE if name in given}
     if len(given) > 1:
-        raise InvalidRequestError(f"{field} takes one of its fields, got {', '.join(given)}", param=field)
+        message = "{param} takes one of its fields, got {names}"
+        raise InvalidRequestError.of(message, param=field, names=", ".join(given))
     if options:
         option = f"{field}.{next(iter(options))}"
         if len(options) > 1:
-            raise InvalidRequestError(f"{field}: {' and '.join(options)} exclude each other; give one", param=option)
+            message, both = "{field}: {names} exclude each other; give one", " and ".join(options)
+            raise InvalidRequestError.of(message, param=option, fields={"field": field}, names=both)
         if not given.keys() & {"json", "json_object"}:
-            raise InvalidRequestError(f"{option} has no effect without json or json_object", param=option)
+            raise InvalidRequestError.of("{param} has no effect without json or json_object", param=option)
     for name, entry in given.items():
         path = f"{field}.{name}"
         if name == "json_object":
@@ -122,9 +126,10 @@ def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[tuple[Gramm
 def _check_known(given: Iterable[str], known: Collection[str], path: str) -> None:
     for name in given:
         if name not in known:
-            raise InvalidRequestError(
-                f"unknown field: {path}.{name[:200]}; known: {', '.join(known)}",
+            raise InvalidRequestError.of(
+                "unknown field: {param}; known: {known}",
                 param=f"{path}.{name[:200]}",
+                known=", ".join(known),
                 code="unknown_parameter",
             )
 
@@ -137,9 +142,9 @@ def _grammar(kind: GrammarKind, value: object, path: str, options: Mapping[str, 
         options: of white space in JSON.
     """
     if isinstance(value, str) and len(value) > MAX_TEXT:
-        raise InvalidRequestError(f"{path} is over the limit of {MAX_TEXT} characters", param=path)
+        raise InvalidRequestError.of("{param} is over the limit of {most} characters", param=path, most=MAX_TEXT)
     if kind in ("json_schema", "structural_tag") and isinstance(value, str) and value.strip():
-        read = read_json(value, path, param=path)
+        read = read_json(value, param=path)
         value = value if Grammar.of(kind, read, path) and not options else read
     return Grammar.of(kind, _with_whitespace(value, options), path)
 

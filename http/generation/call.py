@@ -11,6 +11,7 @@ from palladio.http.generation.generation import until_disconnect
 from palladio.http.generation.sampling import request_options
 from palladio.http.observability.request_record import Origin
 from palladio.http.security.caller import Caller
+from palladio.http.wire.field_names import RequestNames
 from palladio.http.wire.protocol import SamplingFields
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest
 from palladio.runtime.interface.request_options import RequestOptions
@@ -31,6 +32,7 @@ class Call:
     receive: messages of the client, whose body has been read; None: there is nobody who could go away.
     is_background: it only takes what other requests leave, see RequestOptions.
     timeout: seconds that it has where its body does not say; None: as the server's flags have it.
+    names: what the client calls the fields of its request, for errors.
     """
 
     request_id: str
@@ -41,12 +43,16 @@ class Call:
     receive: Receive | None = None
     is_background: bool = False
     timeout: float | None = None
+    names: RequestNames = dataclasses.field(default_factory=RequestNames)
 
     @classmethod
     def of(cls, request: Request) -> Self:
         headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
         state = request.state
-        return cls(state.request_id, request.url.path, state.shown_id, state.caller, headers, request.receive)
+        names = RequestNames.of(request.scope)
+        return cls(
+            state.request_id, request.url.path, state.shown_id, state.caller, headers, request.receive, names=names
+        )
 
     def origin(self, *, no_logs: bool | None = None, log_metrics: bool | None = None) -> Origin:
         """For the observer. Args: as the body gives them."""

@@ -14,7 +14,7 @@ from palladio.http.security.running_requests import engine_id
 from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
 from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.front.sglang_api import Job
-from palladio.runtime.interface.errors import InvalidRequestError, request_error
+from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs import RequestOutput
 
 T = TypeVar("T")
@@ -143,10 +143,12 @@ class OutputStream:
 def _check_grammars(jobs: Sequence[Job]) -> None:
     size = sum(job.params.n * len(job.params.grammar.text) for job in jobs if job.params.grammar is not None)
     if size > MAX_GRAMMAR_BYTES:
-        raise InvalidRequestError(
-            f"the grammar of all samples together is {size} characters, over the limit of {MAX_GRAMMAR_BYTES}: "
-            "lower n, send fewer prompts, or a smaller grammar",
+        raise InvalidRequestError.of(
+            "the {param} of all samples together is {size} characters, over the limit of {limit}: lower n, send fewer "
+            "prompts, or a smaller grammar",
             param="grammar",
+            size=size,
+            limit=MAX_GRAMMAR_BYTES,
         )
 
 
@@ -161,7 +163,7 @@ def check_abort(output: RequestOutput) -> None:
     """
     finish = output.finish
     if finish is not None and finish.type == "abort" and finish.status:
-        raise request_error(finish.status, finish.message or "the engine aborted the request", finish.param)
+        raise finish.error("the engine aborted the request")
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

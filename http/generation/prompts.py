@@ -20,7 +20,7 @@ def split_prompts(prompt: Prompt, param: str) -> list[str] | list[list[int]]:
     many = [prompt] if isinstance(prompt, str) or _is_flat(prompt) else prompt
     check_num_prompts(len(many), param)
     if not all(many) or not many:
-        raise InvalidRequestError(f"{param} must not be empty", param=param)
+        raise InvalidRequestError.of("{param} must not be empty", param=param)
     return many  # type: ignore[return-value]  # the wire model has checked the forms
 
 

@@ -1,8 +1,6 @@
 """Wire fields → SamplingParams and RequestOptions."""
 
-import contextlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from palladio.http.wire.protocol import SamplingFields
@@ -62,30 +60,6 @@ def request_options(body: SamplingFields | EmbeddingRequest) -> RequestOptions:
     )
 
 
-@contextlib.contextmanager
-def client_names(params: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[None]:
-    """Errors name what the client sent, not what the engine calls it.
-
-    Args:
-        params: our name → the path in the client's request, for an error's `param`.
-        fields: our name → the client's, for messages. Only whole words are replaced, so a name that is also a word of
-            English, such as prompt, has no place here. Of a grammar, which the message may quote, only "the grammar" at
-            its beginning is.
-    """
-    try:
-        yield
-    except InvalidRequestError as exc:
-        message = str(exc)
-        if exc.param == "grammar":
-            message = re.sub(r"\Athe grammar\b", lambda _: f"the {fields.get('grammar', 'grammar')}", message)
-        elif exc.param is None or exc.param in params or exc.param in SamplingParams.__dataclass_fields__:
-            for ours, theirs in fields.items():
-                message = re.sub(rf"\b{ours}\b", theirs, message)
-        exc.args = (message,)
-        exc.param = params.get(exc.param, exc.param) if exc.param is not None else None
-        raise
-
-
 def request_name(body: SamplingFields | EmbeddingRequest, generated: str) -> str:
     """The request's id: the client's own (`rid` is SGLang's name, `request_id` vLLM's), or the generated one."""
     if body.rid is not None and body.request_id is not None and body.rid != body.request_id:
@@ -96,7 +70,7 @@ def request_name(body: SamplingFields | EmbeddingRequest, generated: str) -> str
 def check_scoring_only(body: SamplingFields, max_tokens: int | None, name: str, *, echo: bool = False) -> None:
     """max_tokens 0 only scores the prompt, and prompt_logprobs need a whole answer to stand in."""
     if max_tokens == 0 and body.prompt_logprobs is None and not echo:
-        raise InvalidRequestError(f"{name} must be at least 1; 0 only scores the prompt", param=name)
+        raise InvalidRequestError.of("{param} must be at least 1; 0 only scores the prompt", param=name)
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequestError("prompt_logprobs are not available with stream: true", param="prompt_logprobs")
 

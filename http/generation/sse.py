@@ -14,6 +14,7 @@ from palladio.http.generation.choices import Usage, finish_fields
 from palladio.http.generation.generation import OutputStream, check_abort, until_disconnect
 from palladio.http.generation.logprobs import LegacyLogprobs, chat_logprobs
 from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
+from palladio.http.wire.field_names import RequestNames
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenLogprob
@@ -73,11 +74,11 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._stream:
             try:
-                await until_disconnect(receive, self._run(send, scope["state"]["send"]))
+                await until_disconnect(receive, self._run(send, scope["state"]["send"], RequestNames.of(scope)))
             except HttpError:
                 return  # the client is gone
 
-    async def _run(self, send_head: Send, send: Send) -> None:
+    async def _run(self, send_head: Send, send: Send, names: RequestNames) -> None:
         """Args: send: past the layers that only look at a response's head: seven calls less an event."""
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
@@ -87,7 +88,7 @@ class EventStream(Response):
             last = self._writer.close()
         except (PalladioError, HttpError) as exc:
             self._stream.settle(exc)
-            last = self._writer.fail(error_body(exc))
+            last = self._writer.fail(error_body(exc, names))
         except Exception as exc:  # the status has gone out: this is the request's border
             self._stream.settle(exc)
             error_id = uuid.uuid4().hex

@@ -37,12 +37,12 @@ def template_messages(
         path = f"messages.{position}"
         role = message.get("role")
         if not isinstance(role, str) or not role:
-            raise InvalidRequestError(f"{path}.role must be a non-empty string", param=f"{path}.role")
+            raise InvalidRequestError.of("{param} must be a non-empty string", param=f"{path}.role")
         kept = {key: value for key, value in message.items() if value is not None and key != "prefix"}
         if role == "developer" and not knows_developer:
             kept["role"] = "system"
         if "content" not in kept and role not in ("assistant", "tool", "function"):
-            raise InvalidRequestError(f"{path}.content is missing", param=f"{path}.content")
+            raise InvalidRequestError.of("{param} is missing", param=f"{path}.content")
         kept["content"] = _content(kept.get("content", ""), content_format, f"{path}.content")
         if isinstance(kept.get("reasoning"), str):
             kept.setdefault("reasoning_content", kept.pop("reasoning"))
@@ -74,10 +74,10 @@ def continues_final_message(
     if not continue_final_message and not last.get("prefix"):
         return False
     if last.get("role") != "assistant":
-        raise InvalidRequestError(f"{field} needs a last message with role assistant", param=field)
+        raise InvalidRequestError.of("{param} needs a last message with role assistant", param=field)
     if add_generation_prompt:
-        raise InvalidRequestError(
-            f"{field} continues the last message, add_generation_prompt starts a new one; give one", param=field
+        raise InvalidRequestError.of(
+            "{param} continues the last message, add_generation_prompt starts a new one; give one", param=field
         )
     return True
 
@@ -94,14 +94,14 @@ def _content(content: object, content_format: ContentFormat, path: str) -> str |
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise InvalidRequestError(f"{path} must be a string or a list of content parts", param=path)
+        raise InvalidRequestError.of("{param} must be a string or a list of content parts", param=path)
     texts = [_part_text(part, f"{path}.{position}") for position, part in enumerate(content)]
     return " ".join(texts) if content_format == "string" else [{"type": "text", "text": text} for text in texts]
 
 
 def _part_text(part: object, path: str) -> str:
     if not isinstance(part, dict):
-        raise InvalidRequestError(f"{path} must be an object with a type", param=path)
+        raise InvalidRequestError.of("{param} must be an object with a type", param=path)
     kind = part.get("type")
     if kind not in _TEXT_PARTS:
         raise InvalidRequestError(
@@ -111,5 +111,5 @@ def _part_text(part: object, path: str) -> str:
         )
     text = part.get("refusal" if kind == "refusal" else "text")
     if not isinstance(text, str):
-        raise InvalidRequestError(f"{path}.text must be a string", param=f"{path}.text")
+        raise InvalidRequestError.of("{param} must be a string", param=f"{path}.text")
     return text

@@ -144,7 +144,9 @@ class ChatTemplate:
         clash = sorted(set(_OURS) & merged.keys())
         if clash:
             param = f"chat_template_kwargs.{clash[0]}"
-            raise InvalidRequestError(f"{param} is set by the server; it is not for chat_template_kwargs", param=param)
+            raise InvalidRequestError.of(
+                "{param} is set by the server; it is not for chat_template_kwargs", param=param
+            )
         prepared = template_messages(
             messages,
             facts.content_format,
@@ -249,26 +251,30 @@ def _check_is_read(
     """
     other = "start the server with a --chat-template that writes them"
     if tools and "tools" not in facts.variables:
-        raise InvalidRequestError(
-            f"tools have no effect: the chat template does not write them into the prompt; {other}, or set tool_choice "
+        raise InvalidRequestError.of(
+            "{param} have no effect: the chat template does not write them into the prompt; {other}, or set {choice} "
             'to "none", or to "required" or a function, whose schema then holds the answer',
             param="tools",
+            fields={"choice": "tool_choice"},
+            other=other,
             code="unsupported_parameter",
         )
     for position, message in enumerate(messages):
         if _has_calls(message) and not facts.reads_calls:
             path = f"messages.{position}.{'tool_calls' if message.get('tool_calls') else 'function_call'}"
-            raise InvalidRequestError(
-                f"{path} would be lost: the chat template does not write the tool calls of earlier messages; {other}",
+            raise InvalidRequestError.of(
+                "{param} would be lost: the chat template does not write the tool calls of earlier messages; {other}",
                 param=path,
+                other=other,
                 code="unsupported_parameter",
             )
     for name, value in kwargs.items():
         if value is not None and name not in facts.variables and name not in TOGGLES:
             path = f"chat_template_kwargs.{name[:200]}"
-            raise InvalidRequestError(
-                f"{path} has no effect: the chat template does not read it; {_names_to_give(facts, name)}",
+            raise InvalidRequestError.of(
+                "{param} has no effect: the chat template does not read it; {hint}",
                 param=path,
+                hint=_names_to_give(facts, name),
                 code="unknown_parameter",
             )
 

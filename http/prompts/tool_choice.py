@@ -43,7 +43,9 @@ class ToolChoice:
         if choice is None or choice in ("none", "auto"):
             return cls("none" if choice == "none" else "auto", names)
         if not names:
-            raise InvalidRequestError("tool_choice needs tools to choose from", param="tool_choice")
+            raise InvalidRequestError.of(
+                "{param} needs {tools} to choose from", param="tool_choice", fields={"tools": "tools"}
+            )
         if choice == "required":
             return cls("required", names)
         kind = choice.get("type") if isinstance(choice, dict) else None
@@ -53,9 +55,9 @@ class ToolChoice:
             return cls._of_allowed(choice.get("allowed_tools"), names)
         if kind == "custom":
             raise _unsupported("tool_choice.type", "custom tools")
-        raise InvalidRequestError(
-            'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": …}} or '
-            '{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}',
+        raise InvalidRequestError.of(
+            '{param} must be "none", "auto", "required", {{"type": "function", "function": {{"name": …}}}} or '
+            '{{"type": "allowed_tools", "allowed_tools": {{"mode": …, "tools": […]}}}}',
             param="tool_choice",
         )
 
@@ -70,7 +72,8 @@ class ToolChoice:
         if choice is None or choice in ("none", "auto"):
             return cls("none" if choice == "none" else "auto", names)
         if not isinstance(choice, dict):
-            raise InvalidRequestError('function_call must be "none", "auto" or {"name": …}', param="function_call")
+            message = '{param} must be "none", "auto" or {{"name": …}}'
+            raise InvalidRequestError.of(message, param="function_call")
         return cls("required", (_known(choice.get("name"), "function_call.name", names),), is_named=True)
 
     @classmethod
@@ -79,7 +82,8 @@ class ToolChoice:
         tools = allowed.get("tools") if isinstance(allowed, dict) else None
         mode = allowed.get("mode", "auto") if isinstance(allowed, dict) else None
         if not isinstance(tools, list) or not tools or mode not in ("auto", "required"):
-            raise InvalidRequestError(f'{path} must have a mode, "auto" or "required", and a list of tools', param=path)
+            message = '{param} must have a mode, "auto" or "required", and a list of tools'
+            raise InvalidRequestError.of(message, param=path)
         _check_number(tools, f"{path}.tools")
         chosen = [_named(tool, f"{path}.tools.{position}", names) for position, tool in enumerate(tools)]
         return cls(mode, tuple(name for name in names if name in chosen))
@@ -99,7 +103,7 @@ def read_tools(body: ToolFields) -> Definitions:
         if kind == "custom":
             raise _unsupported(f"{path}.type", "tools of type custom")
         if kind not in (None, "function"):
-            raise InvalidRequestError(f'{path}.type must be "function"', param=f"{path}.type")
+            raise InvalidRequestError.of('{param} must be "function"', param=f"{path}.type")
         _add(definitions, tool.get("function"), f"{path}.function")
     return definitions
 
@@ -119,24 +123,24 @@ def read_functions(body: ToolFields) -> Definitions:
 
 def _check_number(entries: Sequence[Any] | None, path: str) -> None:
     if entries is not None and len(entries) > MAX_TOOLS:
-        raise InvalidRequestError(f"{path} must not be more than {MAX_TOOLS}, got {len(entries)}", param=path)
+        message = "{param} must not be more than {most}, got {count}"
+        raise InvalidRequestError.of(message, param=path, most=MAX_TOOLS, count=len(entries))
 
 
 def _add(definitions: dict[str, Mapping[str, Any]], function: object, path: str) -> None:
     if not isinstance(function, dict):
-        raise InvalidRequestError(f"{path} must be an object with a name", param=path)
+        raise InvalidRequestError.of("{param} must be an object with a name", param=path)
     fields = {key: value for key, value in function.items() if value is not None}
     name = fields.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
-        raise InvalidRequestError(
-            f"{path}.name must be 1 … {MAX_NAME_LENGTH} letters, digits and _ . -", param=f"{path}.name"
-        )
+        message = "{param} must be 1 … {most} letters, digits and _ . -"
+        raise InvalidRequestError.of(message, param=f"{path}.name", most=MAX_NAME_LENGTH)
     if name in definitions:
-        raise InvalidRequestError(f"{path}.name: there is another function {name}", param=f"{path}.name")
+        raise InvalidRequestError.of("{param}: there is another function {name}", param=f"{path}.name", name=name)
     if not isinstance(fields.get("description", ""), str):
-        raise InvalidRequestError(f"{path}.description must be a string", param=f"{path}.description")
+        raise InvalidRequestError.of("{param} must be a string", param=f"{path}.description")
     if not isinstance(fields.get("strict", False), bool):
-        raise InvalidRequestError(f"{path}.strict must be true or false", param=f"{path}.strict")
+        raise InvalidRequestError.of("{param} must be true or false", param=f"{path}.strict")
     if "parameters" in fields:
         fields["parameters"] = _parameters(fields["parameters"], f"{path}.parameters")
     definitions[name] = fields
@@ -145,16 +149,16 @@ def _add(definitions: dict[str, Mapping[str, Any]], function: object, path: str)
 def _parameters(schema: object, path: str) -> dict[str, Any]:
     """The schema of an object, its outer nulls left out."""
     if not isinstance(schema, dict):
-        raise InvalidRequestError(f"{path} must be a JSON schema, an object", param=path)
+        raise InvalidRequestError.of("{param} must be a JSON schema, an object", param=path)
     kept = {key: value for key, value in schema.items() if value is not None}
     if kept.get("type", "object") != "object":
-        raise InvalidRequestError(f'{path}.type must be "object": arguments have names', param=f"{path}.type")
+        raise InvalidRequestError.of('{param} must be "object": arguments have names', param=f"{path}.type")
     properties = kept.get("properties", {})
     if not isinstance(properties, dict) or not all(isinstance(value, dict | bool) for value in properties.values()):
-        raise InvalidRequestError(f"{path}.properties must map names to JSON schemas", param=f"{path}.properties")
+        raise InvalidRequestError.of("{param} must map names to JSON schemas", param=f"{path}.properties")
     required = kept.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise InvalidRequestError(f"{path}.required must be a list of names", param=f"{path}.required")
+        raise InvalidRequestError.of("{param} must be a list of names", param=f"{path}.required")
     return kept
 
 
@@ -162,16 +166,17 @@ def _named(choice: object, path: str, names: Sequence[str]) -> str:
     """The name in `{"type": "function", "function": {"name": …}}`."""
     function = choice.get("function") if isinstance(choice, dict) else None
     if not isinstance(function, dict):
-        raise InvalidRequestError(f"{path}.function must be an object with a name", param=f"{path}.function")
+        raise InvalidRequestError.of("{param} must be an object with a name", param=f"{path}.function")
     return _known(function.get("name"), f"{path}.function.name", names)
 
 
 def _known(name: object, path: str, names: Sequence[str]) -> str:
     if not isinstance(name, str) or not name:
-        raise InvalidRequestError(f"{path} must be the name of a function", param=path)
+        raise InvalidRequestError.of("{param} must be the name of a function", param=path)
     if name not in names:
         offered = ", ".join(names) or "none"
-        raise InvalidRequestError(f"{path}: there is no function {name[:200]!r}; offered: {offered}", param=path)
+        message = "{param}: there is no function {name!r}; offered: {offered}"
+        raise InvalidRequestError.of(message, param=path, name=name[:200], offered=offered)
     return name
 
 

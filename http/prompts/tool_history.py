@@ -52,14 +52,13 @@ class ToolHistory:
 
     def _calls(self, calls: object, path: str) -> list[dict[str, Any]]:
         if not isinstance(calls, list):
-            raise InvalidRequestError(f"{path} must be a list", param=path)
+            raise InvalidRequestError.of("{param} must be a list", param=path)
         parsed: list[dict[str, Any]] = []
         for position, call in enumerate(calls):
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise InvalidRequestError(
-                    f"{path}.{position} must have a function with a name", param=f"{path}.{position}.function"
-                )
+                message, where = "{call} must have a function with a name", f"{path}.{position}"
+                raise InvalidRequestError.of(message, param=f"{where}.function", fields={"call": where})
             arguments = self._arguments(function.get("arguments"), f"{path}.{position}.function.arguments")
             parsed.append({**call, "function": {**function, "arguments": arguments}})
             if isinstance(call.get("id"), str):
@@ -70,11 +69,11 @@ class ToolHistory:
     def _arguments(self, given: object, path: str) -> dict[str, Any] | str:
         values: object = given
         if isinstance(given, str) and given.strip():
-            values = read_json(given, path, param=path, meter=self._meter)
+            values = read_json(given, param=path, meter=self._meter)
         elif given is None or isinstance(given, str):
             values = {}
         if not isinstance(values, dict):
-            raise InvalidRequestError(f"{path} must be a JSON object", param=path)
+            raise InvalidRequestError.of("{param} must be a JSON object", param=path)
         if not self._as_text:
             return values
         return given if values and isinstance(given, str) else json.dumps(values, ensure_ascii=False)

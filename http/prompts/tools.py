@@ -116,16 +116,16 @@ class ToolPlan:
         if self._format is None:
             return answer
         if self._forced:
-            raise InvalidRequestError(
-                f"tool_choice asks for a tool call, {field} for another form; give one", param="tool_choice"
-            )
+            message = "{param} asks for a tool call, {field} for another form; give one"
+            raise InvalidRequestError.of(message, param="tool_choice", fields={"field": field})
         assert self._notation is not None
         functions, syntax = tuple(self._callable.values()), self._format.syntax
         combined = answer_or_calls_grammar(syntax, functions, self._notation, answer, field, many=self._parallel)
         if combined is None:
             why = "JSON is how this model writes calls" if answer.kind == "json_schema" else "only a JSON schema does"
-            message = f'{field} does not go together with tools that the model may call: {why}; use tool_choice "none"'
-            raise InvalidRequestError(message, param="tools")
+            message = '{field} does not go together with {param} that the model may call: {why}; use {choice} "none"'
+            fields = {"field": field, "choice": "tool_choice"}
+            raise InvalidRequestError.of(message, param="tools", fields=fields, why=why)
         return combined
 
 

@@ -38,9 +38,8 @@ class Truncation:
         if asked is None:
             return cls(room.limit - min(reserved, 1), keeps_end=False) if is_automatic else None
         if asked != -1 and not 1 <= asked <= room.limit:
-            raise InvalidRequestError(
-                f"{FIELD} must be -1, for as many as fit, or in 1 … {room.limit}, {room.name}; got {asked}", param=FIELD
-            )
+            message = "{param} must be -1, for as many as fit, or in 1 … {limit}, {what}; got {asked}"
+            raise InvalidRequestError.of(message, param=FIELD, limit=room.limit, what=room.name, asked=asked)
         return cls(max(1, room.limit - reserved) if asked == -1 else asked, keeps_end=True)
 
     def cut(self, token_ids: list[int], num_before: int = 0, num_behind: int = 0) -> list[int]:

@@ -113,7 +113,7 @@ class BackgroundResponses:
         try:
             await self._feed(run, events, log, waits=waits)
         except (PalladioError, HttpError) as exc:
-            log.add(events.fail(error_body(exc)))
+            log.add(events.fail(error_body(exc, run.call.names)))
         except Exception:  # the client has its answer: this is the request's border
             error_id = uuid.uuid4().hex
             logger.exception("error %s in response %s", error_id, run.name)

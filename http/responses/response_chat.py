@@ -1,6 +1,5 @@
 """A request to /v1/responses as the chat request that it comes to."""
 
-import contextlib
 import dataclasses
 import logging
 import re
@@ -9,7 +8,7 @@ from typing import Any
 
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_items import Item, chat_messages
-from palladio.http.wire.client_paths import client_paths
+from palladio.http.wire.field_names import FieldNames, message_paths
 from palladio.http.wire.field_rules import check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -32,12 +31,12 @@ SAME_NAME = (  # as for chat
     *("presence_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "cache_salt", "priority", "timeout"),
 )
 _PATHS: Mapping[str, str] = {  # of the chat request → of this one
-    r"tool_choice\.allowed_tools\.tools\.(\d+)\.function\b": r"tool_choice.tools.\1",
-    r"tool_choice\.allowed_tools\b": "tool_choice",
-    r"tool_choice\.function\b": "tool_choice",
-    r"response_format\.json_schema\b": "text.format",
-    r"response_format\b": "text.format",
-    r"max_completion_tokens\b": "max_output_tokens",
+    "tool_choice.allowed_tools.tools.*.function": "tool_choice.tools.*",
+    "tool_choice.allowed_tools": "tool_choice",
+    "tool_choice.function": "tool_choice",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "max_completion_tokens": "max_output_tokens",
 }
 LEFT_OUT = (  # types of tools that are no functions: OpenAI's servers run them, or the client in ways of its own
     *("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "computer", "computer_use"),
@@ -94,9 +93,9 @@ class ResponseChat:
         self.chat = ChatRequest(**fields)
 
     @property
-    def client_paths(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which errors name this request's fields."""
-        return client_paths({**self._tool_paths, **_PATHS}, self._paths, "input")
+    def names(self) -> FieldNames:
+        """What the chat request's fields are in this one."""
+        return FieldNames(paths={**self._tool_paths, **_PATHS}, wholes=message_paths("input", self._paths))
 
 
 def _of_output(body: ResponseRequest) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def _tools(body: InputTokensRequest) -> tuple[list[dict[str, Any]] | None, dict[
             )
         check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL)
         kept = {name: given[name] for name in _TOOL_FIELDS[1:] if name in given}
-        paths[rf"tools\.{len(tools)}\.function\b"] = path
+        paths[f"tools.{len(tools)}.function"] = path
         tools.append({"type": "function", "function": kept})
     if left_out:
         logger.info("A request's tools that are no functions are left out: %s", ", ".join(left_out))

@@ -24,12 +24,10 @@ ROUTE = "/v1/responses"
 class ResponseRun:
     """
     Attributes:
-        chat: the request as chat has it.
-        run: that, on the engine.
+        run: the request as chat has it, on the engine.
         events: what comes of it.
     """
 
-    chat: ResponseChat
     run: ChatRun
     events: ResponseEvents
     _body: ResponseRequest
@@ -53,12 +51,12 @@ class ResponseRun:
         conversation = await conversation_of(store, body, name, call.caller)
         size = entries_size([*conversation.earlier, *conversation.new])
         chat = await run_encoding(lambda: ResponseChat(body, conversation, name), size)
-        with chat.client_paths:
-            run = await ChatRun.prepare(context, call, chat.chat)
+        call.names.add(chat.names)
+        run = await ChatRun.prepare(context, call, chat.chat)
         response = new_response(body, run.chat.params, name, run.received, context.model_name(body.model))
         obfuscate = bool(body.stream_options and body.stream_options.include_obfuscation)
         events = ResponseEvents(run, response, obfuscate=obfuscate)
-        return cls(chat, run, events, body, list(conversation.new), store, call.caller)
+        return cls(run, events, body, list(conversation.new), store, call.caller)
 
     async def save(self) -> None:
         """Keeps it, if it is to be kept: when it has ended, or, in the background, before it begins.

@@ -22,6 +22,7 @@ from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.security.caller import Caller, CallerOf
 from palladio.http.storage.disk_errors import disk_errors
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_names import RequestNames
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100
@@ -104,6 +105,7 @@ def responses_router(
 def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore) -> None:
     @router.post("/v1/responses/input_tokens", openapi_extra=describe_body(InputTokensRequest))
     async def input_tokens(
+        request: Request,
         caller: CallerOf,
         body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest))],
     ) -> dict[str, Any]:
@@ -112,8 +114,9 @@ def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore)
         conversation = await conversation_of(store, body, "resp_", caller)
         size = entries_size([*conversation.earlier, *conversation.new])
         chat = await run_encoding(lambda: ResponseChat(body, conversation), size)
-        with chat.client_paths:
-            job = await ChatJob.prepare(context, chat.chat, is_counted=True)
+        names = RequestNames.of(request.scope)
+        names.add(chat.names)
+        job = await ChatJob.prepare(context, chat.chat, names, is_counted=True)
         return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
 
 
@@ -137,11 +140,8 @@ async def complete_response(context: Context, call: Call, body: ResponseRequest)
                 await store.delete(response_id, call.caller)
     response = await ResponseRun.prepare(context, call, body, store, response_id)
     if body.stream:
-        with response.chat.client_paths:
-            stream = await response.run.start()
-        return EventStream(stream, response.events, response.save)
-    with response.chat.client_paths:
-        await response.run.feed(response.events.write)
+        return EventStream(await response.run.start(), response.events, response.save)
+    await response.run.feed(response.events.write)
     await response.save()
     return _json(response.events.response)
 

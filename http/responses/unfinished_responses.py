@@ -117,14 +117,14 @@ class UnfinishedResponses:
         if stored.attempts > MAX_ATTEMPTS:
             message = f"{stored.attempts} servers ended before they had made this response"
             return ErrorBody(500, message)
+        call = Call(stored.id, ROUTE, stored.id, self._context.callers.of_owner(stored.owner))
         try:
             body = ResponseRequest.parse(stored.request)
-            call = Call(stored.id, ROUTE, stored.id, self._context.callers.of_owner(stored.owner))
             return await ResponseRun.prepare(self._context, call, body, self._store, stored.id)
         except (OverloadedError, OSError, sqlite3.Error):
             raise
         except (PalladioError, HttpError) as error:
-            return error_body(error)
+            return error_body(error, call.names)
         except Exception:  # the client has its answer: this is the request's border
             error_id = uuid.uuid4().hex
             logger.exception("error %s in response %s", error_id, stored.id)

@@ -18,7 +18,6 @@ from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, promp
 from palladio.http.generation.prompts import encode_prompts, split_prompts
 from palladio.http.generation.sampling import (
     check_scoring_only,
-    client_names,
     default_length,
     request_name,
     sampling_params,
@@ -26,6 +25,7 @@ from palladio.http.generation.sampling import (
 from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings
 from palladio.http.prompts.truncation import Truncation
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_names import FieldNames
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front.sglang_api import Job
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -58,6 +58,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     model = context.model_name(body.model)
     grammar, grammar_field = structured_output(body)
+    call.names.add(FieldNames(paths={"grammar": grammar_field}))
     params, options = _params(body, context, grammar), call.options(body)
     name = request_name(body, call.request_id)
     prompts = split_prompts(body.prompt, "prompt")
@@ -68,7 +69,6 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
     )
     echoes = _echoes(context, _shown(prompts, prompt_ids, truncation), params) if body.echo else None
-    names = {"grammar": grammar_field}
     jobs = [
         Job(request_id, ids, params, position * params.n, length, options)
         for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
@@ -83,12 +83,10 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     }
     if body.stream:
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
-        with client_names(names, names):
-            await call.wait(stream.start())
+        await call.wait(stream.start())
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
         return EventStream(stream, CompletionChunks(settings, new_legacy, echoes))
-    with client_names(names, names):
-        choices, usage = await call.wait(collect(stream))
+    choices, usage = await call.wait(collect(stream))
     answers = []
     for choice in choices:
         position = choice.index // params.n

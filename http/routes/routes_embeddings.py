@@ -12,9 +12,10 @@ from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import OutputStream, check_abort, job_ids
 from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
-from palladio.http.generation.sampling import client_names, request_name
+from palladio.http.generation.sampling import request_name
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_names import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.sglang_api import Job, encode_results, expand_encode_jobs
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, Vectors, check_dimensions, embedded, read_vectors
@@ -52,20 +53,20 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
     model = context.model_name(body.model)
     check_dimensions(body.dimensions, spec)
     name, options = request_name(body, call.request_id), call.options(body)
-    with client_names({"prompt": "input"}, {}):
-        prompts = split_prompts(body.input, "input")
-        _check_num_inputs(len(prompts), "input")
-        truncation = context.truncation(body.truncate_prompt_tokens, 0)
-        ids = await encode_prompts(
-            context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
-        )
-        jobs = [
-            Job(request_id, prompt_ids, EMBEDDING_PARAMS, position, options=options)
-            for position, (request_id, prompt_ids) in enumerate(zip(job_ids(name, len(ids)), ids, strict=True))
-        ]
-        origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-        stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
-        ends = await call.wait(_collect(stream))
+    call.names.add(FieldNames(paths={"prompt": "input"}))
+    prompts = split_prompts(body.input, "input")
+    _check_num_inputs(len(prompts), "input")
+    truncation = context.truncation(body.truncate_prompt_tokens, 0)
+    ids = await encode_prompts(
+        context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
+    )
+    jobs = [
+        Job(request_id, prompt_ids, EMBEDDING_PARAMS, position, options=options)
+        for position, (request_id, prompt_ids) in enumerate(zip(job_ids(name, len(ids)), ids, strict=True))
+    ]
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+    ends = await call.wait(_collect(stream))
     num_tokens = sum(end.prompt_tokens for end in ends)
 
     def answer(vectors: Vectors) -> dict[str, Any]:
@@ -90,20 +91,20 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
     prompts = split_prompts(given, param)
     _check_num_inputs(len(prompts), param)
     name, ids = prompt_names(body.rid, call.request_id, len(prompts))
-    with client_names({"prompt": param}, {}):
-        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 0))
-        options = {
-            "cache_salt": body.cache_salt,
-            "extra_key": body.extra_key,
-            "priority": body.priority,
-            "timeout": body.timeout,
-            "routed_dp_rank": body.routed_dp_rank,
-            "owner": call.caller.owner,
-        }
-        jobs, _ = expand_encode_jobs(prompt=None, input_ids=prompt_ids, rid=ids, options=options)
-        origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-        stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
-        ends = await call.wait(_collect(stream))
+    call.names.add(FieldNames(paths={"prompt": param}))
+    prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 0))
+    options = {
+        "cache_salt": body.cache_salt,
+        "extra_key": body.extra_key,
+        "priority": body.priority,
+        "timeout": body.timeout,
+        "routed_dp_rank": body.routed_dp_rank,
+        "owner": call.caller.owner,
+    }
+    jobs, _ = expand_encode_jobs(prompt=None, input_ids=prompt_ids, rid=ids, options=options)
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+    ends = await call.wait(_collect(stream))
     is_list = prompts is given
 
     def answer(vectors: Vectors) -> Any:

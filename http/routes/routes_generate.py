@@ -12,11 +12,11 @@ from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import OutputStream, check_abort, check_num_samples
 from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
-from palladio.http.generation.sampling import client_names
 from palladio.http.generation.sse import DoneWriter, EventStream
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_names import FieldNames
 from palladio.http.wire.field_rules import screen
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.front.sglang_api import GenerateJob, JobResult, SampleResult, expand_jobs
@@ -60,23 +60,17 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
         message = f"sampling_params has {len(body.sampling_params)} entries for {len(prompts)} prompts"
         raise InvalidRequestError(message, param="sampling_params")
     sampling = await run_encoding(lambda: _sampling(body), PROMPT_SIZE * len(prompts))
-    entries = sampling if isinstance(sampling, list) else [sampling]
-    fields = {ours: ours if any(ours in entry for entry in entries) else name for ours, name in _ALIASES.items()}
-    paths = {name: f"sampling_params.{fields.get(name, name)}" for name in SAMPLING_NAMES}
-    grammars = [name for name in GRAMMAR_NAMES if any(entry.get(name) is not None for entry in entries)]
-    if grammars:
-        fields["grammar"], paths["grammar"] = grammars[0], f"sampling_params.{grammars[0]}"
-    with client_names(paths | {"prompt": param}, fields):
-        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
-        expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids)
-        jobs = await run_encoding(expand, PROMPT_SIZE * len(prompts))
-        stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
-        results = _Results(jobs, context.engine.tokenizer)
-        is_list = prompts is given or stream.num_choices > 1
-        if body.stream:
-            await call.wait(stream.start())
-            return EventStream(stream, _ResultEvents(results, context.config, is_list=is_list))
-        await call.wait(_collect(stream, results))
+    call.names.add(_names(sampling, param))
+    prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
+    expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids)
+    jobs = await run_encoding(expand, PROMPT_SIZE * len(prompts))
+    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+    results = _Results(jobs, context.engine.tokenizer)
+    is_list = prompts is given or stream.num_choices > 1
+    if body.stream:
+        await call.wait(stream.start())
+        return EventStream(stream, _ResultEvents(results, context.config, is_list=is_list))
+    await call.wait(_collect(stream, results))
     answers = [sample.to_dict() for sample in results.samples]
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
 
@@ -134,6 +128,16 @@ def _sampling(body: GenerateRequest) -> dict[str, Any] | list[dict[str, Any]]:
 
     given = body.sampling_params or {}
     return [screened(entry) for entry in given] if isinstance(given, list) else screened(given)
+
+
+def _names(sampling: dict[str, Any] | list[dict[str, Any]], prompt_field: str) -> FieldNames:
+    """What the engine's fields are in this request: messages say a sampling parameter's bare name."""
+    entries = sampling if isinstance(sampling, list) else [sampling]
+    names = {ours: name for ours, name in _ALIASES.items() if not any(ours in entry for entry in entries)}
+    grammars = [name for name in GRAMMAR_NAMES if any(entry.get(name) is not None for entry in entries)]
+    names |= {"grammar": grammars[0]} if grammars else {}
+    params = {name: f"sampling_params.{name}" for name in SAMPLING_NAMES}
+    return FieldNames(paths=names | {"prompt": prompt_field}, params=params)
 
 
 def _expand(

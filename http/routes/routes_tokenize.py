@@ -116,7 +116,7 @@ async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
         return [prompt.token_ids]
     for field in _OF_MESSAGES:
         if field in body.model_fields_set:
-            raise InvalidRequestError(f"{field} needs messages", param=field)
+            raise InvalidRequestError.of("{param} needs messages", param=field)
     assert body.prompt is not None
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     check_num_prompts(len(prompts), "prompt")

@@ -73,7 +73,7 @@ def answer_or_calls_grammar(
         field: that asks for the answer's grammar.
     """
     begins_like_json = not syntax.opening.startswith(syntax.marks or ("{", "["))
-    schema = read_json(answer.text, field, param=field) if answer.kind == "json_schema" else None
+    schema = read_json(answer.text, param=field) if answer.kind == "json_schema" else None
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     if not isinstance(schema, dict) or begins_like_json:

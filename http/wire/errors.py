@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
+from palladio.http.wire.field_names import RequestNames
 from palladio.runtime.interface.errors import (
     DeadlineError,
     EngineDeadError,
@@ -86,14 +87,15 @@ class HttpError(Exception):
         self.body = body
 
 
-def error_body(exc: PalladioError | HttpError) -> ErrorBody:
-    """Looks an error up in the table."""
+def error_body(exc: PalladioError | HttpError, names: RequestNames) -> ErrorBody:
+    """Looks an error up in the table. Args: names: what the client calls the fields of its request."""
     if isinstance(exc, HttpError):
         return exc.body
     status, code = next((status, code) for kind, status, code in TABLE if isinstance(exc, kind))
     headers = {"Retry-After": str(math.ceil(exc.retry_after))} if isinstance(exc, OverloadedError) else {}
     if isinstance(exc, InvalidRequestError):
-        return ErrorBody(status, str(exc), exc.param, exc.code or code, headers)
+        param = None if exc.param is None else names.param(exc.param)
+        return ErrorBody(status, str(exc.message.rename(names.name)), param, exc.code or code, headers)
     return ErrorBody(status, str(exc), None, code, headers)
 
 
@@ -116,7 +118,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def known(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, PalladioError | HttpError)
-        return error_body(exc).response(route_path(request.scope))
+        return error_body(exc, RequestNames.of(request.scope)).response(route_path(request.scope))
 
     async def routing(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)

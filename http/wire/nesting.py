@@ -15,7 +15,7 @@ _CONTAINERS = frozenset((dict, list))
 
 def read_json(
     text: str | bytes,
-    what: str,
+    what: str = "",
     *,
     param: str | None = None,
     code: str | None = None,
@@ -25,7 +25,7 @@ def read_json(
     """The value that a JSON text of a request stands for.
 
     Args:
-        what: the text, in messages.
+        what: the text, in messages; not needed with `param`, whose path says it.
         param, code: of the errors.
         meter: counts what it holds, with what it has counted before; default: NESTED_VALUES are allowed.
         is_counted: that has been done.
@@ -33,20 +33,24 @@ def read_json(
     Raises:
         InvalidRequestError: it is malformed, holds too much, or is nested deeper than MAX_DEPTH.
     """
+    fields = {} if param is None else {"what": param}
     if not is_counted:
         meter = meter or JsonMeter(NESTED_VALUES)
         if meter.exceeds(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text):
-            raise InvalidRequestError(values_message(what, meter.limit), param=param, code=code)
+            rest = values_message("", meter.limit)
+            raise InvalidRequestError.of("{what}{rest}", param=param, code=code, fields=fields, what=what, rest=rest)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
         if "limit" not in exc.msg:  # orjson has one of its own, which is higher
-            raise InvalidRequestError(f"{what} is not valid JSON: {exc}", param=param, code=code) from None
+            message = "{what} is not valid JSON: {why}"
+            error = InvalidRequestError.of(message, param=param, code=code, fields=fields, what=what, why=exc)
+            raise error from None
     else:
         if not _is_too_deep(text, value):
             return value
-    message = f"{what} is nested deeper than {MAX_DEPTH} levels of objects and lists"
-    raise InvalidRequestError(message, param=param, code=code)
+    message = "{what} is nested deeper than {most} levels of objects and lists"
+    raise InvalidRequestError.of(message, param=param, code=code, fields=fields, what=what, most=MAX_DEPTH)
 
 
 def _is_too_deep(text: str | bytes, value: Any) -> bool:

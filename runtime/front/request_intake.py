@@ -177,10 +177,15 @@ class RequestIntake:
         if max_tokens is None:
             return room
         if max_tokens > room:
-            raise ContextLengthError(
-                f"The input ({num_prompt_tokens} tokens) and max_tokens ({max_tokens}) together are longer than "
-                f"{what} ({limit} tokens). Lower max_tokens to {room} or less, leave it out, or send a shorter prompt.",
+            raise ContextLengthError.of(
+                "The input ({size} tokens) and {param} ({wanted}) together are longer than {what} ({limit} tokens). "
+                "Lower {param} to {room} or less, leave it out, or send a shorter prompt.",
                 param="max_tokens",
+                size=num_prompt_tokens,
+                wanted=max_tokens,
+                what=what,
+                limit=limit,
+                room=room,
             )
         return max_tokens
 

@@ -13,7 +13,6 @@ from palladio.runtime.interface.errors import (
     GenerationError,
     InvalidRequestError,
     PalladioError,
-    request_error,
 )
 from palladio.runtime.interface.messages import AddRequest, StepOutputs
 from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestOutput
@@ -274,4 +273,4 @@ class RequestTable:
 
 
 def _refusal(finish: FinishReason) -> PalladioError:
-    return request_error(finish.status, finish.message or "the engine refused the request", finish.param)
+    return finish.error("the engine refused the request")

@@ -62,9 +62,7 @@ class LogprobOptions:
         try:
             return dataclasses.replace(params, logprobs=top, prompt_logprobs=top if self.wants_prompt else None)
         except InvalidRequestError as error:
-            raise InvalidRequestError(
-                str(error).replace("logprobs", "top_logprobs_num", 1), param="top_logprobs_num"
-            ) from None
+            raise error.rename({"logprobs": "top_logprobs_num", "prompt_logprobs": "top_logprobs_num"}) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -332,7 +330,8 @@ def _prompts(prompt: str | Sequence[str] | None, input_ids: Any) -> tuple[list[s
         return [prompt], False
     if prompt is not None:
         if not all(isinstance(text, str) for text in prompt):
-            raise InvalidRequestError("prompt must be a text or a list of texts; ids go to input_ids", param="prompt")
+            message = "{param} must be a text or a list of texts; ids go to input_ids"
+            raise InvalidRequestError.of(message, param="prompt")
         return list(prompt), True
     try:
         if len(input_ids) > 0 and all(isinstance(row, Sequence) or hasattr(row, "tolist") for row in input_ids):
@@ -356,7 +355,8 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:
-        raise InvalidRequestError(f"{name} has {len(value)} entries for {count} prompts", param=name)
+        message = "{param} has {entries} entries for {prompts} prompts"
+        raise InvalidRequestError.of(message, param=name, entries=len(value), prompts=count)
     return list(value)
 
 

@@ -142,10 +142,13 @@ class GrammarCompiler:
         try:
             num_bytes = self._verdict(grammar, self._max_cpu_seconds)
         except TooExpensiveError:
-            error = InvalidRequestError(
-                f"the grammar ({grammar.kind}) takes more than {self._max_cpu_seconds:g} s, or "
-                f"{self._max_bytes >> 20} MiB of memory, to compile: {costly_places(grammar)}",
+            error = InvalidRequestError.of(
+                "the {param} ({kind}) takes more than {seconds:g} s, or {size} MiB of memory, to compile: {places}",
                 param="grammar",
+                kind=grammar.kind,
+                seconds=self._max_cpu_seconds,
+                size=self._max_bytes >> 20,
+                places=costly_places(grammar),
             )
             self._verdicts.put(grammar, error)
             raise error from None

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from palladio.runtime.grammar.backend import BackendSettings
 from palladio.runtime.grammar.judge_protocol import JudgeLimits, receive_frame, send_frame
-from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
+from palladio.runtime.interface.errors import InvalidRequestError, Message, OverloadedError
 from palladio.runtime.interface.grammar_spec import Grammar
 
 _PATIENCE = 20.0  # seconds that an answer may take over its CPU time, as on a busy machine, or while it starts
@@ -139,7 +139,7 @@ def _answer(connection: socket.socket, limits: JudgeLimits) -> int:
     except (EOFError, OSError):
         raise TooExpensiveError from None
     if "error" in answer:
-        raise InvalidRequestError(answer["error"], param=answer["param"])
+        raise InvalidRequestError(Message(tuple(answer["error"])), param=answer["param"])
     num_bytes = int(answer["num_bytes"])
     if num_bytes > limits.num_bytes:
         raise TooExpensiveError

@@ -68,9 +68,9 @@ def _judge(backend: LlguidanceBackend, grammar: Grammar, limits: JudgeLimits) ->
         num_bytes = private_bytes() - before
         complaint = _walk(compiled)
     except InvalidRequestError as error:
-        return {"error": str(error), "param": error.param}
+        return {"error": error.message.parts, "param": error.param}
     if complaint is not None:
-        return {"error": f"the grammar ({grammar.kind}) {complaint}", "param": "grammar"}
+        return {"error": ("the ", "grammar", f" ({grammar.kind}) {complaint}"), "param": "grammar"}
     return {"num_bytes": max(num_bytes, 0)}
 
 

@@ -45,11 +45,12 @@ def forced_length(pattern: str) -> int:
 MAX_OPTIONAL = 1000  # properties of one object
 
 
-def check_schema_limits(schema: object, where: str, param: str) -> None:
+def check_schema_limits(schema: object, where: str, param: str, inside: str = "") -> None:
     """
     Args:
-        where: what the message says before the JSON pointer.
+        where: what the message says before the JSON pointer: a template of `param`.
         param: the field to blame.
+        inside: the place of the schema in it.
 
     Raises:
         InvalidRequestError: the schema asks for too much.
@@ -58,7 +59,7 @@ def check_schema_limits(schema: object, where: str, param: str) -> None:
         check_multiples(schema)
         _check_optional(schema)
     except ValueError as error:
-        raise InvalidRequestError(f"{where} at {error}", param=param) from None
+        raise InvalidRequestError.of(where + "{inside} at {error}", param=param, inside=inside, error=error) from None
 
 
 def _check_optional(schema: object) -> None:

@@ -139,7 +139,8 @@ class LlguidanceBackend:
         first = compiled.new_matcher()
         first.native.compute_bitmask()  # only now is it found out
         if first.error is not None:
-            raise InvalidRequestError(f"the grammar ({grammar.kind}) cannot be used: {first.error}", param="grammar")
+            message = "the {param} ({kind}) cannot be used: {error}"
+            raise InvalidRequestError.of(message, param="grammar", kind=grammar.kind, error=first.error)
         return compiled
 
     def tokenize(self, text: str) -> list[int]:
@@ -183,8 +184,7 @@ class LlguidanceBackend:
                 case "ebnf" | "lark" | "regex":
                     return llguidance.grammar_from(grammar.kind, grammar.text)
         except (ValueError, RecursionError) as error:
-            message = f"the grammar ({grammar.kind}) is malformed: {_first_line(str(error))}"
-            raise InvalidRequestError(message, param="grammar") from None
+            raise _malformed(grammar, error) from None
 
     def _json_schema(self, schema: object) -> str:
         if isinstance(schema, bool):
@@ -208,10 +208,11 @@ class LlguidanceBackend:
             schema = json.loads(text)
             reason = self._refusal(self._json_schema(schema))
             if reason is not None:
-                return InvalidRequestError(f"{name}{self._locate(schema, reason)}: {reason}", param=name)
+                where = self._locate(schema, reason)
+                return InvalidRequestError.of("{param}{where}: {reason}", param=name, where=where, reason=reason)
         where = self._locate(json.loads(grammar.text), error) if grammar.kind == "json_schema" else ""
-        message = f"the grammar ({grammar.kind}) is malformed, or not supported{where}: {error}"
-        return InvalidRequestError(message, param="grammar")
+        message = "the {param} ({kind}) is malformed, or not supported{where}: {error}"
+        return InvalidRequestError.of(message, param="grammar", kind=grammar.kind, where=where, error=error)
 
     def _locate(self, schema: object, error: str) -> str:
         return f" at {locate_error(schema, error, lambda part: self._refusal(self._json_schema(part)))}"
@@ -229,13 +230,17 @@ def _check_size(grammar: Grammar) -> None:
     """
     size = len(grammar.text.encode("utf-8", "surrogatepass"))
     if size > MAX_GRAMMAR_BYTES:
-        raise InvalidRequestError(f"the grammar is over the limit of {MAX_GRAMMAR_BYTES} bytes", param="grammar")
+        message = "the {param} is over the limit of {limit} bytes"
+        raise InvalidRequestError.of(message, param="grammar", limit=MAX_GRAMMAR_BYTES)
     length = 0 if grammar.kind == "choice" else forced_length(grammar.text)
     if length > size + MAX_FORCED_CHARACTERS:
-        raise InvalidRequestError(
-            f"the counts of the grammar ({grammar.kind}) ask for at least some {length} characters, over the limit of "
-            f"{MAX_FORCED_CHARACTERS}: lower them",
+        raise InvalidRequestError.of(
+            "the counts of the {param} ({kind}) ask for at least some {length} characters, over the limit of {limit}: "
+            "lower them",
             param="grammar",
+            kind=grammar.kind,
+            length=length,
+            limit=MAX_FORCED_CHARACTERS,
         )
 
 
@@ -244,27 +249,32 @@ def _check_schemas(grammar: Grammar) -> None:
     Raises:
         InvalidRequestError: a schema in it asks for too much.
     """
-    where = f"the grammar ({grammar.kind})"
     try:
         for name, text in grammar.parts:
-            check_schema_limits(json.loads(text), name, name)
+            check_schema_limits(json.loads(text), "{param}", name)
         if grammar.kind == "json_schema":
-            check_schema_limits(json.loads(grammar.text), where, "grammar")
+            check_schema_limits(json.loads(grammar.text), "the {param} (json_schema)", "grammar")
         elif grammar.kind == "structural_tag":
             tag = json.loads(grammar.text)
             structures = tag.get("structures") if isinstance(tag, Mapping) else None
             for number, structure in enumerate(structures if isinstance(structures, list) else ()):
                 if isinstance(structure, Mapping):
-                    check_schema_limits(structure.get("schema"), f"{where}, structures.{number}.schema", "grammar")
+                    where, inside = "the {param} (structural_tag)", f", structures.{number}.schema"
+                    check_schema_limits(structure.get("schema"), where, "grammar", inside=inside)
         elif grammar.kind == "lark":
             for found in _EMBEDDED.finditer(grammar.text):
                 schema, _ = json.JSONDecoder().raw_decode(grammar.text, found.end())
-                check_schema_limits(schema, where, "grammar")
+                check_schema_limits(schema, "the {param} (lark)", "grammar")
     except InvalidRequestError:
         raise
     except (ValueError, RecursionError) as error:
-        message = f"{where} is malformed: {_first_line(str(error))}"
-        raise InvalidRequestError(message, param="grammar") from None
+        raise _malformed(grammar, error) from None
+
+
+def _malformed(grammar: Grammar, error: Exception) -> InvalidRequestError:
+    reason = _first_line(str(error))
+    message = "the {param} ({kind}) is malformed: {reason}"
+    return InvalidRequestError.of(message, param="grammar", kind=grammar.kind, reason=reason)
 
 
 def _choice(choices: object) -> str:

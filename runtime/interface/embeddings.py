@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.interface.errors import InvalidRequestError, request_error
+from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages import EmbeddingSpec
-from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput
 from palladio.runtime.interface.sampling_params import SamplingParams
 
 EMBEDDING_PARAMS = SamplingParams(max_tokens=0, temperature=0.0)  # of every request to an engine that makes embeddings
@@ -39,11 +39,7 @@ def embedded(output: RequestOutput) -> RequestOutput:
     """
     if output.embedding is None:
         finish = output.finish
-        raise request_error(
-            0 if finish is None else finish.status,
-            (finish.message if finish is not None else None) or "the request was aborted",
-            None if finish is None else finish.param,
-        )
+        raise (finish or FinishReason("abort")).error("the request was aborted")
     return output
 
 

@@ -17,28 +17,117 @@
 Every message says what was wrong and what to change. The branch that a model can raise is rooted in `model.errors`.
 """
 
+import dataclasses
+import string
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Self
+
 from palladio.model.errors import CheckpointError as CheckpointError
 from palladio.model.errors import ConfigError as ConfigError
 from palladio.model.errors import PalladioError as PalladioError
+
+_FORMATTER = string.Formatter()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """What is wrong, in words, with the fields that the words mention kept apart: each route has its own names of them.
+
+    Attributes:
+        parts: texts, and between each two of them the path of a field. What a caller sent stands in the texts, and is
+            never taken for a field.
+    """
+
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, template: str, fields: Mapping[str, str | Sequence[str]], values: Mapping[str, object]) -> Self:
+        """
+        Args:
+            template: words, with {placeholders} as of `str.format`.
+            fields: placeholder → the path of a field, or several, which "and" joins.
+            values: placeholder → what is written there.
+        """
+        parts = [""]
+        for text, name, spec, conversion in _FORMATTER.parse(template):
+            parts[-1] += text
+            if name is None:
+                continue
+            if name not in fields:
+                parts[-1] += _FORMATTER.format_field(_FORMATTER.convert_field(values[name], conversion), spec or "")
+                continue
+            given = fields[name]
+            paths = [given] if isinstance(given, str) else given
+            for position, path in enumerate(paths):
+                parts[-1] += " and " if position else ""
+                parts += [path, ""]
+        return cls(tuple(parts))
+
+    def rename(self, name: Callable[[str], str]) -> Self:
+        """Args: name: of a path."""
+        renamed = (name(part) if position % 2 else part for position, part in enumerate(self.parts))
+        return dataclasses.replace(self, parts=tuple(renamed))
+
+    def __str__(self) -> str:
+        return "".join(self.parts)
 
 
 class InvalidRequestError(PalladioError, ValueError):
     """A request that can never be served as it stands.
 
+    `InvalidRequestError(text, param=…)` is for words that stay as they are. Words that mention a field which some route
+    calls otherwise go through `of`. The border (an HTTP answer, an event, a line of a batch) renders the error with the
+    names of its route, once; `str(error)` has those of whoever raised it.
+
     Attributes:
-        param: the name of the offending field as the client sent it, or None.
+        message: the words.
+        param: the path of the offending field, or None.
         code: a machine-readable code in OpenAI's style, such as `context_length_exceeded`, or None.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
+    default_param: ClassVar[str | None] = None
+    default_code: ClassVar[str | None] = None
+
+    def __init__(self, message: str | Message, *, param: str | None = None, code: str | None = None) -> None:
+        self.message = message if isinstance(message, Message) else Message((message,))
+        super().__init__(str(self.message))
+        self.param = self.default_param if param is None else param
+        self.code = self.default_code if code is None else code
+
+    @classmethod
+    def of(
+        cls,
+        template: str,
+        /,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        fields: Mapping[str, str | Sequence[str]] | None = None,
+        **values: object,
+    ) -> Self:
+        """An error whose words mention fields:
+        `of("{param} must be ≤ {limit}, got {value!r}", param="min_tokens", fields={"limit": "max_tokens"}, value=5)`.
+
+        Args:
+            template: a constant, see `Message.of`; {param} is the offending field.
+            fields: placeholder → the paths of other fields.
+            values: placeholder → value.
+        """
+        own = {} if param is None else {"param": param}
+        return cls(Message.of(template, {**own, **(fields or {})}, values), param=param, code=code)
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        """The same for a caller who writes these paths otherwise."""
+
+        def name(path: str) -> str:
+            return names.get(path, path)
+
+        param = None if self.param is None else name(self.param)
+        return type(self)(self.message.rename(name), param=param, code=self.code)
 
 
 class ContextLengthError(InvalidRequestError):
-    def __init__(self, message: str, *, param: str | None = None) -> None:
-        super().__init__(message, param=param, code="context_length_exceeded")
+    default_code = "context_length_exceeded"
 
 
 class RenderLimitError(InvalidRequestError):
@@ -46,8 +135,7 @@ class RenderLimitError(InvalidRequestError):
 
 
 class ModelNotFoundError(InvalidRequestError):
-    def __init__(self, message: str) -> None:
-        super().__init__(message, param="model", code="model_not_found")
+    default_param, default_code = "model", "model_not_found"
 
 
 class OverloadedError(PalladioError):
@@ -86,15 +174,16 @@ class EngineDeadError(PalladioError):
     pass
 
 
-def request_error(status: int, message: str, param: str | None = None) -> PalladioError:
+def request_error(status: int, message: str, param: str | None = None, parts: tuple[str, ...] = ()) -> PalladioError:
     """The error of a request that the engine ended with an HTTP status (0: an abort that somebody asked for).
 
     Args:
         param: the field that is wrong, if it is one.
+        parts: of the `Message`, if it mentions fields.
     """
     match status:
         case 400:
-            return InvalidRequestError(message, param=param)
+            return InvalidRequestError(Message(parts or (message,)), param=param)
         case 503:
             return OverloadedError(message)
         case 504:

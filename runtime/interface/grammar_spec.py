@@ -41,9 +41,10 @@ class Grammar:
             text = json.dumps(value)
         else:
             expected = {"choice": "a list of strings", "json_schema": "a JSON schema", "structural_tag": "an object"}
-            raise InvalidRequestError(f"{param} must be {expected.get(kind, 'a string')}", param=param)
+            form = expected.get(kind, "a string")
+            raise InvalidRequestError.of("{param} must be {form}", param=param, form=form)
         if not text.strip():
-            raise InvalidRequestError(f"{param} must not be empty", param=param)
+            raise InvalidRequestError.of("{param} must not be empty", param=param)
         return cls(kind, text)
 
 

@@ -1,8 +1,9 @@
 """What comes back for a request: first as tokens from the engine core, then as text for the user."""
 
 import dataclasses
-from typing import Literal
+from typing import Literal, Self
 
+from palladio.runtime.interface.errors import InvalidRequestError, PalladioError, request_error
 from palladio.runtime.interface.request_trace import RequestTrace
 
 
@@ -31,6 +32,7 @@ class FinishReason:
         message: for abort: why.
         status: for abort: the HTTP status that the message deserves (0: the client asked for the abort).
         param: for abort: the request's field that is wrong, if it is one.
+        parts: for abort: of the message, if it mentions fields (see errors.Message).
     """
 
     type: Literal["stop", "length", "abort"]
@@ -38,6 +40,16 @@ class FinishReason:
     message: str | None = None
     status: int = 0
     param: str | None = None
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def refusal(cls, error: InvalidRequestError) -> Self:
+        """The end of a request that can never be served."""
+        return cls("abort", message=str(error), status=400, param=error.param, parts=error.message.parts)
+
+    def error(self, otherwise: str) -> PalladioError:
+        """What an abort comes to. Args: otherwise: the message, where it has none."""
+        return request_error(self.status, self.message or otherwise, self.param, self.parts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -93,7 +93,8 @@ class RequestOptions:
 
 def _check_salt(name: str, value: object) -> None:
     if value is not None and not (isinstance(value, str) and 0 < len(value) <= MAX_SALT_LENGTH):
-        raise InvalidRequestError(f"{name} must be a string of 1 … {MAX_SALT_LENGTH} characters", param=name)
+        message = "{param} must be a string of 1 … {most} characters"
+        raise InvalidRequestError.of(message, param=name, most=MAX_SALT_LENGTH)
 
 
 def _join_salts(*salts: str | None) -> str | None:

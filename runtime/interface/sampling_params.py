@@ -87,8 +87,12 @@ class SamplingParams:
             check_int("max_tokens", self.max_tokens, 0, None)
         check_int("min_tokens", self.min_tokens, 0, None)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequestError(
-                f"min_tokens ({self.min_tokens}) must not be over max_tokens ({self.max_tokens})", param="min_tokens"
+            raise InvalidRequestError.of(
+                "{param} ({least}) must not be over {limit} ({most})",
+                param="min_tokens",
+                fields={"limit": "max_tokens"},
+                least=self.min_tokens,
+                most=self.max_tokens,
             )
         check_float("temperature", self.temperature, 0.0, None)
         check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
@@ -105,7 +109,7 @@ class SamplingParams:
                 check_int(name, value, 0, MAX_LOGPROBS)
         for name in ("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"):
             if not isinstance(object.__getattribute__(self, name), bool):
-                raise InvalidRequestError(f"{name} must be true or false", param=name)
+                raise InvalidRequestError.of("{param} must be true or false", param=name)
         self._check_stop()
         self._check_logit_bias()
 
@@ -113,9 +117,10 @@ class SamplingParams:
         given: object = self.stop
         stop = [given] if isinstance(given, str) else given
         if not isinstance(stop, list | tuple) or not all(isinstance(s, str) and s for s in stop):
-            raise InvalidRequestError("stop must be a non-empty string or a list of them", param="stop")
+            raise InvalidRequestError.of("{param} must be a non-empty string or a list of them", param="stop")
         if len(stop) > MAX_STOP_STRINGS:
-            raise InvalidRequestError(f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(stop)}", param="stop")
+            message = "{param} takes at most {most} strings, got {count}"
+            raise InvalidRequestError.of(message, param="stop", most=MAX_STOP_STRINGS, count=len(stop))
         object.__setattr__(self, "stop", tuple(stop))
         ids: object = self.stop_token_ids
         if not isinstance(ids, list | tuple) or not all(_is_int(i) and i >= 0 for i in ids):
@@ -182,9 +187,10 @@ class SamplingParams:
                 continue
             field = _ALIASES.get(name, name)
             if field not in known:
-                raise InvalidRequestError(f"unknown sampling parameter {name!r}", param=name)
+                raise InvalidRequestError.of("unknown sampling parameter {name!r}", param=name, name=name)
             if field in given:
-                raise InvalidRequestError(f"{name!r} and {field!r} name the same parameter; give one", param=name)
+                message = "{name!r} and {field!r} name the same parameter; give one"
+                raise InvalidRequestError.of(message, param=name, name=name, field=field)
             given[field] = value
             if field != name:
                 aliases[field] = name
@@ -194,10 +200,7 @@ class SamplingParams:
         try:
             return cls(**(merged | given))
         except InvalidRequestError as error:
-            if error.param not in aliases:
-                raise
-            name = aliases[error.param]
-            raise InvalidRequestError(str(error).replace(error.param, name), param=name) from None
+            raise error.rename(aliases) from None
 
     @classmethod
     def read_defaults(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +211,7 @@ class SamplingParams:
         """
         for name in values:
             if name in _NOT_DEFAULTS:
-                raise InvalidRequestError(f"{name} is for each request to say; it has no default", param=name)
+                raise InvalidRequestError.of("{param} is for each request to say; it has no default", param=name)
         params = dataclasses.asdict(cls.from_dict(values))
         return {
             _ALIASES.get(name, name): params[_ALIASES.get(name, name)] for name in values if values[name] is not None
@@ -221,7 +224,8 @@ def _with_grammar(values: Mapping[str, Any]) -> Mapping[str, Any]:
     if not given:
         return {name: value for name, value in values.items() if name not in GRAMMAR_NAMES}
     if len(given) > 1 or values.get("grammar") is not None:
-        raise InvalidRequestError(f"{' and '.join(given)} exclude each other; give one", param=given[-1])
+        message = "{names} exclude each other; give one"
+        raise InvalidRequestError.of(message, param=given[-1], fields={"names": given})
     grammar = Grammar.of(given[0], values[given[0]], given[0])  # type: ignore[arg-type]
     return {name: value for name, value in values.items() if name not in GRAMMAR_NAMES} | {"grammar": grammar}
 
@@ -241,7 +245,7 @@ def check_int(name: str, value: object, low: int, high: int | None) -> None:
     """
     bounds = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
     if not _is_int(value) or value < low or (high is not None and value > high):  # type: ignore[operator]
-        raise InvalidRequestError(f"{name} must be {bounds}, got {value!r}", param=name)
+        raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)
 
 
 def check_float(name: str, value: object, low: float, high: float | None, *, open_low: bool = False) -> None:
@@ -257,4 +261,4 @@ def check_float(name: str, value: object, low: float, high: float | None, *, ope
         or (open_low and value == low)
         or (high is not None and value > high)  # type: ignore[operator]
     ):
-        raise InvalidRequestError(f"{name} must be {bounds}, got {value!r}", param=name)
+        raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)

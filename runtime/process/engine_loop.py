@@ -176,9 +176,9 @@ def _handle(core: TokenEngine, message: _Handled, emit: Emit) -> None:
             try:
                 core.add(message)
             except InvalidRequestError as error:
-                emit(_rejection(message, str(error), 400))
+                emit(_rejection(message, FinishReason.refusal(error)))
             except OverloadedError as error:
-                emit(_rejection(message, str(error), 503))
+                emit(_rejection(message, FinishReason("abort", message=str(error), status=503)))
         case AbortRequests():
             core.abort(message.request_ids)
         case FlushCache():
@@ -207,6 +207,5 @@ def _profile(core: TokenEngine, message: StartProfile | StopProfile) -> ControlR
         return ControlReply(message.call_id, ok=False, message=str(error))
 
 
-def _rejection(request: AddRequest, message: str, status: int) -> StepOutputs:
-    finish = FinishReason("abort", message=message, status=status)
+def _rejection(request: AddRequest, finish: FinishReason) -> StepOutputs:
     return StepOutputs([TokenOutput(request.request_id, [], finish=finish)])

@@ -147,7 +147,8 @@ class GrammarQueue:
         if request.deadline is not None and time.time() >= request.deadline:
             return True, timeout_reason(request)
         if compilation.started is not None and time.monotonic() - compilation.started > MAX_SECONDS:
-            return True, _refusal(f"the grammar did not compile within {MAX_SECONDS:g} s: make it simpler")
+            message = "the {param} did not compile within {seconds:g} s: make it simpler"
+            return True, FinishReason.refusal(InvalidRequestError.of(message, param="grammar", seconds=MAX_SECONDS))
         if compilation.started is None and time.monotonic() - waiting.since > MAX_SECONDS:
             return True, _overload("Too many grammars are being compiled; try again later")
         return False, None
@@ -156,7 +157,7 @@ class GrammarQueue:
         """Gives the request its constraint."""
         error = waiting.compilation.result.exception()
         if isinstance(error, InvalidRequestError):
-            return _refusal(str(error), error.param)
+            return FinishReason.refusal(error)
         if isinstance(error, OverloadedError):
             return _overload(str(error))
         if error is not None:  # of the library, or of what it is made of: no fault of the request's
@@ -171,10 +172,6 @@ class GrammarQueue:
         params = waiting.request.params
         waiting.request.constraint = Constraint(matcher, params.thinking, self._eos_ids, ignores_eos=params.ignore_eos)
         return None
-
-
-def _refusal(message: str, param: str | None = "grammar") -> FinishReason:
-    return FinishReason("abort", message=message, status=400, param=param)
 
 
 def _overload(message: str) -> FinishReason:

@@ -15,10 +15,8 @@ from palladio.http.responses import response_chat, response_object, response_run
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import chat_messages, input_items
-from palladio.http.wire.client_paths import client_paths
 from palladio.http.wire.protocol import WireModel
 from palladio.http.wire.protocol_chat import ChatRequest
-from palladio.runtime.interface.errors import InvalidRequestError
 from tests.http.generation.test_sampling import attributes_read
 
 OF_RESPONSES = (response_chat, response_object, response_run, routes_responses)
@@ -122,20 +120,3 @@ def test_texts_of_anthropics_messages(said: list[tuple[str, list[str]]]) -> None
         words = "\n".join(m["content"] for m in conversation.messages if m["role"] == role)
         expected = [text for who, blocks in said if who == role for text in blocks]
         assert words == "\n".join([*expected, "end"] if role == "user" else expected)
-
-
-@pytest.mark.parametrize(
-    ("message", "param", "expected"),
-    [
-        ("messages.1.content.2.type is odd", "messages.1.content.2.type", ("input.4 is odd", "input.4")),
-        ("messages.9 is odd", "messages.9", ("input is odd", "input")),
-        ("it is too long", "messages", ("it is too long", "input")),
-        ("tools.3.function.name is odd", "tools.3.function.name", ("tools.3.name is odd", "tools.3.name")),
-        ("other.tools.3.function", None, ("other.tools.3.function", None)),
-    ],
-)
-def test_client_paths(message: str, param: str | None, expected: tuple[str, str | None]) -> None:
-    paths = {r"tools\.(\d+)\.function\b": r"tools.\1"}
-    with pytest.raises(InvalidRequestError) as caught, client_paths(paths, ["instructions", "input.4"], "input"):
-        raise InvalidRequestError(message, param=param)
-    assert (str(caught.value), caught.value.param) == expected

@@ -16,6 +16,7 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import error_body
+from palladio.http.wire.field_names import RequestNames
 from palladio.runtime.front.engine_protocol import not_ready
 from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
 from palladio.runtime.front.request_table import _refusal
@@ -119,7 +120,7 @@ def test_the_smaller_limit_counts_and_is_named(tokenizer: Tokenizer) -> None:
 def test_the_engines_statuses(finish_status: int, kind: type[PalladioError], status: int, code: str | None) -> None:
     error = request_error(finish_status, "why")
     assert isinstance(error, kind)
-    body = error_body(error)
+    body = error_body(error, RequestNames())
     assert (body.status, body.code, body.message) == (status, code, "why")
 
 

@@ -9,7 +9,7 @@ import pytest
 from palladio.http.chat import chat_job, chat_run, structured_output
 from palladio.http.chat import reasoning_plan as plan
 from palladio.http.generation import sampling, sse
-from palladio.http.generation.sampling import SAME_NAME, WORKED_OUT, client_names
+from palladio.http.generation.sampling import SAME_NAME, WORKED_OUT
 from palladio.http.prompts import tool_choice, tools
 from palladio.http.routes import routes_chat, routes_completions, routes_generate, routes_tokenize
 from palladio.http.wire.protocol import SamplingFields, StreamOptions, WireModel
@@ -17,7 +17,6 @@ from palladio.http.wire.protocol_chat import ChatRequest, ReasoningFields, ToolF
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
-from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.sampling_params import SamplingParams
 
 # Fields of all sampling requests that are read where they are needed: not copied to SamplingParams by name.
@@ -80,32 +79,3 @@ def test_every_sampling_parameter_can_be_sent() -> None:
     of_routes = {"grammar", "thinking", "visible_special_ids"}  # what other fields come to
     assert names == SAME_NAME | WORKED_OUT | of_routes
     assert names - {"logprobs", "prompt_logprobs"} - of_routes <= routes_generate.SAMPLING_NAMES
-
-
-@pytest.mark.parametrize(
-    ("message", "param", "expected"),
-    [
-        ("max_tokens must be an integer", "max_tokens", ("limit must be an integer", "a.limit")),
-        ("min_tokens (5) must not be over max_tokens (3)", "min_tokens", ("… over limit (3)", "min_tokens")),
-        ("Send a shorter prompt.", "prompt", ("Send a shorter prompt.", "messages")),
-        ("my_max_tokens, max_tokens2", None, ("my_max_tokens, max_tokens2", None)),
-        (
-            "the grammar (regex) is malformed: (the grammar max_tokens",
-            "grammar",
-            ("the guided_regex (regex) is malformed: (the grammar max_tokens", "guided_regex"),
-        ),
-        ("the grammars are off", "grammar", ("the grammars are off", "guided_regex")),
-        ("tools.0.f at #: max_tokens", "tools.0.f", ("tools.0.f at #: max_tokens", "tools.0.f")),
-    ],
-)
-def test_client_names(message: str, param: str | None, expected: tuple[str, str | None]) -> None:
-    with (
-        pytest.raises(InvalidRequestError) as caught,
-        client_names(
-            {"max_tokens": "a.limit", "prompt": "messages", "grammar": "guided_regex"},
-            {"max_tokens": "limit", "grammar": "guided_regex"},
-        ),
-    ):
-        raise InvalidRequestError(message, param=param)
-    assert str(caught.value).endswith(expected[0].removeprefix("…"))
-    assert caught.value.param == expected[1]

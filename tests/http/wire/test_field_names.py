@@ -1,0 +1,111 @@
+"""Errors name fields as the client sent them, at whatever time they come."""
+
+import itertools
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from palladio.http.wire.errors import error_body
+from palladio.http.wire.field_names import FieldNames, RequestNames, message_paths
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
+from tests.fake_engine import FakeEngine
+
+NAMES = FieldNames(
+    paths={
+        "max_tokens": "limit",
+        "tools.*.function.parameters": "tools.*.input_schema",
+        "tools.*.function": "tools.*",
+        "tools.7.function": "tools.9",
+        "stop": "stop_sequences",
+    },
+    wholes=message_paths("input", ["instructions", "input.4"]),
+    params={"limit": "sampling_params.limit"},
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("max_tokens", "limit"),
+        ("my_max_tokens", "my_max_tokens"),
+        ("other.max_tokens", "other.max_tokens"),
+        ("stop_token_ids", "stop_token_ids"),
+        ("messages", "input"),
+        ("messages.0.content", "instructions"),
+        ("messages.1.content.2.type", "input.4"),
+        ("messages.9.role", "input"),
+        ("tools.3.function.name", "tools.3.name"),
+        ("tools.3.function.parameters.type", "tools.3.input_schema.type"),
+        ("tools.7.function.name", "tools.9.name"),
+        ("tools.x.function", "tools.x.function"),
+        ("tools", "tools"),
+    ],
+)
+def test_names_are_of_whole_parts(path: str, name: str) -> None:
+    assert NAMES.name(path) == name
+
+
+def test_translations_follow_each_other() -> None:
+    names = RequestNames()
+    names.add(FieldNames(paths={"max_completion_tokens": "max_output_tokens"}, params={"max_output_tokens": "in.it"}))
+    names.add(FieldNames(paths={"max_tokens": "max_completion_tokens", "prompt": "messages"}))
+    value = "max_tokens {param}"
+    error = InvalidRequestError.of("{param} is over, not {value!r}", param="max_tokens", value=value)
+    body = error_body(error, names)
+    assert (body.message, body.param) == ("max_output_tokens is over, not 'max_tokens {param}'", "in.it")
+    plain = error_body(InvalidRequestError("Send a shorter prompt.", param="prompt"), names)
+    assert (plain.message, plain.param) == ("Send a shorter prompt.", "messages")
+    assert str(error) == "max_tokens is over, not 'max_tokens {param}'", "logs have the engine's names"
+
+
+def test_a_request_has_one_book_of_names() -> None:
+    scope: dict[str, Any] = {"state": {}}
+    RequestNames.of(scope).add(FieldNames(paths={"a": "b"}))
+    assert RequestNames.of({**scope}).name("a") == "b"
+    assert RequestNames.of({}).name("a") == "a"
+
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/completions", {"prompt": "hi", "max_tokens": 8}, "max_tokens"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 8}, "max_tokens"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_completion_tokens": 8}, "max_completion_tokens"),
+        ("/v1/responses", {"input": "hi", "max_output_tokens": 8}, "max_output_tokens"),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 8}, "max_tokens"),
+        ("/generate", {"text": "hi", "sampling_params": {"max_new_tokens": 8}}, "max_new_tokens"),
+    ],
+)
+def test_an_error_has_the_clients_names_at_any_time(
+    http: httpx.Client, engine: FakeEngine, path: str, body: dict[str, Any], name: str
+) -> None:
+    """Before the first output, and when the status of the stream has gone out."""
+    value = "max_tokens {param}"
+    engine.fail = ContextLengthError.of("{param} is too much: {value!r}", param="max_tokens", value=value)
+    for engine.fail_after, is_stream in itertools.product((0, 2), (False, True)):
+        answer = http.post(path, json={"model": "qwen/qwen2.5-0.5b-instruct", "stream": is_stream, **body})
+        assert f"{name} is too much: 'max_tokens {{param}}'" in answer.text
+        is_late = is_stream and engine.fail_after > 0
+        assert answer.status_code == (200 if is_late else 400)
+        if path != "/v1/messages" and not is_late:
+            assert answer.json()["error"]["param"].removeprefix("sampling_params.") == name
+
+
+def test_a_response_in_the_background_names_its_fields(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.fail, engine.fail_after = ContextLengthError.of("{param} is too much", param="max_tokens"), 2
+    body = {
+        "model": "qwen/qwen2.5-0.5b-instruct",
+        "input": "hi",
+        "max_output_tokens": 8,
+        "background": True,
+        "stream": True,
+    }
+    text = http.post("/v1/responses", json=body).text
+    failed = json.loads(re.findall(r"(?m)^data: (.*response\.failed.*)$", text)[-1])
+    assert failed["response"]["error"]["message"] == "max_output_tokens is too much"
