@@ -159,7 +159,7 @@ def test_it_finds_them():
 def test_no_text_of_an_error_is_rewritten():
     """Names are applied to paths: nobody looks for them in words."""
     rewritten = re.compile(
-        r"str\((error|exc)\)\.(replace|translate)\(|re\.sub\([^\n]*\bstr\((error|exc)\)|exc\.args = "
+        r"str\((error|exc)\)\.(replace|translate|removeprefix)\(|re\.sub\([^\n]*\bstr\((error|exc)\)|exc\.args = "
     )
     sources = [*(ROOT / "http").rglob("*.py"), *(ROOT / "runtime").rglob("*.py")]
     assert not [str(file) for file in sources if rewritten.search(file.read_text(encoding="utf-8"))]

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
@@ -13,6 +13,7 @@ from palladio.http.generation.prompts import encode_prompts, token_lists
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_names import FieldNames, RequestNames
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -31,10 +32,14 @@ def tokenize_router(context: Context) -> APIRouter:
 
     @router.post("/v1/tokenize", openapi_extra=describe_body(TokenizeRequest))
     @router.post("/tokenize", openapi_extra=describe_body(TokenizeRequest))
-    async def tokenize(body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]) -> Response:
+    async def tokenize(
+        request: Request, body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]
+    ) -> Response:
         """A list of prompts gives lists of tokens and counts."""
         context.require_ready()
         context.model_name(body.model)
+        if body.messages is not None:
+            RequestNames.of(request.scope).add(FieldNames(paths={"prompt": "messages"}))
         batch = await _tokenize(context, body)
         single = not isinstance(body.prompt, list)
         tokenizer, max_model_len = context.tokenizer, context.max_model_len

@@ -48,9 +48,9 @@ def _format(context: Context, name: str | None) -> ToolFormat:
         context.require_ready()
         return context.tool_format
     try:
-        return find_format(name)
+        return find_format(name, "tool_call_parser")
     except ConfigError as exc:
-        raise InvalidRequestError(str(exc).removeprefix("--"), param="tool_call_parser") from None
+        raise InvalidRequestError(str(exc), param="tool_call_parser") from None
 
 
 def _parse(parser: ToolCallParser, text: str) -> tuple[str, list[tuple[str, str]]]:

@@ -25,8 +25,11 @@ _ALIASES_OF: Mapping[str, tuple[str, ...]] = {
 ALIASES: Mapping[str, str] = {alias: name for name, aliases in _ALIASES_OF.items() for alias in aliases}
 
 
-def find_format(name: str) -> ToolFormat:
+def find_format(name: str, asked_by: str = "--tool-call-parser") -> ToolFormat:
     """
+    Args:
+        asked_by: the flag or field, for the error.
+
     Raises:
         ConfigError: there is none of this name.
     """
@@ -35,7 +38,7 @@ def find_format(name: str) -> ToolFormat:
         names = sorted([*FORMATS, *ALIASES])
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"--tool-call-parser {name}: no such parser{hint}; there are: auto, {', '.join(names)}")
+        raise ConfigError(f"{asked_by} {name}: no such parser{hint}; there are: auto, {', '.join(names)}")
     return found
 
 

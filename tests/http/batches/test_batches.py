@@ -93,6 +93,7 @@ def test_completions_and_other_ways_to_name_the_endpoint(client: openai.OpenAI) 
 def test_responses(client: openai.OpenAI) -> None:
     body = {"model": MODEL, "input": "hi", "max_output_tokens": 20}
     bodies = [body | {"store": True}, body | {"background": True}, body | {"previous_response_id": "resp_none"}]
+    bodies += [body | {"max_output_tokens": 10**6}]
     lines = [
         {"custom_id": str(number), "method": "POST", "url": "/v1/responses", "body": body}
         for number, body in enumerate(bodies)
@@ -102,7 +103,9 @@ def test_responses(client: openai.OpenAI) -> None:
     response = Response.model_validate(good["response"]["body"])
     assert response.output_text
     assert client.responses.retrieve(response.id).output_text == response.output_text
-    assert [one["response"]["status_code"] for one in bad] == [400, 404]
+    assert [one["response"]["status_code"] for one in bad] == [400, 404, 400]
+    error = bad[2]["response"]["body"]["error"]
+    assert (error["param"], error["message"].split()[0]) == ("max_output_tokens", "max_output_tokens")
     assert batch.usage is not None
     assert batch.usage.input_tokens == response.usage.input_tokens
 

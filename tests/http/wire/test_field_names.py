@@ -109,3 +109,17 @@ def test_a_response_in_the_background_names_its_fields(http: httpx.Client, engin
     text = http.post("/v1/responses", json=body).text
     failed = json.loads(re.findall(r"(?m)^data: (.*response\.failed.*)$", text)[-1])
     assert failed["response"]["error"]["message"] == "max_output_tokens is too much"
+
+
+def test_tokenizing_names_what_was_given(http: httpx.Client) -> None:
+    text = "word " * 80_000
+    for body in ({"prompt": text}, {"messages": [{"role": "user", "content": text}]}):
+        error = http.post("/tokenize", json=body).json()["error"]
+        assert error["message"].endswith("Send it in parts.")
+        assert error["param"] in body
+
+
+def test_a_parser_that_is_not_there(http: httpx.Client) -> None:
+    body = {"text": "x", "tool_call_parser": "hermez", "tools": [{"function": {"name": "f"}}]}
+    error = http.post("/parse_function_call", json=body).json()["error"]
+    assert (error["param"], error["message"].split(":")[0]) == ("tool_call_parser", "tool_call_parser hermez")
