@@ -11,13 +11,13 @@ import jax
 
 from palladio.runtime.core.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.device_idle import DeviceIdle
-from palladio.runtime.core.dp_stats import group_stats, num_waiting_tokens
+from palladio.runtime.core.dp_stats import num_waiting_tokens, rank_stats
 from palladio.runtime.core.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.core.observers import ProfiledSteps, StepHooks, StepObserver
 from palladio.runtime.core.recompile_counter import RecompileCounter
 from palladio.runtime.core.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.step_logger import StepLogger
-from palladio.runtime.core.step_timer import StepClock
+from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.core.step_tracer import StepTracer
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
@@ -35,8 +35,8 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.multihost.bootstrap import lead
-from palladio.runtime.multihost.coordinator import Leader
-from palladio.runtime.scheduling.grammar_queue import GrammarDesk
+from palladio.runtime.multihost.coordinator import HostCoordinator
+from palladio.runtime.scheduling.grammar_queue import GrammarQueue
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.token_acceptance import constraint_failure
@@ -66,7 +66,7 @@ class EngineCore:
         parts: EngineParts,
         profiler: Profiler,
         observers: Sequence[StepObserver],
-        hosts: Leader | None = None,
+        hosts: HostCoordinator | None = None,
     ) -> None:
         ready, groups, runner = parts.ready, parts.groups, parts.runner
         self.ready = ready
@@ -74,7 +74,7 @@ class EngineCore:
         self._groups = groups
         self._runner = runner
         self._memory = parts.memory
-        self._grammars = GrammarDesk(parts.grammars, tuple(ready.eos_token_ids))
+        self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
         self._observers = tuple(observers)
         self._hooks = StepHooks.of(self._observers)
@@ -84,7 +84,7 @@ class EngineCore:
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
-        self._clock = StepClock()
+        self._clock = StepTimer()
         self._self_check = CacheSelfCheck(
             config.cache.cache_self_check, groups, runner.page_difference, ready.random_seed
         )
@@ -121,7 +121,7 @@ class EngineCore:
         cls,
         config: EngineConfig,
         parts: EngineParts,
-        hosts: Leader | None = None,
+        hosts: HostCoordinator | None = None,
         profile_limits: ProfileLimits | None = None,
     ) -> Self:
         """An engine that counts, logs and profiles its steps."""
@@ -236,11 +236,11 @@ class EngineCore:
                 num_self_checks=self._self_check.num_checks,
                 num_self_check_failures=self._self_check.num_failures,
             ),
-            new_token_ratio=max(scheduler.admission.ratio.value for scheduler in schedulers),
+            new_token_ratio=max(scheduler.kv_budget.ratio.value for scheduler in schedulers),
             num_retracted_waiting=sum(map(num_retracted_waiting, schedulers)),
             num_retractions=sum(scheduler.clock.num_retracted for scheduler in schedulers),
             num_waiting_tokens=sum(map(num_waiting_tokens, schedulers)) + self._grammars.num_tokens,
-            groups=group_stats(groups),
+            groups=rank_stats(groups),
             compile=self._compile_stats(),
             memory=self._memory,
             num_grammars=self._grammars.num_grammars,

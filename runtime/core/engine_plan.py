@@ -1,4 +1,4 @@
-"""EngineDesign: all of an engine that flags, model and device decide, before a single weight is loaded."""
+"""EnginePlan: all of an engine that flags, model and device decide, before a single weight is loaded."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ from palladio.runtime.devices.device_choice import choose_device, tell_fallback
 from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.out_of_memory import compile_advice, explaining_compiles
-from palladio.runtime.execution.program_cache import AroundBuild, ProgramSet
+from palladio.runtime.execution.program_cache import AroundBuild, ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.execution.program_store import ProgramStore
 from palladio.runtime.execution.programs import StaticModel, StepPrograms
@@ -46,7 +46,7 @@ logger = logging.getLogger("palladio.engine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EngineDesign:
+class EnginePlan:
     """Attributes:
     device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
     layout: of the model over the devices.
@@ -79,7 +79,7 @@ class EngineDesign:
         """
         Args:
             agree: gives the smallest of all hosts' values; each has another amount of free memory.
-            around_late_build: see ProgramSet; None: nothing.
+            around_late_build: see ProgramCache; None: nothing.
 
         Raises:
             ConfigError: a flag or the model's config is wrong, or the device is too small.
@@ -106,7 +106,7 @@ class EngineDesign:
         stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
 
         def declare(num_pages: int) -> StepPrograms:
-            built = ProgramSet(
+            built = ProgramCache(
                 monitor,
                 stores.exports,
                 around_late_build=around_late_build or (lambda key: contextlib.nullcontext()),
@@ -247,7 +247,7 @@ def memory_needs(
     """What an engine of this shape has to place on each device; see MemoryNeeds.
 
     Args:
-        num_mask_rows: of the masks that allow everything, see StepExecutor.
+        num_mask_rows: of the masks that allow everything, see DeviceExecutor.
     """
     state = shape.abstract(weights, 1)
     return MemoryNeeds(

@@ -5,7 +5,7 @@ import logging
 
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.interface.messages import EngineStats
 
@@ -18,7 +18,7 @@ class RecompileCounter(StepObserver):
         fails: see --fail-on-recompile.
     """
 
-    def __init__(self, monitor: CompileMonitor, built: ProgramSet[ProgramKey], *, fails: bool) -> None:
+    def __init__(self, monitor: CompileMonitor, built: ProgramCache[ProgramKey], *, fails: bool) -> None:
         self._monitor = monitor
         self._built = built
         self._fails = fails

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.weights import load_model
-from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.device_executor import HostArray, StepExecutor
+from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.program_keys import ProgramKey
@@ -29,15 +29,15 @@ from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
-from palladio.runtime.multihost.coordinator import Leader
-from palladio.runtime.scheduling.batch_share import BackgroundShare
+from palladio.runtime.multihost.coordinator import HostCoordinator
+from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
-from palladio.runtime.scheduling.dp_router import Router
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_router import DataParallelRouter
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.waiting_lines import WaitingLines
+from palladio.runtime.scheduling.waiting_lines import WaitingQueue
 from palladio.runtime.telemetry.watchdog import Activity
 
 # With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
@@ -46,7 +46,7 @@ PATIENCE = 4
 logger = logging.getLogger("palladio.engine")
 
 
-class Hosts(Protocol):
+class HostAgreement(Protocol):
     """The other hosts that run this model, as start-up sees them."""
 
     def smallest(self, value: int) -> int:
@@ -61,18 +61,18 @@ class CallListener:
         hosts: the others, which do the same.
     """
 
-    def __init__(self, activity: Activity, hosts: Leader | None) -> None:
+    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
         self._activity = activity
         self._hosts = hosts
 
     def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-        """See StepExecutor."""
+        """See DeviceExecutor."""
         if self._hosts is not None:
             self._hosts.call(key, arrays)
 
     @contextlib.contextmanager
     def building(self, key: ProgramKey) -> Iterator[None]:
-        """See ProgramSet."""
+        """See ProgramCache."""
         alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
         with self._activity.compiling(str(key)), alongside:
             yield
@@ -84,8 +84,8 @@ class BuiltExecutor:
     memory: the plan's table, with the workspace that the compiled programs need. seconds: that compiling took.
     """
 
-    design: EngineDesign
-    executor: StepExecutor
+    design: EnginePlan
+    executor: DeviceExecutor
     memory: MemoryReport
     warm_up: WarmUp
 
@@ -98,7 +98,7 @@ class EngineParts:
     """
 
     ready: EngineReady
-    groups: Groups
+    groups: DataParallelScheduler
     runner: ModelRunner
     monitor: CompileMonitor
     memory: MemoryReport
@@ -109,7 +109,7 @@ class EngineParts:
 def build_executor(
     config: EngineConfig,
     on_progress: Callable[[LoadProgress], None],
-    hosts: Hosts | None = None,
+    hosts: HostAgreement | None = None,
     listener: CallListener | None = None,
 ) -> BuiltExecutor:
     """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
@@ -124,7 +124,7 @@ def build_executor(
     for conflict in find_conflicts():
         logger.warning(conflict)
     agree = (lambda value: value) if hosts is None else hosts.smallest
-    design = EngineDesign.of(config, agree, None if listener is None else listener.building)
+    design = EnginePlan.of(config, agree, None if listener is None else listener.building)
     logger.info(describe_engine(design))
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
@@ -137,7 +137,7 @@ def build_executor(
         jax.block_until_ready(state)
     warm_up.finish()
     told = () if listener is None else (listener.call,)
-    executor = StepExecutor(state, design.shape, design.programs, *told)
+    executor = DeviceExecutor(state, design.shape, design.programs, *told)
     memory = dataclasses.replace(
         design.plan.report, workspace=max(design.plan.report.workspace, design.programs.workspace)
     )
@@ -157,7 +157,7 @@ def build_executor(
 
 
 def build_engine_parts(
-    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: Leader | None = None
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: HostCoordinator | None = None
 ) -> EngineParts:
     """`build_executor`, and what the engine's host 0 has beside it.
 
@@ -190,7 +190,7 @@ def build_groups(
     num_pages: int,
     seed: int,
     embedding: EmbeddingSpec | None = None,
-) -> Groups:
+) -> DataParallelScheduler:
     """The host's half of an engine: scheduler, queue and cache manager of each group of devices.
 
     Args:
@@ -211,7 +211,7 @@ def build_groups(
         conservativeness=options.schedule_conservativeness,
     )
     schedulers = []
-    share = BackgroundShare(options.background_slowdown)
+    share = BatchShare(options.background_slowdown)
     for _ in range(limits.num_groups):
         cache = CacheManager(
             num_pages,
@@ -219,7 +219,7 @@ def build_groups(
             shares_prefixes=shares_prefixes(config, None if embedding is None else embedding.pooling),
             eviction_policy=config.cache.radix_eviction_policy,
         )
-        waiting = WaitingLines.create(
+        waiting = WaitingQueue.create(
             options.schedule_policy,
             cache.tree,
             page_size,
@@ -228,8 +228,8 @@ def build_groups(
         )
         schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting, share))
     num_tokens = schedulers[0].cache.num_total_tokens
-    router = Router(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
-    return Groups(schedulers, router)
+    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
+    return DataParallelScheduler(schedulers, router)
 
 
 def shares_prefixes(config: EngineConfig, pooling: str | None) -> bool:
@@ -237,7 +237,7 @@ def shares_prefixes(config: EngineConfig, pooling: str | None) -> bool:
     return not config.cache.disable_radix_cache and pooling in (None, "last")
 
 
-def describe_engine(design: EngineDesign) -> str:
+def describe_engine(design: EnginePlan) -> str:
     """One line: what the engine runs on, and how."""
     device, shape = design.device, design.shape
     found = len(jax.devices())
@@ -252,7 +252,7 @@ def describe_engine(design: EngineDesign) -> str:
     )
 
 
-def _load(design: EngineDesign, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
+def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
     source = design.config.source
     before, start = _available_gb(), time.perf_counter()
     logger.info("Load weight begin. avail mem=%.2f GB", before)
@@ -303,7 +303,7 @@ def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:
         )
 
 
-def _ready(design: EngineDesign, seconds: float) -> EngineReady:
+def _ready(design: EnginePlan, seconds: float) -> EngineReady:
     reports, pooling = design.programs.built.reports, design.shape.pooling
     return EngineReady(
         context_length=design.limits.context_length,
@@ -329,14 +329,14 @@ def _ready(design: EngineDesign, seconds: float) -> EngineReady:
     )
 
 
-def _log_pool(design: EngineDesign) -> None:
+def _log_pool(design: EnginePlan) -> None:
     half = design.plan.report.kv_cache / 2 / 2**30
     num_tokens = design.plan.total_tokens
     logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
     logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
 
 
-def _log_limits(design: EngineDesign) -> None:
+def _log_limits(design: EnginePlan) -> None:
     logger.info(
         "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
         "context_len=%d, available_gpu_mem=%.2f GB",

@@ -9,7 +9,7 @@ from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.messages import BucketSteps, EngineStats
 from palladio.runtime.interface.request_trace import DecodeSteps, PrefillChunk
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class StepTracer(StepObserver):
         groups: their schedulers are told of the decode steps, for the traces of requests.
     """
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: DataParallelScheduler) -> None:
         self._groups = groups
         self._in_flight: collections.deque[_Step] = collections.deque()
         self._counts: dict[tuple[str, int], list[int]] = {}  # by kind and bucket: steps, tokens, padding

@@ -45,7 +45,7 @@ def _too_large(key: Hashable) -> str:
     return f"the program {key} does not fit the device"
 
 
-class ProgramSet(Generic[Key]):
+class ProgramCache(Generic[Key]):
     """Programs by key; keys print as the programs' names.
 
     Added with the arguments they will be called with, then built: taken from the store of exported programs, else

@@ -10,14 +10,14 @@ from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.batch_share import BackgroundShare
+from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.waiting_lines import WaitingLines
+from palladio.runtime.scheduling.waiting_lines import WaitingQueue
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 
 EOS = 7
@@ -102,7 +102,7 @@ class Simulation:
     one_shape: bool = False
     background_slowdown: float = 0.15
     seconds_of: Callable[[ScheduledBatch], float] | None = None  # what each step is said to take
-    share: BackgroundShare | None = None
+    share: BatchShare | None = None
 
     def __post_init__(self) -> None:
         self.cache = CacheManager(
@@ -124,8 +124,8 @@ class Simulation:
             num_decode_steps=self.num_decode_steps,
             preemption_threshold=PREEMPTION_THRESHOLD if self.policy == "priority" else None,
         )
-        waiting = WaitingLines.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
-        share = self.share or BackgroundShare(self.background_slowdown)
+        waiting = WaitingQueue.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
+        share = self.share or BatchShare(self.background_slowdown)
         self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting, share)
         self.tables: dict[int, dict[int, int]] = {}
         self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}

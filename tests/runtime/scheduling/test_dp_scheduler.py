@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from palladio.runtime.core.dp_stats import group_stats
+from palladio.runtime.core.dp_stats import rank_stats
 from palladio.runtime.core.step_logger import StepLogger
 from palladio.runtime.interface.messages import AddRequest, EngineStats
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.batch_share import BackgroundShare
-from palladio.runtime.scheduling.dp_router import Router
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.batch_share import BatchShare
+from palladio.runtime.scheduling.dp_router import DataParallelRouter
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep, StepTokens
 from tests.runtime.scheduling.scheduler_sim import Simulation
@@ -24,10 +24,10 @@ class Driver:
     """
 
     def __init__(self, method: str = "round_robin", **limits: Any) -> None:
-        limits = {"num_pages": 60, "page_size": 4, "max_running": 4, "share": BackgroundShare(0.15), **limits}
+        limits = {"num_pages": 60, "page_size": 4, "max_running": 4, "share": BatchShare(0.15), **limits}
         sims = [Simulation(**limits) for _ in range(2)]
         patience = sims[0].cache.num_total_tokens // 4
-        self.groups = Groups([sim.scheduler for sim in sims], Router(method, 2, patience))  # type: ignore[arg-type]
+        self.groups = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, patience))  # type: ignore[arg-type]
         self.tokens: dict[str, list[int]] = {}
         self.finished: dict[str, int] = {}
         self.steps: list[tuple[str, list[list[tuple[str, int]]]]] = []
@@ -206,14 +206,14 @@ def test_each_group_tells_what_it_is_at() -> None:
     driver.add("third", 8, 30)
     driver.step()
     driver.step()
-    one, other = group_stats(driver.groups)
+    one, other = rank_stats(driver.groups)
     assert [one.num_running, one.num_waiting] == [1, 1]
     assert [other.num_running, other.num_waiting] == [1, 0]
     assert 8 <= one.num_used_tokens < other.num_used_tokens < one.num_total_tokens == other.num_total_tokens
     assert [one.num_prompt_tokens, other.num_prompt_tokens] == [8, 12]
     assert [one.num_waiting_tokens, other.num_waiting_tokens] == [8, 0]
     driver.run()
-    assert [group.num_used_tokens for group in group_stats(driver.groups)] == [0, 0]
+    assert [group.num_used_tokens for group in rank_stats(driver.groups)] == [0, 0]
 
 
 def test_the_log_knows_the_throughput_of_each_group() -> None:
@@ -221,7 +221,7 @@ def test_the_log_knows_the_throughput_of_each_group() -> None:
     log = StepLogger(driver.groups, 1)
     for group, rate in zip(log._groups, (2.5, 1.5), strict=True):
         group.last_gen_throughput = rate
-    stats = log.add_to(EngineStats(0, 0, 0, 0, 0.0, 0, None, groups=group_stats(driver.groups)))
+    stats = log.add_to(EngineStats(0, 0, 0, 0, 0.0, 0, None, groups=rank_stats(driver.groups)))
     assert stats.last_gen_throughput == 4.0
     assert [group.last_gen_throughput for group in stats.groups] == [2.5, 1.5]
 
