@@ -104,12 +104,12 @@ class CacheSelfCheck:
         params = SamplingParams(max_tokens=0, temperature=0.0, seed=0)
         name = f"cache self-check {next(self._serial)}"
         options = RequestOptions(cache_salt=hit.cache_salt)
-        request = Request.from_message(AddRequest(name, hit.token_ids, params, [], 0.0, options))
+        message = AddRequest(name, hit.token_ids, params, [], 0.0, options)
+        request = Request.from_message(message, shares_prefix=False)
         node, cached_pages = cache.find_pages(request, len(hit.token_ids) // cache.page_size)
         size = cache.page_size
         if len(cached_pages) * size < len(hit.token_ids) or cache.num_available_pages < 2 * len(cached_pages) + 1:
             return
-        request.shares_prefix = False
         cache.tree.lock(node)
         self._running = _Running(hit, node, cached_pages, request)
         scheduler.add(request)

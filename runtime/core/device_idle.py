@@ -40,7 +40,7 @@ class DeviceIdle(StepObserver):
             self.histogram.observe(idle)
         self._newest, self._seen_running = step, self._started
 
-    def before_process(self, step: InFlightStep, *, waited: bool) -> None:
+    def before_process(self, step: InFlightStep, waited: bool) -> None:
         if waited and step is not self._newest:  # if another one follows, that has only begun
             self._seen_running = time.perf_counter()
         self._look()
@@ -51,7 +51,7 @@ class DeviceIdle(StepObserver):
     def after_loss(self) -> None:
         self._newest = None
 
-    def after_step(self, *, is_idle: bool) -> None:
+    def after_step(self, is_idle: bool) -> None:
         if is_idle:  # what comes now is not idleness
             self._newest = None
 

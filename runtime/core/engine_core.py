@@ -13,7 +13,7 @@ from palladio.runtime.core.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.device_idle import DeviceIdle
 from palladio.runtime.core.dp_stats import num_waiting_tokens, rank_stats
 from palladio.runtime.core.explain import explain_requests, num_retracted_waiting
-from palladio.runtime.core.observers import ProfiledSteps, StepObserver
+from palladio.runtime.core.observers import ProfiledSteps, StepHooks, StepObserver
 from palladio.runtime.core.recompile_counter import RecompileCounter
 from palladio.runtime.core.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.step_logger import StepLogger
@@ -77,6 +77,7 @@ class EngineCore:
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
         self._observers = tuple(observers)
+        self._hooks = StepHooks.of(self._observers)
         self._hosts = hosts
         self._num_recoveries = 0
         self._num_stalled = 0  # plans in a row that were empty, while nothing ran and requests waited
@@ -170,15 +171,15 @@ class EngineCore:
 
     def step(self) -> list[TokenOutput]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
-        for observer in self._observers:
-            observer.before_step()
+        for before in self._hooks.before_step:
+            before()
         planned, outputs = self._schedule()
         if planned is not None:
             outputs += self._execute(planned)
         outputs += self._process(keep=0 if planned is None else self._max_in_flight)
         is_idle = not self._groups.has_requests
-        for observer in self._observers:
-            observer.after_step(is_idle=is_idle)
+        for after in self._hooks.after_step:
+            after(is_idle)
         return outputs
 
     def close(self, failure: str = "") -> None:
@@ -268,8 +269,8 @@ class EngineCore:
 
     def _execute(self, planned: ScheduledStep) -> list[TokenOutput]:
         """Dispatches a step; returns what comes of it at once: nothing, but for errors and constrained requests."""
-        for observer in self._observers:
-            observer.before_dispatch()
+        for before in self._hooks.before_dispatch:
+            before()
         outputs: list[TokenOutput] = []
         try:
             forward = self._runner.forward(planned)
@@ -295,8 +296,8 @@ class EngineCore:
         self._in_flight.append(step)
         self._self_check.note(planned)
         num_tokens = [batch.num_tokens for _, batch in planned.parts]
-        for observer in self._observers:
-            observer.after_dispatch(step, num_tokens)
+        for after in self._hooks.after_dispatch:
+            after(step, num_tokens)
         return outputs
 
     def _check_stall(self, planned: ScheduledStep | None) -> None:
@@ -335,11 +336,11 @@ class EngineCore:
             except jax.errors.JaxRuntimeError as error:
                 return outputs + self._recover(step.planned, error)
             self._groups.turns.note(step.planned, self._clock.read(), self._groups.buckets)
-            for observer in self._observers:
-                observer.before_process(step, waited=waits)
+            for before in self._hooks.before_process:
+                before(step, waits)
             outputs += self._groups.process(step.planned, read)
-            for observer in self._observers:
-                observer.after_process(step.planned)
+            for after in self._hooks.after_process:
+                after(step.planned)
         return outputs
 
     def _recover(self, planned: ScheduledStep, error: jax.errors.JaxRuntimeError) -> list[TokenOutput]:
@@ -356,8 +357,8 @@ class EngineCore:
         self._in_flight.clear()
         self._clock.forget()
         self._num_recoveries += 1
-        for observer in self._observers:
-            observer.after_loss()
+        for after in self._hooks.after_loss:
+            after()
         self._self_check.cancel()
         outputs = self._fail(planned, message)
         self._groups.start_over()

@@ -47,7 +47,7 @@ def _explain(scheduler: Scheduler, request: Request, queue: _Queue | None) -> Li
     if waits:
         trace.waits.add_since(scheduler.clock.leave(), request.wait_mark)
     if request.decode_mark is not None:
-        trace.decode = trace.decode.plus(scheduler.decode_steps.since(request.decode_mark))
+        trace.add_decoding(scheduler.decode_steps.since(request.decode_mark))
     return LiveRequest(
         request.request_id,
         "waiting" if waits else "running",

@@ -1,6 +1,8 @@
 """What watches the engine's steps, and changes nothing in them: the engine with none of it gives the same tokens."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Self
 
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.messages import EngineStats
@@ -23,7 +25,7 @@ class StepObserver:
     def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
         """The device has all of a step. Args: num_tokens: of each of its batches (`ScheduledStep.parts`)."""
 
-    def before_process(self, step: InFlightStep, *, waited: bool) -> None:
+    def before_process(self, step: InFlightStep, waited: bool) -> None:
         """A step's tokens are there. Args: waited: the host waited for them."""
 
     def after_process(self, planned: ScheduledStep) -> None:
@@ -32,12 +34,38 @@ class StepObserver:
     def after_loss(self) -> None:
         """The steps under way will never be read: the device has lost its state."""
 
-    def after_step(self, *, is_idle: bool) -> None:
+    def after_step(self, is_idle: bool) -> None:
         """Args: is_idle: no request is left that could run."""
 
     def add_to(self, stats: EngineStats) -> EngineStats:
         """The snapshot with what this observer knows."""
         return stats
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepHooks:
+    """The hooks of several observers, those alone that one of them overrides: they run at every step."""
+
+    before_step: list[Callable[[], None]]
+    before_dispatch: list[Callable[[], None]]
+    after_dispatch: list[Callable[[InFlightStep, Sequence[int]], None]]
+    before_process: list[Callable[[InFlightStep, bool], None]]
+    after_process: list[Callable[[ScheduledStep], None]]
+    after_loss: list[Callable[[], None]]
+    after_step: list[Callable[[bool], None]]
+
+    @classmethod
+    def of(cls, observers: Sequence[StepObserver]) -> Self:
+        none, every = StepObserver, [(observer, type(observer)) for observer in observers]
+        return cls(
+            [one.before_step for one, kind in every if kind.before_step is not none.before_step],
+            [one.before_dispatch for one, kind in every if kind.before_dispatch is not none.before_dispatch],
+            [one.after_dispatch for one, kind in every if kind.after_dispatch is not none.after_dispatch],
+            [one.before_process for one, kind in every if kind.before_process is not none.before_process],
+            [one.after_process for one, kind in every if kind.after_process is not none.after_process],
+            [one.after_loss for one, kind in every if kind.after_loss is not none.after_loss],
+            [one.after_step for one, kind in every if kind.after_step is not none.after_step],
+        )
 
 
 class ProfiledSteps(StepObserver):

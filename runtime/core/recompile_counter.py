@@ -28,7 +28,7 @@ class RecompileCounter(StepObserver):
     def before_step(self) -> None:
         self._num_before = self._num_unexpected()
 
-    def after_step(self, *, is_idle: bool) -> None:
+    def after_step(self, is_idle: bool) -> None:
         """
         Raises:
             RuntimeError: the step compiled something, and this is to end the engine.

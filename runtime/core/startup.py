@@ -30,6 +30,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.multihost.coordinator import HostCoordinator
+from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
@@ -208,9 +209,9 @@ def build_groups(
         preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
         low_values_first=options.schedule_low_priority_values_first,
         conservativeness=options.schedule_conservativeness,
-        background_slowdown=options.background_slowdown,
     )
     schedulers = []
+    share = BatchShare(options.background_slowdown)
     for _ in range(limits.num_groups):
         cache = CacheManager(
             num_pages,
@@ -225,7 +226,7 @@ def build_groups(
             low_values_first=options.schedule_low_priority_values_first,
             seed=seed,
         )
-        schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting))
+        schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting, share))
     num_tokens = schedulers[0].cache.num_total_tokens
     router = DataParallelRouter(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
     return DataParallelScheduler(schedulers, router)

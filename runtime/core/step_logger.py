@@ -68,7 +68,7 @@ class _RankLogger:
 
     def log_retractions(self) -> None:
         """Of those since the last time."""
-        for retraction in self._scheduler.take_retractions():
+        for retraction in self._scheduler.retractor.take_retractions():
             logger.warning(
                 "%sKV cache pool is full. Retract requests. #retracted_reqs: %d, #new_token_ratio: %.4f -> %.4f",
                 self._name,

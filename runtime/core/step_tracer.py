@@ -54,7 +54,7 @@ class StepTracer(StepObserver):
                     chunks.append(chunk)
         self._in_flight.append(_Step(started, sum(num_tokens), num_padding, bucket_size, chunks))
 
-    def before_process(self, step: InFlightStep, *, waited: bool) -> None:
+    def before_process(self, step: InFlightStep, waited: bool) -> None:
         planned, num_steps = step.planned, step.num_steps
         noted, kind = self._in_flight.popleft(), planned.kind
         counts = self._counts.get((kind, noted.bucket_size))

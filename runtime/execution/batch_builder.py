@@ -162,6 +162,10 @@ class BatchBuilder:
         self._layouts = layouts
         self._columns = columns
 
+    def use(self, buckets: Buckets) -> None:
+        """Those that steps are built for from now on."""
+        self.buckets = buckets
+
     def build(self, step: ScheduledStep) -> HostBatch:
         only_decodes = step.kind == "decode"
         if only_decodes and self._layouts.decode:

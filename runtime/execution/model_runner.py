@@ -112,7 +112,7 @@ class ModelRunner:
         """Those that steps can use now: of the programs that are built, or of all if calls build them."""
         num_built = len(self.programs.built)
         if self._num_built != num_built and not self._is_lazy:
-            self._builder.buckets = self.programs.open_buckets()
+            self._builder.use(self.programs.open_buckets())
             self._num_built = num_built
         return self._builder.buckets
 

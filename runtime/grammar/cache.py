@@ -17,7 +17,7 @@ class Compilation:
     Attributes:
         result: its exception is an InvalidRequestError if the grammar is to blame.
         started: when a thread took it up, by time.monotonic; None: it waits for one.
-        num_waiting: requests that wait for it; their queue counts them.
+        num_waiting: requests that wait for it.
         num_bytes: that it holds when it is compiled; 0: it is not yet.
         is_small: surely, so that there is always room for it.
         is_given_up: nobody waits for it any more, and the rest of the work on it is left.
@@ -30,6 +30,14 @@ class Compilation:
         self.num_bytes = 0
         self.is_small = True
         self.is_given_up = False
+
+    def join(self) -> None:
+        """A request waits for it."""
+        self.num_waiting += 1
+
+    def leave(self) -> None:
+        """A request waits for it no longer."""
+        self.num_waiting -= 1
 
 
 class GrammarCache:
@@ -74,7 +82,8 @@ class GrammarCache:
     def note(self, compiled: CompiledGrammar, num_bytes: int) -> None:
         """A grammar has been compiled: its bytes count until it is gone."""
         self._changes.append(num_bytes)
-        weakref.finalize(compiled, self._changes.append, -num_bytes).atexit = False
+        finalizer = weakref.finalize(compiled, self._changes.append, -num_bytes)
+        finalizer.atexit = False
 
     def trim(self) -> None:
         """Drops what does not fit; the one that was used last stays."""

@@ -30,6 +30,17 @@ class WaitTimes:
     compile: float = 0.0
     num_retracted: int = 0
 
+    def add(self, reason: WaitReason, seconds: float) -> None:
+        match reason:
+            case "slots":
+                self.slots += seconds
+            case "memory":
+                self.memory += seconds
+            case "step":
+                self.step += seconds
+            case "compile":
+                self.compile += seconds
+
     def add_since(self, now: "WaitTimes", then: "WaitTimes") -> None:
         """Adds what came between two moments."""
         self.slots += now.slots - then.slots
@@ -38,9 +49,14 @@ class WaitTimes:
         self.compile += now.compile - then.compile
         self.num_retracted += now.num_retracted - then.num_retracted
 
-    def copy(self) -> "WaitTimes":
-        """By hand: dataclasses.replace takes five times as long, and this runs for every request."""
-        return WaitTimes(self.slots, self.memory, self.step, self.compile, self.num_retracted)
+    def copy(self, num_retracted: int | None = None) -> "WaitTimes":
+        """By hand: dataclasses.replace takes five times as long, and this runs for every request.
+
+        Args:
+            num_retracted: in place of this one's.
+        """
+        count = self.num_retracted if num_retracted is None else num_retracted
+        return WaitTimes(self.slots, self.memory, self.step, self.compile, count)
 
     @property
     def total(self) -> float:
@@ -129,9 +145,17 @@ class RequestTrace:
         if len(self.chunks) < MAX_CHUNKS:
             self.chunks.append(chunk)
 
+    def note_compiling(self, seconds: float) -> None:
+        """Args: seconds: all so far, while the request was here."""
+        self.compile_seconds = seconds
+
     def add_retraction(self, lost: LostPages) -> None:
         if len(self.retractions) < MAX_CHUNKS:
             self.retractions.append(lost)
+
+    def add_decoding(self, steps: DecodeSteps) -> None:
+        """Args: steps: of the engine, while the request decoded."""
+        self.decode = self.decode.plus(steps)
 
     def copy(self) -> "RequestTrace":
         """One that later events do not change."""

@@ -15,7 +15,7 @@ import functools
 import itertools
 import operator
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
@@ -59,6 +59,17 @@ class BatchShare:
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._credit = 0.0
         self.foreground: _Foreground | None = None
+
+    def count(self, change: int, *, background: bool) -> None:
+        """Requests have come, or have ended."""
+        if background:
+            self.num_background += change
+        else:
+            self.num_foreground += change
+
+    def expect(self, foreground: _Foreground) -> None:
+        """What the step that is planned next has of others, in all groups."""
+        self.foreground = foreground
 
     def may_take_turn(self) -> bool:
         """Whether a step of background requests alone is paid for."""
@@ -133,14 +144,12 @@ class ScheduleTurns:
     """Whose step the next one is, and who takes part in it.
 
     Args:
-        running: the scheduler's list.
-
-    Attributes:
         share: what background requests may take; where there are several groups of devices, one for all.
+        running: the scheduler's requests.
     """
 
-    def __init__(self, slowdown: float, running: list[Request]) -> None:
-        self.share = BatchShare(slowdown)
+    def __init__(self, share: BatchShare, running: Iterable[Request]) -> None:
+        self.share = share
         self._running = running
 
     @property
@@ -154,11 +163,11 @@ class ScheduleTurns:
 
     def join(self, request: Request) -> None:
         """A request has come."""
-        self._count(request, 1)
+        self.share.count(1, background=request.options.background)
 
     def leave(self, request: Request) -> None:
         """It has ended."""
-        self._count(request, -1)
+        self.share.count(-1, background=request.options.background)
 
     def order(self, num_waiting: int) -> tuple[ScheduleTurn, ...]:
         """Whose step the next one is; then whose, if those cannot run, or have nothing left to do.
@@ -178,7 +187,7 @@ class ScheduleTurns:
     def members(self, turn: ScheduleTurn) -> list[Request]:
         """The running requests whose step it is."""
         if turn == "all" or not self.is_shared:
-            return self._running
+            return list(self._running)
         return [request for request in self._running if request.options.background == (turn == "background")]
 
     def decoders(self, turn: ScheduleTurn, buckets: Buckets) -> list[Request]:
@@ -198,7 +207,7 @@ class ScheduleTurns:
         none, has as many in the step's bucket as that one."""
         found = [turns._foreground() for turns in groups]
         needs = functools.reduce(operator.or_, (each.needs for each in found))
-        groups[0].share.foreground = _Foreground(max(each.num_rows for each in found), needs)
+        groups[0].share.expect(_Foreground(max(each.num_rows for each in found), needs))
 
     def note(self, batch: ScheduledBatch | ScheduledStep, seconds: float, buckets: Buckets) -> None:
         """A step has been read. Args: seconds: that it took."""
@@ -207,9 +216,3 @@ class ScheduleTurns:
     def _foreground(self) -> _Foreground:
         rows = [request for request in self.members("foreground") if _is_ready(request)]
         return _Foreground(len(rows), functools.reduce(operator.or_, map(_needs, rows), _Needs(0)))
-
-    def _count(self, request: Request, change: int) -> None:
-        if request.options.background:
-            self.share.num_background += change
-        else:
-            self.share.num_foreground += change

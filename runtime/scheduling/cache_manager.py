@@ -77,6 +77,10 @@ class Released:
         return node.lock_count == self._num_locks[node]
 
 
+TableUpdate = tuple[int, int, int]
+"""(slot, column, page): an entry of the block table that has changed."""
+
+
 class CacheManager:
     """Pages of all running requests, and of the prefix cache.
 
@@ -88,8 +92,6 @@ class CacheManager:
         page_size: tokens per page.
         allocator: the free pages.
         tree: the prefix cache.
-        table_updates: (slot, column, page) entries of the block table that changed since the last dispatched step;
-            whoever dispatches a step applies and clears them.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class CacheManager:
         self.page_size = page_size
         self.allocator = PageAllocator(num_pages)
         self.tree = RadixCache(eviction_policy)
-        self.table_updates: list[tuple[int, int, int]] = []
+        self._table_updates: list[TableUpdate] = []
         self._shares_prefixes = shares_prefixes
         self._with_duplicates: list[Request] = []
         self._num_prompt_tokens = 0
@@ -127,6 +129,11 @@ class CacheManager:
     def num_used_tokens(self) -> int:
         """In pages that running requests hold."""
         return self.num_total_tokens - self.num_available_tokens
+
+    def take_table_updates(self) -> list[TableUpdate]:
+        """Those since the last call; whoever dispatches a step applies them before it."""
+        updates, self._table_updates = self._table_updates, []
+        return updates
 
     def stats(self) -> CacheStats:
         return CacheStats(
@@ -163,7 +170,7 @@ class CacheManager:
         request.num_computed = len(prefix.pages) * self.page_size
         request.num_tree_pages = len(prefix.pages)
         request.node = prefix.node
-        self.table_updates.extend((request.slot, column, page) for column, page in enumerate(prefix.pages))
+        self._table_updates.extend((request.slot, column, page) for column, page in enumerate(prefix.pages))
         if prefix.node is not None:
             self.tree.lock(prefix.node)
             self._num_prompt_tokens += len(request.token_ids)
@@ -179,7 +186,7 @@ class CacheManager:
             return False
         pages = self.allocator.allocate(count)
         request.pages.extend(pages)
-        self.table_updates.extend((request.slot, column + i, page) for i, page in enumerate(pages))
+        self._table_updates.extend((request.slot, column + i, page) for i, page in enumerate(pages))
         return True
 
     def share(self, request: Request) -> None:
@@ -203,7 +210,7 @@ class CacheManager:
                 continue  # it has ended
             for column, page in enumerate(_path(request.node)):
                 if request.pages[column] != page:
-                    self.table_updates.append((request.slot, column, page))
+                    self._table_updates.append((request.slot, column, page))
                     request.pages[column] = page
             self.allocator.free(request.duplicates)
             request.duplicates = []

@@ -25,15 +25,13 @@ from palladio.runtime.scheduling.waiting_queue import WINDOW
 
 class DataParallelScheduler:
     """Attributes:
-    schedulers: one a group, all of the same limits.
+    schedulers: one a group, all of the same limits, and of one BatchShare.
     """
 
     def __init__(self, schedulers: Sequence[Scheduler], router: DataParallelRouter) -> None:
         self.schedulers = schedulers
         self._router = router
         self._loads: list[int] | None = None  # as of the last step, and what has come since; None: not counted yet
-        for scheduler in schedulers:  # they share steps, and so what background requests may take of them
-            scheduler.turns.share = schedulers[0].turns.share
 
     @property
     def has_requests(self) -> bool:
@@ -65,7 +63,7 @@ class DataParallelScheduler:
     def use(self, buckets: Buckets, compile_seconds: float) -> None:
         """Sets what schedulers know of the programs, see Scheduler."""
         for scheduler in self.schedulers:
-            scheduler.buckets, scheduler.compile_seconds = buckets, compile_seconds
+            scheduler.use(buckets, compile_seconds)
 
     def check_queue(self, num_elsewhere: int) -> None:
         """
@@ -176,7 +174,7 @@ class DataParallelScheduler:
         # Where a step is either prefill or decode, the groups take these turns together.
         prefilled = any(scheduler.prefilled_last for scheduler in self.schedulers)
         for scheduler in self.schedulers:
-            scheduler.prefilled_last = prefilled
+            scheduler.take_turn(prefilled=prefilled)
         return ScheduledStep(tuple(batches))
 
     def _move_waiting(self) -> None:
@@ -227,7 +225,6 @@ def _as_prefill(batch: ScheduledBatch | None, max_rows: int) -> ScheduledBatch |
     rows = sorted(batch.rows, key=lambda row: row.request.num_output_tokens)
     for number, row in enumerate(rows):
         num_left = row.num_tokens - 1 if number < max_rows else row.num_tokens
-        row.request.num_computed -= num_left
-        row.request.num_pending -= num_left
+        row.request.take_back(num_left)
     kept = [dataclasses.replace(row, num_tokens=1) for row in rows[:max_rows]]
     return dataclasses.replace(batch, kind="prefill", rows=kept, num_decodes=len(kept))

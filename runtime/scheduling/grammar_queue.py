@@ -87,7 +87,7 @@ class GrammarQueue:
         assert request.params.grammar is not None
         grammar = request.params.grammar
         compilation = self._compiler.compile(grammar, request.options.owner)
-        compilation.num_waiting += 1
+        compilation.join()
         self._waiting[request.request_id] = _Waiting(request, grammar, compilation, time.monotonic())
 
     def abort(self, request_id: str) -> None:
@@ -135,7 +135,7 @@ class GrammarQueue:
 
     def _remove(self, request_id: str) -> None:
         waiting = self._waiting.pop(request_id)
-        waiting.compilation.num_waiting -= 1
+        waiting.compilation.leave()
         if not waiting.compilation.num_waiting:
             self._compiler.give_up(waiting.grammar, waiting.compilation)
 

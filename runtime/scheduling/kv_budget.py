@@ -2,13 +2,14 @@
 theirs."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix, Released
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.running_requests import RunningRequests
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 
@@ -27,7 +28,7 @@ class KVBudget:
         cache: CacheManager,
         limits: SchedulerLimits,
         turns: ScheduleTurns,
-        running: Sequence[Request],
+        running: RunningRequests,
         waiting: WaitingQueue,
     ) -> None:
         self.ratio = NewTokenRatio(limits.conservativeness)

@@ -22,16 +22,7 @@ class QueueTime:
         """Puts down the time since the last call; somebody waited."""
         now = time.perf_counter()
         seconds, self._since = now - self._since, now
-        totals = self._totals
-        match self.reason:
-            case "slots":
-                totals.slots += seconds
-            case "memory":
-                totals.memory += seconds
-            case "step":
-                totals.step += seconds
-            case "compile":
-                totals.compile += seconds
+        self._totals.add(self.reason, seconds)
 
     def join(self, reason: WaitReason | None) -> WaitTimes:
         """Somebody joins the queue; returns the totals at this moment.
@@ -46,12 +37,25 @@ class QueueTime:
             self._since = time.perf_counter()
         return self._now()
 
+    def join_retracted(self, *, is_first: bool) -> WaitTimes:
+        """A request that has lost its pages joins the queue: what holds it up is memory. Returns as `join` does.
+
+        Args:
+            is_first: the queue was empty.
+        """
+        self.num_retracted += 1
+        mark = self.join("memory" if is_first else None)
+        self.reason = "memory"
+        return mark
+
+    def put_down_to(self, reason: WaitReason) -> None:
+        """What the step met that has just been planned."""
+        self.reason = reason
+
     def leave(self) -> WaitTimes:
         """Somebody leaves the queue; returns the totals at this moment."""
         self.advance()
         return self._now()
 
     def _now(self) -> WaitTimes:
-        totals = self._totals.copy()
-        totals.num_retracted = self.num_retracted
-        return totals
+        return self._totals.copy(self.num_retracted)

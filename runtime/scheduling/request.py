@@ -82,7 +82,7 @@ class Request:
     compile_mark: float = 0.0
 
     @classmethod
-    def from_message(cls, message: AddRequest) -> "Request":
+    def from_message(cls, message: AddRequest, *, shares_prefix: bool = True) -> "Request":
         assert message.params.max_tokens is not None, "the front sets max_tokens"
         return cls(
             request_id=message.request_id,
@@ -94,6 +94,7 @@ class Request:
             token_ids=list(message.prompt_ids),
             options=message.options,
             prefill_end=len(message.prompt_ids),
+            shares_prefix=shares_prefix,
             prompt_logprobs=None if message.params.prompt_logprobs is None else [],
         )
 
@@ -134,6 +135,11 @@ class Request:
         """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
         return self.params.logprobs is None and not self.params.uses_penalties
 
+    def take_back(self, count: int) -> None:
+        """The last tokens of a planned decode row are not part of its step after all."""
+        self.num_computed -= count
+        self.num_pending -= count
+
     def void_pending(self) -> None:
         """What dispatched steps sample for it is not to be read."""
         self.num_discarded += self.num_pending
@@ -160,12 +166,12 @@ class Request:
     def note_decoding(self, now: DecodeSteps) -> None:
         """It stops decoding, for good or until it is admitted again. Args: now: the engine's steps."""
         if self.decode_mark is not None:
-            self.trace.decode = self.trace.decode.plus(now.since(self.decode_mark))
+            self.trace.add_decoding(now.since(self.decode_mark))
             self.decode_mark = None
 
     def trace_so_far(self, compile_seconds: float) -> RequestTrace:
         """A copy of the trace. Args: compile_seconds: that the engine's steps have compiled."""
-        self.trace.compile_seconds = compile_seconds - self.compile_mark
+        self.trace.note_compiling(compile_seconds - self.compile_mark)
         return self.trace.copy()
 
     def times(self, now: float | None) -> RequestTimes:

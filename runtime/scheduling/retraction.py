@@ -11,6 +11,7 @@ from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.kv_budget import KVBudget
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.running_requests import RunningRequests
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 
 MAX_FRUITLESS = (
@@ -36,15 +37,18 @@ class Retractor:
     be computed again, and among equals the youngest goes.
 
     Args:
-        running: the scheduler's list, which the requests are taken from.
+        running: the scheduler's, which `suspend` takes the requests from.
         suspend: takes a running request's pages and slot, and puts it back into the queue.
+
+    Attributes:
+        retractions: for want of pages, since they were last taken.
     """
 
     def __init__(
         self,
         cache: CacheManager,
         kv_budget: KVBudget,
-        running: Sequence[Request],
+        running: RunningRequests,
         suspend: Callable[[Request], None],
         limits: SchedulerLimits,
     ) -> None:
@@ -54,9 +58,15 @@ class Retractor:
         self._suspend = suspend
         self._threshold = limits.preemption_threshold
         self._low_values_first = limits.low_values_first
+        self.retractions: list[Retraction] = []
         self._num_fruitless = 0  # preemptions since a step last sampled
 
-    def make_room(self, growing: Sequence[Request], ratio: NewTokenRatio) -> Retraction:
+    def take_retractions(self) -> list[Retraction]:
+        """Those since the last time."""
+        taken, self.retractions = self.retractions, []
+        return taken
+
+    def make_room(self, growing: Sequence[Request], ratio: NewTokenRatio) -> None:
         """Retracts until each of the growing requests that is left can have another page, and expects more of those
         that run from now on (`ratio`).
 
@@ -71,7 +81,7 @@ class Retractor:
             self.retract(victim)
             retracted += 1
         ratio.raise_for(self._running)
-        return Retraction(retracted, old_value, ratio.value)
+        self.retractions.append(Retraction(retracted, old_value, ratio.value))
 
     def find_victims(self, request: Request, buckets: Buckets) -> list[Request]:
         """The running requests that are to make way for a waiting one, which then fits; none if it fits as it is, or

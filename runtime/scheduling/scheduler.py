@@ -10,14 +10,15 @@ from typing import Literal
 
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.request_trace import DecodeSteps, WaitReason
-from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
+from palladio.runtime.scheduling.batch_share import BatchShare, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.deadlines import Deadlines, timeout_reason
 from palladio.runtime.scheduling.kv_budget import KVBudget
 from palladio.runtime.scheduling.queue_time import QueueTime
 from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.retraction import Retraction, Retractor
+from palladio.runtime.scheduling.retraction import Retractor
+from palladio.runtime.scheduling.running_requests import RunningRequests
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, take_token
@@ -27,36 +28,43 @@ from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 class Scheduler:
     """Queues, admits, grows, retracts and ends requests.
 
+    Args: share: of background requests; one for all groups of devices, which share steps.
+
     Attributes:
         waiting: retracted requests included.
         running: requests that own a slot and pages.
-        buckets: those that can be used now; larger sets may replace it while programs are compiled.
-        retractions: since they were last taken.
+        buckets: those that can be used now, see `use`.
+        retractor: takes pages from running requests.
         decode_steps: whose tokens have been read, since the start.
-        compile_seconds: that steps have waited for programs to be compiled, since the start; set by the engine.
+        compile_seconds: that steps have waited for programs to be compiled, since the start, see `use`.
         clock: why requests wait.
         kv_budget: how much cache requests are expected to take.
         turns: whose step is next, where there are background requests.
         prefilled_last: whether the last step prefilled: then decode steps are next, unless steps hold both.
     """
 
-    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingQueue) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        buckets: Buckets,
+        cache: CacheManager,
+        waiting: WaitingQueue,
+        share: BatchShare,
+    ) -> None:
         self.limits = limits
         self.buckets = buckets
         self.cache = cache
         self.waiting = waiting
-        self.running: list[Request] = []
-        self.retractions: list[Retraction] = []
+        self.running = RunningRequests(limits.max_running)
         self.decode_steps = DecodeSteps()
         self.compile_seconds = 0.0
         self.clock = QueueTime()
-        self.turns = ScheduleTurns(limits.background_slowdown, self.running)
+        self.turns = ScheduleTurns(share, self.running)
         self._requests: dict[str, Request] = {}
-        self._free_slots = list(range(limits.max_running, 0, -1))
         self.kv_budget = KVBudget(cache, limits, self.turns, self.running, waiting)
         self._deadlines = Deadlines()
         self.prefilled_last = False
-        self._retractor = Retractor(cache, self.kv_budget, self.running, self._suspend, limits)
+        self.retractor = Retractor(cache, self.kv_budget, self.running, self._suspend, limits)
 
     @property
     def has_requests(self) -> bool:
@@ -116,9 +124,17 @@ class Scheduler:
         """After the device has lost its state: every running request is computed anew, without a token lost."""
         for request in self._requests.values():
             request.num_pending = request.num_discarded = 0
-        self._retractor.retract_all()
-        self.cache.table_updates.clear()
+        self.retractor.retract_all()
+        self.cache.take_table_updates()
         self.cache.flush()
+
+    def use(self, buckets: Buckets, compile_seconds: float) -> None:
+        """What is known of the programs from now on. Args: as the attributes; buckets only grow."""
+        self.buckets, self.compile_seconds = buckets, compile_seconds
+
+    def take_turn(self, *, prefilled: bool) -> None:
+        """Where groups take turns together. Args: prefilled: one of them does in this step, see `prefilled_last`."""
+        self.prefilled_last = prefilled
 
     def schedule(self) -> ScheduledBatch | None:
         """Plans the next step and moves its requests' lengths on; None when nothing can run (yet)."""
@@ -139,9 +155,9 @@ class Scheduler:
         may_admit = True
         # Unless a step holds both kinds of work they take turns, so that a long prompt does not stop running streams.
         if mixes or self.prefilled_last:
-            num_retractions = len(self.retractions)
+            num_shortages = len(self.retractor.retractions)
             decoding = self._take_decoding(turn)
-            may_admit = len(self.retractions) == num_retractions
+            may_admit = len(self.retractor.retractions) == num_shortages
             if decoding and not mixes:
                 return self._decode(decoding)
         urgent = self._preempt(turn, len(decoding or ())) if may_admit else None
@@ -162,10 +178,9 @@ class Scheduler:
         """
         outputs: list[TokenOutput] = []
         now = time.time()
-        finished = RequestStatus.FINISHED
         for i, row in enumerate(batch.rows):
             request = row.request
-            if request.status is finished:
+            if request.status is RequestStatus.FINISHED:
                 continue  # ended while this step was under way
             if tokens.prompt_logprobs is not None:
                 request.take_prompt_logprobs(row.start, tokens.prompt_logprobs[i])
@@ -179,37 +194,21 @@ class Scheduler:
         """Decode steps whose tokens have been read; told before `process` gets them, for the traces of requests."""
         self.decode_steps = self.decode_steps.plus(steps)
 
-    def take_retractions(self) -> list[Retraction]:
-        """Those since the last time."""
-        taken, self.retractions = self.retractions, []
-        return taken
-
     def find(self, request_id: str) -> Request | None:
         """A request that has not ended."""
         return self._requests.get(request_id)
 
     def check_integrity(self) -> None:
-        """Checks ownership of pages and slots.
-
-        Raises:
-            AssertionError: something is owned twice or by nobody.
-        """
+        """Raises AssertionError if a page or a slot is owned twice or by nobody."""
         self.cache.check_integrity(self.running)
-        slots = sorted(self._free_slots + [request.slot for request in self.running])
-        assert slots == list(range(1, self.limits.max_running + 1)), "a slot is lost or used twice"
+        self.running.check_integrity()
         assert len(self._requests) == len(self.running) + len(self.waiting), "a request is lost"
         assert all(request.slot == 0 and not request.pages for request in self.waiting)
-
-    # Prefill
 
     @property
     def max_step_tokens(self) -> int:
         """Of a prefill step."""
         return min(self.limits.max_step_tokens, self.buckets.max_prefill_tokens)
-
-    @property
-    def _has_free_slot(self) -> bool:
-        return len(self.running) < self.kv_budget.num_slots(self.buckets)
 
     def _take_prefill(
         self, turn: ScheduleTurn, first: Request | None, num_decoding: int, may_admit: bool
@@ -226,17 +225,18 @@ class Scheduler:
                 budget -= self._add_chunk(rows, running, budget)
         if len(self.waiting):
             max_rows = self.buckets.max_prefill_requests - num_decoding
-            self.clock.reason = self._admit_waiting(turn, rows, budget, max_rows) if may_admit else "memory"
+            self.clock.put_down_to(self._admit_waiting(turn, rows, budget, max_rows) if may_admit else "memory")
         return rows
 
     def _admit_waiting(self, turn: ScheduleTurn, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
         """Adds the first chunks of those that wait; returns for what the rest of them, if any, go on waiting."""
         slots: WaitReason = "slots" if self.buckets.max_requests >= self.limits.max_running else "compile"
-        if not self._has_free_slot:
+        num_slots = self.kv_budget.num_slots(self.buckets)
+        if len(self.running) >= num_slots:
             return slots
         reserved = self.kv_budget.reserved_tokens(self.turns.members("foreground" if turn == "foreground" else "all"))
         self.waiting.refresh()
-        while budget > 0 and self._has_free_slot and len(rows) < max_rows:
+        while budget > 0 and len(self.running) < num_slots and len(rows) < max_rows:
             request = self.kv_budget.next_waiting(turn, budget)
             if request is None:
                 return "step"
@@ -247,18 +247,17 @@ class Scheduler:
             self._admit(request, prefix)
             budget -= self._add_chunk(rows, request, budget)
             reserved += self.kv_budget.expected_tokens(request)
-        return "step" if self._has_free_slot else slots
+        return "step" if len(self.running) < num_slots else slots
 
     def _admit(self, request: Request, prefix: Prefix) -> None:
         request.status = RequestStatus.RUNNING
-        request.slot = self._free_slots.pop()
+        self.running.add(request)
         request.prefill_end = len(request.token_ids)
         self.cache.admit(request, prefix)
         request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
         if request.scheduled is None:
             request.scheduled = time.time()
             request.num_cached_tokens = request.num_computed
-        self.running.append(request)
 
     def _add_chunk(self, rows: list[ScheduledRow], request: Request, budget: int) -> int:
         """Adds as much of the request's prefill as the budget and the free pages allow; returns the tokens added."""
@@ -291,7 +290,7 @@ class Scheduler:
             if length >= len(request.pages) * size:
                 growing.append(request)
         if len(growing) > self.cache.num_available_pages:
-            self.retractions.append(self._retractor.make_room(growing, self.kv_budget.ratio))
+            self.retractor.make_room(growing, self.kv_budget.ratio)
             ready = [r for r in ready if r.status is RequestStatus.RUNNING]
         for request in growing:
             if request.status is RequestStatus.RUNNING:
@@ -324,24 +323,23 @@ class Scheduler:
         return row
 
     def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
-        updates, self.cache.table_updates = self.cache.table_updates, []
         num_decodes = sum(row.decodes for row in rows)
-        self._retractor.note_step(samples=rows[0].samples)  # those that do come first
+        self.retractor.note_step(samples=rows[0].samples)  # those that do come first
         if num_decodes:
             self.kv_budget.ratio.decay()
-        return ScheduledBatch(kind, rows, updates, len(self.waiting), num_decodes)
+        return ScheduledBatch(kind, rows, self.cache.take_table_updates(), len(self.waiting), num_decodes)
 
     # Retraction and preemption
 
     def _preempt(self, turn: ScheduleTurn, num_decoding: int) -> Request | None:
         """The next waiting request, if it has just taken the place of running ones that give way to it: it runs now."""
         request = self.kv_budget.next_urgent(turn, self.max_step_tokens - num_decoding)
-        victims = [] if request is None else self._retractor.find_victims(request, self.buckets)
+        victims = [] if request is None else self.retractor.find_victims(request, self.buckets)
         if request is None or not victims:
             return None
         self.waiting.take()
         for victim in victims:
-            self._retractor.retract(victim)
+            self.retractor.retract(victim)
         self._admit(request, self.cache.find_prefix(request))
         return request
 
@@ -350,9 +348,7 @@ class Scheduler:
         self._leave(request)
         request.status = RequestStatus.WAITING
         request.num_computed = 0
-        self.clock.num_retracted += 1
-        request.wait_mark = self.clock.join("memory" if not len(self.waiting) else None)
-        self.clock.reason = "memory"
+        request.wait_mark = self.clock.join_retracted(is_first=not len(self.waiting))
         self.waiting.put_back(request)
 
     def _make_room(self, request: Request, count: int) -> bool:
@@ -378,8 +374,6 @@ class Scheduler:
             request.note_decoding(self.decode_steps)
         self.cache.release(request)
         self.running.remove(request)
-        self._free_slots.append(request.slot)
-        request.slot = 0
 
     def _take_token(self, request: Request, tokens: StepTokens, i: int, now: float) -> TokenOutput:
         if request.decode_mark is None and request.status is RequestStatus.RUNNING:

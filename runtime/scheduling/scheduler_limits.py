@@ -16,7 +16,6 @@ class SchedulerLimits:
         None: never.
     low_values_first: low priority values are the urgent ones.
     conservativeness: see --schedule-conservativeness.
-    background_slowdown: see --background-slowdown.
     """
 
     max_running: int
@@ -28,4 +27,3 @@ class SchedulerLimits:
     preemption_threshold: int | None = None
     low_values_first: bool = False
     conservativeness: float = 1.0
-    background_slowdown: float = 0.15

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.runtime.core import startup
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
@@ -79,11 +80,16 @@ class TinyEngine:
         overrides = json.loads(config.source.json_model_override_args)
         self._model_config = ModelConfig.from_hf(*read_model_dir(folder, overrides))
 
-    def core(self, profile_limits: ProfileLimits | None = None, *, observed: bool = True, **flags: Any) -> EngineCore:
+    def core(
+        self,
+        profile_limits: ProfileLimits | None = None,
+        observers: Sequence[StepObserver] | None = None,
+        **flags: Any,
+    ) -> EngineCore:
         """A fresh core. Flags may change what the scheduler and the cache do, and lower limits; not the programs.
 
         Args:
-            observed: False: nothing watches its steps.
+            observers: of its steps; None: the usual ones.
         """
         parts = self._parts
         config = EngineConfig.from_flags({**self._flags, "cache_self_check": 0.0, **flags})
@@ -93,8 +99,8 @@ class TinyEngine:
         num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
         groups = startup.build_groups(config, limits, parts.groups.buckets, num_pages, 0, parts.ready.embedding)
         parts = dataclasses.replace(parts, groups=groups)
-        if not observed:
-            return EngineCore(config, parts, Profiler(parts.activity), ())
+        if observers is not None:
+            return EngineCore(config, parts, Profiler(parts.activity), observers)
         return EngineCore.with_observers(config, parts, profile_limits=profile_limits)
 
     @property

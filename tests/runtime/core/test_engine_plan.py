@@ -205,7 +205,7 @@ def test_several_hosts_leave_no_device_out(tiny_dir, monkeypatch, flags, message
 def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
     design = engine_plan.EnginePlan.of(config(tiny_dir, chunked_prefill_size=64))
     largest = design.programs.built.declared
-    monkeypatch.setattr(engine_plan.EnginePlan, "of", lambda config, agree: design)
+    monkeypatch.setattr(engine_plan.EnginePlan, "of", lambda *args: design)
 
     class Refusing:
         def lower(self, *args):

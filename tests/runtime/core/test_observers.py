@@ -64,7 +64,7 @@ FLAGS = {"max_total_tokens": 256, "schedule_conservativeness": 0.0}
 
 
 def test_with_all_observers_and_with_none_tokens_and_pages_are_the_same(tiny: TinyEngine) -> None:
-    watched, alone = tiny.core(**FLAGS), tiny.core(observed=False, **FLAGS)
+    watched, alone = tiny.core(**FLAGS), tiny.core(observers=(), **FLAGS)
     (expected, expected_pages), (found, found_pages) = serve(watched), serve(alone)
     assert any(expected.num_retractions.values()), "memory was to run short"
     assert found.tokens == expected.tokens
@@ -79,8 +79,8 @@ def test_with_all_observers_and_with_none_tokens_and_pages_are_the_same(tiny: Ti
         assert getattr(seen, name) == getattr(unseen, name), name
 
 
-def test_hooks_come_in_order(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    core, seen = tiny.core(), []
+def test_hooks_come_in_order(tiny: TinyEngine) -> None:
+    seen: list[str] = []
     hooks = [name for name in vars(StepObserver) if name.startswith(("before_", "after_"))]
 
     class Recorder(StepObserver):
@@ -88,7 +88,7 @@ def test_hooks_come_in_order(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) 
 
     for hook in hooks:
         setattr(Recorder, hook, lambda self, *args, hook=hook, **options: seen.append(hook))
-    monkeypatch.setattr(core, "_observers", (*core._observers, Recorder()))
+    core = tiny.core(observers=(Recorder(),))
     collector = Collector(core)
     collector.add("a", random_prompt(5), max_tokens=2)
     collector.step()

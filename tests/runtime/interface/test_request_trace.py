@@ -85,7 +85,7 @@ def test_step(ticking) -> None:
 def test_programs_that_are_not_compiled_yet(ticking) -> None:
     sim = Simulation(max_running=4)
     whole = sim.scheduler.buckets
-    sim.scheduler.buckets = Buckets.create(max_running=1, max_step_tokens=16, growth=2)
+    sim.scheduler.use(Buckets.create(max_running=1, max_step_tokens=16, growth=2), 0.0)
     for name in ("a", "b"):
         sim.add(name, [1, 2, 3], 20, ignore_eos=True)
     for _ in range(5):
@@ -94,7 +94,7 @@ def test_programs_that_are_not_compiled_yet(ticking) -> None:
     (state,) = explain_requests(sim.scheduler, ["b"])
     assert (state.queue.reason, state.queue.max_running, state.queue.open_running) == ("compile", 4, 1)
     assert state.trace.waits.compile == 5 * TICK
-    sim.scheduler.buckets = whole
+    sim.scheduler.use(whole, 0.0)
     waits = run(sim, ticking)["b"].waits
     assert waits.compile == waits.total == 5 * TICK
 

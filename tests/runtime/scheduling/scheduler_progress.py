@@ -38,7 +38,7 @@ class Progress:
         scheduler, before = self._scheduler, self._num_retractions
         requests = [*scheduler.running, *scheduler.waiting]
         victims = [request for request in requests if request.num_retractions > before.get(request, 0)]
-        is_short = len(scheduler.retractions) > self._num_short
+        is_short = len(scheduler.retractor.retractions) > self._num_short
         if batch is not None:
             assert batch.rows, "a step of nothing"
             assert all(row.num_tokens > 0 for row in batch.rows), "a row of nothing"
@@ -55,7 +55,7 @@ class Progress:
             self._victims.clear()
         self._num_retractions = {request: request.num_retractions for request in requests}
         self._running = list(scheduler.running)
-        self._num_short = len(scheduler.retractions)
+        self._num_short = len(scheduler.retractor.retractions)
 
     def check_step(self, num_done: int) -> None:
         """After the step's tokens have been read. Args: num_done: tokens and ends, since the start."""

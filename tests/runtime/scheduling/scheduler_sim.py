@@ -10,6 +10,7 @@ from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request, RequestStatus
@@ -101,6 +102,7 @@ class Simulation:
     one_shape: bool = False
     background_slowdown: float = 0.15
     seconds_of: Callable[[ScheduledBatch], float] | None = None  # what each step is said to take
+    share: BatchShare | None = None
 
     def __post_init__(self) -> None:
         self.cache = CacheManager(
@@ -121,10 +123,10 @@ class Simulation:
             mixes=self.mixes,
             num_decode_steps=self.num_decode_steps,
             preemption_threshold=PREEMPTION_THRESHOLD if self.policy == "priority" else None,
-            background_slowdown=self.background_slowdown,
         )
         waiting = WaitingQueue.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting)
+        share = self.share or BatchShare(self.background_slowdown)
+        self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting, share)
         self.tables: dict[int, dict[int, int]] = {}
         self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}
         self.device_tokens: dict[int, list[int]] = {}

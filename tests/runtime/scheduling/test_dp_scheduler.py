@@ -3,9 +3,11 @@
 from typing import Any
 
 from palladio.runtime.core.dp_stats import rank_stats
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.core.step_logger import StepLogger
+from palladio.runtime.interface.messages import AddRequest, EngineStats
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request
@@ -22,7 +24,8 @@ class Driver:
     """
 
     def __init__(self, method: str = "round_robin", **limits: Any) -> None:
-        sims = [Simulation(**{"num_pages": 60, "page_size": 4, "max_running": 4, **limits}) for _ in range(2)]
+        limits = {"num_pages": 60, "page_size": 4, "max_running": 4, "share": BatchShare(0.15), **limits}
+        sims = [Simulation(**limits) for _ in range(2)]
         patience = sims[0].cache.num_total_tokens // 4
         self.groups = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, patience))  # type: ignore[arg-type]
         self.tokens: dict[str, list[int]] = {}
@@ -203,14 +206,24 @@ def test_each_group_tells_what_it_is_at() -> None:
     driver.add("third", 8, 30)
     driver.step()
     driver.step()
-    one, other = rank_stats(driver.groups, [2.5, 1.5])
-    assert [one.num_running, one.num_waiting, one.last_gen_throughput] == [1, 1, 2.5]
-    assert [other.num_running, other.num_waiting, other.last_gen_throughput] == [1, 0, 1.5]
+    one, other = rank_stats(driver.groups)
+    assert [one.num_running, one.num_waiting] == [1, 1]
+    assert [other.num_running, other.num_waiting] == [1, 0]
     assert 8 <= one.num_used_tokens < other.num_used_tokens < one.num_total_tokens == other.num_total_tokens
     assert [one.num_prompt_tokens, other.num_prompt_tokens] == [8, 12]
     assert [one.num_waiting_tokens, other.num_waiting_tokens] == [8, 0]
     driver.run()
-    assert [group.num_used_tokens for group in rank_stats(driver.groups, [0.0, 0.0])] == [0, 0]
+    assert [group.num_used_tokens for group in rank_stats(driver.groups)] == [0, 0]
+
+
+def test_the_log_knows_the_throughput_of_each_group() -> None:
+    driver = Driver()
+    log = StepLogger(driver.groups, 1)
+    for group, rate in zip(log._groups, (2.5, 1.5), strict=True):
+        group.last_gen_throughput = rate
+    stats = log.add_to(EngineStats(0, 0, 0, 0, 0.0, 0, None, groups=rank_stats(driver.groups)))
+    assert stats.last_gen_throughput == 4.0
+    assert [group.last_gen_throughput for group in stats.groups] == [2.5, 1.5]
 
 
 def test_background_requests_fill_the_rows_of_a_group_that_others_leave_empty() -> None:

@@ -124,7 +124,7 @@ def test_memory_is_taken_from_who_loses_least(last: int) -> None:
     names = sorted(lengths, key=lambda name: list(lengths).index(name) == last)
     for name in names:
         sim.add(name, [ord(name[0]), *range(1, lengths[name])], 8, ignore_eos=True)
-    while not sim.scheduler.retractions:
+    while not sim.scheduler.retractor.retractions:
         sim.step()
     assert running(sim) == {"long", "middle"}
     sim.run()
@@ -136,7 +136,7 @@ def test_who_has_lost_its_pages_gets_them_before_those_that_came_later() -> None
     sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     for name, max_tokens in (("a", 12), ("b", 12), ("late", 2)):
         sim.add(name, [ord(name[0]), *range(6)], max_tokens, ignore_eos=True)
-    while not sim.scheduler.retractions:
+    while not sim.scheduler.retractor.retractions:
         sim.step()
     (victim,) = {"a", "b"} - running(sim)
     assert [request.request_id for request in sim.scheduler.waiting] == [victim, "late"]
@@ -154,7 +154,7 @@ def test_those_that_run_keep_room_for_what_they_are_expected_to_write() -> None:
         sim.step()
         assert running(sim) == {"a"}, "both prompts fit, but not with 70 % of both outputs"
     sim.run()
-    assert not sim.scheduler.retractions
+    assert not sim.scheduler.retractor.retractions
 
 
 @pytest.mark.parametrize("num_low", [1, 2])

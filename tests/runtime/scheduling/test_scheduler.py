@@ -55,7 +55,7 @@ def test_out_of_pages_retracts_and_loses_nothing() -> None:
         sim.add(name, prompt, max_tokens)
     sim.run()
     check(sim, prompts)
-    assert sim.scheduler.retractions
+    assert sim.scheduler.retractor.retractions
     assert sum(output.num_retractions for output in sim.finished.values()) > 0
 
 

@@ -1,0 +1,90 @@
+"""The house rule on state: an object's attributes are set by the object itself, or where it has just been made.
+
+What others want of it they give to its constructor, or ask by a method. A test finds every other assignment; the
+exceptions are records, which hold state for a room that owns them, and objects of libraries that are set up so.
+"""
+
+import ast
+
+from tests.test_architecture import SOURCES, Source, _check
+
+REQUEST = "the scheduler's record of a request: its slot, pages and lengths; the room `scheduling` alone changes it"
+NODE = "nodes are the tree's own"
+COMPILATION = "the compiler's own record"
+PROFILE = "the profiler's own record"
+STREAM = "the table's own record"
+OUTPUT = "what goes out of a step is filled field by field, before anybody else sees it"
+LIBRARY = "an object of a library, which is set up so"
+RECORD = "a record that this file keeps"
+ENGINE = ("runtime", "model", "pallas_kernels")
+ALLOWED = {  # path:object → why
+    "runtime/scheduling/cache_manager.py:request": REQUEST,
+    "runtime/scheduling/grammar_queue.py:request": REQUEST,
+    "runtime/scheduling/grammar_queue.py:waiting.request": REQUEST,
+    "runtime/scheduling/retraction.py:request": REQUEST,
+    "runtime/scheduling/running_requests.py:request": REQUEST,
+    "runtime/scheduling/scheduler.py:request": REQUEST,
+    "runtime/scheduling/scheduler.py:request.trace": REQUEST,
+    "runtime/scheduling/token_acceptance.py:request": REQUEST,
+    "runtime/scheduling/scheduler.py:output": OUTPUT,
+    "runtime/scheduling/radix_cache.py:at": NODE,
+    "runtime/scheduling/radix_cache.py:node": NODE,
+    "runtime/grammar/compiler.py:compilation": COMPILATION,
+    "runtime/grammar/llguidance_backend.py:matcher": RECORD,
+    "runtime/telemetry/profiler.py:profile": PROFILE,
+    "runtime/front/request_table.py:stream": STREAM,
+    "runtime/front/crash_dump.py:sample": RECORD,
+    "runtime/front/sglang_api.py:sample": RECORD,
+    "runtime/multihost/coordinator.py:link": "who is at the other end is known only from its first word",
+    "runtime/grammar/cache.py:finalizer": LIBRARY,
+    "runtime/text/template_sandbox.py:call": LIBRARY,
+    "runtime/text/template_sandbox.py:loop": LIBRARY,
+}
+
+
+def _made_in(function: ast.AST) -> set[str]:
+    """Names of a function that are bound to what a constructor returns (`X(…)`, `X.of(…)`), or to an error that is
+    being handled."""
+    names = {node.name for node in ast.walk(function) if isinstance(node, ast.ExceptHandler) and node.name}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            maker = ast.unparse(node.value.func).split(".")
+            if any(part.lstrip("_")[:1].isupper() for part in maker):
+                names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def foreign_assignments(source: Source) -> list[str]:
+    """`path:object attribute, line` of each attribute that is set from outside of its object."""
+    functions = [(node, _made_in(node)) for _, node in source.functions()]
+    found = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            own = {"self", "cls"}.union(*(made for f, made in functions if f.lineno <= node.lineno <= f.end_lineno))
+            owner = ast.unparse(node.value)
+            if owner not in own:
+                found.append(f"{source.path}:{owner} {node.attr}, line {node.lineno}")
+    return found
+
+
+def test_no_attribute_is_set_from_outside_of_its_object():
+    _check([place for source in SOURCES if source.room in ENGINE for place in foreign_assignments(source)], ALLOWED)
+
+
+def test_the_rule_finds_what_it_is_to_find():
+    text = """
+class A:
+    def __init__(self, other):
+        self.mine = B()
+        self.mine.on_call = other.call
+        other.count += 1
+        made = Thing(1)
+        made.size = 2
+        first, other.second = 1, 2
+        also = Thing.of(3)
+        also.size: int = 3
+        del other.third
+"""
+    source = Source("a.py", "runtime", "a", text, ast.parse(text))
+    found = [place.split(",")[0] for place in foreign_assignments(source)]
+    assert sorted(found) == ["a.py:other count", "a.py:other second", "a.py:other third", "a.py:self.mine on_call"]
