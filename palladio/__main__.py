@@ -12,13 +12,13 @@ from palladio.early_signals import INTERRUPTED, TERMINATED, end_at_once, raise_o
 HELP = """usage: palladio <command> [flags]
 
 commands:
-  serve      serve a model on OpenAI-compatible routes: palladio serve [MODEL]; without one, a small embedded model
-             (`palladio serve --help` lists the flags)
-  compile    compile what `serve` with the same flags would, into its cache; with --compiled-dir DIR into a
-             directory instead, for any machine of the same kind
-  convert    write a model's weights as an Orbax checkpoint, with checksums: palladio convert HF_DIR OUT
-  plan       say what a model needs and can at most do on hardware that is not at hand; `palladio plan --help`
-  replay     run the requests of a crash dump again, and compare their tokens
+  serve      start an OpenAI-compatible server: palladio serve [MODEL] (default: a small embedded model;
+             `palladio serve --help` lists the flags)
+  compile    compile the programs of `serve` with the same flags into its compilation cache, or with
+             --compiled-dir DIR into a directory that machines of the same kind can load
+  convert    convert a model's weights to an Orbax checkpoint with checksums: palladio convert HF_DIR OUT
+  plan       estimate memory and speed of a model on hardware you do not have; `palladio plan --help`
+  replay     run the requests of a crash dump again and compare their tokens
   version    print the version
 """
 

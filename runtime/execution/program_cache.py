@@ -68,7 +68,7 @@ class ProgramSet(Generic[Key]):
         self.num_lazy_compiles = 0
         self.announce: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext()
         self.alongside: Callable[[Key], contextlib.AbstractContextManager[None]] = lambda key: contextlib.nullcontext()
-        self.advise: Callable[[Key], str] = lambda key: f"the program {key} does not fit the device"
+        self.advise: Callable[[Key], str] = lambda key: f"program {key} does not fit on the device"
         self.refused: Key | None = None
         self._errors: dict[Key, str] = {}  # of programs that steps asked for
 
@@ -174,7 +174,7 @@ class ProgramSet(Generic[Key]):
             try:
                 self._build(key)
             except Exception:
-                logger.exception("program %s could not be compiled; others have to serve in its place", key)
+                logger.exception("Program %s could not be compiled; other programs are used instead", key)
                 self.reports.append(ProgramReport(str(key), "failed", time.perf_counter() - start))
             if not self._cancelled.is_set():
                 on_built()
@@ -187,14 +187,14 @@ class ProgramSet(Generic[Key]):
             with self.announce(str(key)), self.alongside(key):
                 self._build(key)
         except jax.errors.JaxRuntimeError as error:
-            said = self.advise(key) if is_out_of_memory(error) else f"the program {key} cannot be compiled"
-            self._errors[key] = f"{said}. XLA says: {error}"
+            said = self.advise(key) if is_out_of_memory(error) else f"program {key} could not be compiled"
+            self._errors[key] = f"{said}. XLA error: {error}"
             raise ProgramError(self._errors[key]) from error
         finally:
             seconds = time.perf_counter() - start
             self.lazy_seconds += seconds
             self.num_lazy_compiles += self._monitor.count_here().compiles - before
-        logger.info("Program %s was made when first needed: %s, %.1f s", key, self.reports[-1].result, seconds)
+        logger.info("Program %s was built on first use: %s, %.1f s", key, self.reports[-1].result, seconds)
         return self._built[key]
 
     def _build(self, key: Key) -> None:

@@ -15,4 +15,4 @@ def keep_newest(folder: Path, pattern: str, count: int = NUM_KEPT) -> None:
     for path in sorted(folder.glob(pattern))[:-count]:
         with contextlib.suppress(OSError):
             path.unlink()
-            logger.info("removed %s: the newest %d files of its kind are kept", path, count)
+            logger.info("Removed %s: only the newest %d files of this kind are kept", path, count)

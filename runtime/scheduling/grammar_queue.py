@@ -147,7 +147,7 @@ class GrammarDesk:
         if request.deadline is not None and time.time() >= request.deadline:
             return True, timeout_reason(request)
         if compilation.started is not None and time.monotonic() - compilation.started > MAX_SECONDS:
-            return True, _refusal(f"the grammar did not compile within {MAX_SECONDS:g} s: make it simpler")
+            return True, _refusal(f"the grammar did not compile within {MAX_SECONDS:g} s: simplify it")
         if compilation.started is None and time.monotonic() - waiting.since > MAX_SECONDS:
             return True, _overload("Too many grammars are being compiled; try again later")
         return False, None
@@ -160,11 +160,11 @@ class GrammarDesk:
         if isinstance(error, OverloadedError):
             return _overload(str(error))
         if error is not None:  # of the library, or of what it is made of: no fault of the request's
-            logger.error("a grammar could not be compiled", exc_info=error)
+            logger.error("A grammar could not be compiled", exc_info=error)
             return FinishReason("abort", message=f"the grammar could not be compiled: {error!r}", status=500)
         if not self._compiler.has_room(waiting.compilation):
             return _overload(
-                "The compiled grammars of running requests hold all memory that there is for them "
+                "The compiled grammars of running requests use all of the grammar memory "
                 "(--grammar-cache-bytes); try again later, or simplify the grammar"
             )
         matcher = waiting.compilation.result.result().new_matcher()

@@ -71,7 +71,7 @@ class WaitingLines:
         """
         if limit is not None and self.num_foreground + num_elsewhere >= limit:
             raise OverloadedError(
-                f"The queue is full ({limit} requests wait, --max-queued-requests {limit}); try again later"
+                f"The queue is full ({limit} requests are waiting, --max-queued-requests {limit}); try again later"
             )
 
     def add(self, request: Request) -> None:

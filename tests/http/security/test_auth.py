@@ -157,7 +157,7 @@ def test_a_file_of_keys_is_read_again_when_it_changes(serve, tmp_path: Path, cap
     file.unlink()
     time.sleep(INTERVAL + 0.1)
     assert status(url, **bearer("third")) == 200  # what cannot be read changes nothing
-    assert "stay in force" in caplog.text
+    assert "the previous keys stay active" in caplog.text
     replace(file, "fourth\n")
     wait_until(lambda: status(url, **bearer("fourth")) == 200)
     assert status(url, **bearer("third")) == 401
