@@ -237,7 +237,7 @@ def test_stacked_files_and_split_ones_give_the_same(family, tmp_path):
 
     name = next(name for name in weights if name.endswith("experts.down_proj"))
     save_file(weights | {name: weights[name][:-1]}, path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=rf"{name} in .* asks for \({weights[name].shape[0]}, "):
+    with pytest.raises(CheckpointError, match=rf"{name} in .* requires \({weights[name].shape[0]}, "):
         load(path)
 
 

@@ -134,9 +134,9 @@ def test_without_the_flag_the_certificate_stays(engine: FakeEngine, files: Files
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (lambda f: {"ssl_certfile": "/none.pem"}, "--ssl-certfile /none.pem cannot be read: No such file"),
-        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": "/none.pem"}, "--ssl-keyfile /none.pem cannot be read"),
-        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": str(f.folder)}, "--ssl-keyfile .* cannot be read: Is a dir"),
+        (lambda f: {"ssl_certfile": "/none.pem"}, "cannot read --ssl-certfile /none.pem: No such file"),
+        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": "/none.pem"}, "cannot read --ssl-keyfile /none.pem"),
+        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": str(f.folder)}, "cannot read --ssl-keyfile .*: Is a dir"),
         (lambda f: {"ssl_certfile": f.key, "ssl_keyfile": f.key}, "no PEM certificate in --ssl-certfile .*key.pem"),
         (lambda f: {"ssl_certfile": f.cert}, "no PEM private key in --ssl-certfile .*cert.pem"),
         (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": f.cert}, "no PEM private key in --ssl-keyfile .*cert.pem"),
@@ -152,7 +152,7 @@ def test_without_the_flag_the_certificate_stays(engine: FakeEngine, files: Files
             lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": f.encrypted_key(), "ssl_keyfile_password": "wrong"},
             "--ssl-keyfile-password is wrong for --ssl-keyfile .*encrypted.pem$",
         ),
-        (lambda f: {"ssl_certfile": f.both, "ssl_ca_certs": "/none.pem"}, "--ssl-ca-certs /none.pem cannot be read"),
+        (lambda f: {"ssl_certfile": f.both, "ssl_ca_certs": "/none.pem"}, "cannot read --ssl-ca-certs /none.pem"),
         (lambda f: {"ssl_certfile": f.both, "ssl_ca_certs": f.key}, "no PEM certificate in --ssl-ca-certs"),
         (lambda f: {"ssl_keyfile": f.key}, "--ssl-keyfile needs --ssl-certfile"),
         (lambda f: {"ssl_keyfile_password": "x"}, "--ssl-keyfile-password needs --ssl-certfile"),

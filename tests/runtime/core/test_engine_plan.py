@@ -183,7 +183,7 @@ def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeyp
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte")
 
     monkeypatch.setattr(engine_design.DeviceShape, "allocate", refuse)
-    with pytest.raises(ConfigError, match=r"memory did not suffice .* XLA says: RESOURCE_EXHAUSTED"):
+    with pytest.raises(ConfigError, match=r"out of memory while loading .* XLA error: RESOURCE_EXHAUSTED"):
         startup.build_engine_parts(config(tiny_dir), lambda progress: None)
 
 

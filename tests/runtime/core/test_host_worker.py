@@ -124,6 +124,6 @@ def test_what_a_host_fails_of_is_told_to_all(tiny_dir, executor, exit_codes, mon
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     hosts = Hosts(tiny_dir)
     assert hosts.ends.wait().endswith("lost: no memory is left for the KV cache")
-    assert hosts.ends.wait().startswith("host 2 (")
+    assert hosts.ends.wait().startswith("connection to host 2 (")
     hosts.thread.join(10)
     assert not hosts.thread.is_alive()  # its error is the command's, see run_worker

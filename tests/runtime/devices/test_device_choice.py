@@ -46,8 +46,8 @@ GPU_HOST, TPU_HOST = {"cuda": "/dev/nvidia0"}, {"tpu": "/dev/accel0"}
             ["process 176028 is using the TPU", "stop that process first"],
         ),
         ("tpu", TPU_HOST, TPU, "libtpu.so already in use by another process", ["another process is using the TPU"]),
-        ("tpu", GPU_HOST, CUDA, "Failed to open libtpu.so", ["no TPU, but an NVIDIA GPU", "use --device cuda"]),
-        ("cuda", TPU_HOST, TPU, "", ["no NVIDIA GPU, but a TPU (/dev/accel0)", "use --device tpu"]),
+        ("tpu", GPU_HOST, CUDA, "Failed to open libtpu.so", ["no TPU, but it has an NVIDIA GPU", "use --device cuda"]),
+        ("cuda", TPU_HOST, TPU, "", ["no NVIDIA GPU, but it has a TPU (/dev/accel0)", "use --device tpu"]),
         ("rocm", {}, JAX, "Backend 'rocm' is not in the list", ["supported: cuda, tpu and cpu", "'rocm'"]),
     ],
 )

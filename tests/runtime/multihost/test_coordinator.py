@@ -136,7 +136,7 @@ def test_a_host_that_ends_is_named_to_all(address):
     with group(address, 3) as hosts:
         hosts.members[0]._link.close()
         said = hosts.ends[0].wait()
-        assert said.startswith("host 1 (")
+        assert said.startswith("connection to host 1 (")
         assert said.endswith(" lost: it closed the connection")
         assert hosts.ends[2].wait() == said
 
@@ -145,7 +145,7 @@ def test_what_a_host_failed_of_is_told(address):
     with group(address, 3) as hosts:
         hosts.members[1].fail("no memory is left for the KV cache")
         said = hosts.ends[0].wait()
-        assert said.startswith("host 2 (")
+        assert said.startswith("connection to host 2 (")
         assert said.endswith("lost: no memory is left for the KV cache")
         assert hosts.ends[1].wait() == said
         with pytest.raises(HostLostError):

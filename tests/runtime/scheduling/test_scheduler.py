@@ -308,7 +308,7 @@ def test_a_request_ends_at_its_deadline_wherever_it_is() -> None:
     sim.scheduler._deadlines = Deadlines()
     sim.scheduler._deadlines.add(sim.scheduler._requests["runs"])
     sim.step()
-    assert "tokens done" in str(sim.finished["runs"].finish.message)
+    assert "tokens generated" in str(sim.finished["runs"].finish.message)
     sim.run()
     assert sim.cache.num_used_tokens == 0
 

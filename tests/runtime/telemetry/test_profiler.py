@@ -120,7 +120,7 @@ def test_what_could_not_be_written_does_not_stand_in_the_way(tiny: TinyEngine, t
     core, folder, other = tiny.core(), tmp_path / "a", ProfileOptions(str(tmp_path / "b"))
     core.start_profile(ProfileOptions(str(folder)))
     spoil(folder)
-    with pytest.raises(InvalidRequestError, match=r"the profile could not be written to .*/a: .* is not a directory"):
+    with pytest.raises(InvalidRequestError, match=r"cannot write the profile to .*/a: .* is not a directory"):
         stop(core)
     with pytest.raises(InvalidRequestError, match=r"the last profile is still to be written to .*/a, and no other"):
         core.start_profile(other)
@@ -157,7 +157,7 @@ def test_one_that_nobody_stops_ends_after_so_many_steps(
         assert traces(tmp_path) == []
         generate(core, {f"r{salt}": random_prompt(10, salt)}, max_tokens=60)
     wait_until(lambda: bool(traces(tmp_path)))
-    assert f"ends: it has {DEFAULT_STEPS} steps, the default of num_steps" in caplog.text
+    assert f"was stopped: it reached {DEFAULT_STEPS} steps, the default of num_steps" in caplog.text
     ended_by = f"it has {DEFAULT_STEPS} steps, the default of num_steps"
     assert stop(core) == ProfileReport(str(tmp_path), ended_by), "who did not ask for that is told"
     with pytest.raises(InvalidRequestError, match="no profile is under way"):
@@ -172,12 +172,12 @@ def test_one_that_takes_too_long_ends_by_itself(
     profiler.start(ProfileOptions(str(tmp_path / "a"), **options))
     wait_until(lambda: bool(traces(tmp_path)))
     why = "it reached the time limit of 0.2 s"
-    assert f"ends: {why}" in caplog.text
+    assert f"was stopped: {why}" in caplog.text
     wait_until(lambda: profiler.stop() == ProfileReport(str(tmp_path / "a"), why))
     profiler.start(ProfileOptions(str(tmp_path / "next")))
     assert profiler.stop() is None
     wait_until(lambda: profiler.stop() == ProfileReport(str(tmp_path / "next")))
-    assert caplog.text.count("ends: ") == 1
+    assert caplog.text.count("was stopped: ") == 1
 
 
 def test_one_that_fills_the_memory_ends_by_itself(
@@ -188,7 +188,7 @@ def test_one_that_fills_the_memory_ends_by_itself(
     profiler.start(ProfileOptions(str(tmp_path), num_steps=1000))
     wait_until(lambda: bool(traces(tmp_path)))
     why = "the engine process grew by 128 MiB, more than the limit of 128 MiB"
-    assert f"ends: {why}" in caplog.text
+    assert f"was stopped: {why}" in caplog.text
     wait_until(lambda: profiler.stop() == ProfileReport(str(tmp_path), why))
 
 

@@ -83,8 +83,8 @@ def test_rest_progress_and_compiles_are_no_hangs(caplog):
             time.sleep(1.5 * TIMEOUT)
         time.sleep(0.3 * TIMEOUT)
     assert ended == []
-    assert "still writing a profile, for 0 s now" in caplog.text
-    assert "still compiling decode[bs=8], for 0 s now" in caplog.text
+    assert "Still writing a profile after 0 s" in caplog.text
+    assert "Still compiling decode[bs=8] after 0 s" in caplog.text
 
 
 def test_the_loop_says_what_it_is_at():
