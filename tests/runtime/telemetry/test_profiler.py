@@ -158,7 +158,7 @@ def test_one_that_nobody_stops_ends_after_so_many_steps(
         generate(core, {f"r{salt}": random_prompt(10, salt)}, max_tokens=60)
     wait_until(lambda: bool(traces(tmp_path)))
     assert f"was stopped: it reached {DEFAULT_STEPS} steps, the default of num_steps" in caplog.text
-    ended_by = f"it has {DEFAULT_STEPS} steps, the default of num_steps"
+    ended_by = f"it reached {DEFAULT_STEPS} steps, the default of num_steps"
     assert stop(core) == ProfileReport(str(tmp_path), ended_by), "who did not ask for that is told"
     with pytest.raises(InvalidRequestError, match="no profile is under way"):
         core.stop_profile()
