@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.telemetry.logs import fields
@@ -16,11 +16,13 @@ class StepLogger:
     """Logs each prefill batch, and every so many decode batches with the throughput since the last such line; where
     there are several groups of devices, of each, which the line then begins with."""
 
-    def __init__(self, groups: Groups, decode_log_interval: int, *, uses_cuda_graphs: bool = False) -> None:
+    def __init__(
+        self, groups: DataParallelScheduler, decode_log_interval: int, *, uses_cuda_graphs: bool = False
+    ) -> None:
         """Args: uses_cuda_graphs: whether the device runs programs as CUDA graphs, as SGLang's lines say."""
         names = [f"DP{group} " for group in range(len(groups.schedulers))] if len(groups.schedulers) > 1 else [""]
         self._groups = [
-            _GroupLogger(name, scheduler, decode_log_interval, uses_cuda_graphs)
+            _RankLogger(name, scheduler, decode_log_interval, uses_cuda_graphs)
             for name, scheduler in zip(names, groups.schedulers, strict=True)
         ]
 
@@ -42,7 +44,7 @@ class StepLogger:
             group.log_retractions()
 
 
-class _GroupLogger:
+class _RankLogger:
     """Attributes:
     last_gen_throughput: tokens per second of the last logged decode interval.
     """
