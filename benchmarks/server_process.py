@@ -134,7 +134,7 @@ def wait_until_healthy(url: str, process: subprocess.Popen[str], limit: float) -
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
             return
         if process.poll() is not None:
-            raise RuntimeError(f"the server ended with exit code {process.returncode}")
+            raise RuntimeError(f"the server exited with code {process.returncode}")
         if time.monotonic() > deadline:
             raise TimeoutError(f"not ready after {limit:g} s")
         time.sleep(0.2)

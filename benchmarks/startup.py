@@ -72,7 +72,7 @@ def start_once(command: str, limit: float, *, watches_streams: bool = False) -> 
         listening = None
         while get(f"{url}/health") is None:
             if process.poll() is not None:
-                raise RuntimeError(f"the server ended with exit code {process.returncode}")
+                raise RuntimeError(f"the server exited with code {process.returncode}")
             if time.perf_counter() - start > limit:
                 raise TimeoutError(f"not ready after {limit:g} s")
             if listening is None and get(f"{url}/version") is not None:

@@ -63,7 +63,7 @@ class RequestMiddleware:
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
-            logger.exception("error %s in %s %s", shown, scope["method"], scope["path"])
+            logger.exception("Internal error %s in %s %s", shown, scope["method"], scope["path"])
             if not started:
                 await internal_error(shown).response(route_path(scope))(scope, receive, send_with_id)
 
@@ -87,7 +87,7 @@ def _refusal(scope: Scope) -> ErrorBody | None:
     if sum(sizes) + len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_HEAD:
         return head_too_large()
     if scope.get("state", {}).get(OVER_LIMIT) and route_path(scope) not in OPEN_PATHS:
-        message = "too many connections are open; --max-connections sets the limit"
+        message = "too many open connections; the limit is set by --max-connections"
         return ErrorBody(503, message, code="overloaded", headers={"Retry-After": "1", "Connection": "close"})
     return None
 
@@ -129,7 +129,7 @@ class BodyLimit:
                 async with asyncio.timeout(min(0.0, received / MIN_RATE - waited) + self._read_timeout):
                     part = await receive()
             except TimeoutError:
-                message = f"the request's body stood still or came too slowly; {received} bytes have arrived"
+                message = f"the request body arrived too slowly; {received} bytes received"
                 raise HttpError(read_timeout_error(message)) from None
             waited += time.monotonic() - begun
             body = part.get("body", b"")
@@ -149,7 +149,7 @@ class BodyLimit:
             max_file_bytes = self._limits.config.max_file_bytes
             return max_file_bytes + FORM_BYTES, file_too_large(max_file_bytes)
         max_bytes = self._limits.max_bytes
-        message = f"the request body is over {max_bytes} bytes; --max-request-bytes sets the limit"
+        message = f"the request body exceeds {max_bytes} bytes; the limit is set by --max-request-bytes"
         return max_bytes, ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"})
 
 

@@ -137,7 +137,7 @@ def _listen(config: HttpConfig) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"cannot listen on --host {config.host} --port {config.port}: {error.strerror}; "
-            "choose another port (0 takes any free one)"
+            "choose another --port (0: any free port)"
         ) from error
     host = f"[{config.host}]" if family == socket.AF_INET6 else config.host
     uvicorn_logger = logging.getLogger("uvicorn.error")
@@ -188,7 +188,7 @@ async def _drain(engine: ServableEngine, timeout: float, stop: "_Stop") -> None:
     if drain.done():
         drain.result()
         return
-    logger.warning("second signal: running requests are dropped")
+    logger.warning("Second signal received: running requests are aborted")
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(engine.shutdown(0.0), FLUSH_TIMEOUT)
     drain.cancel()

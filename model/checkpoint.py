@@ -26,7 +26,9 @@ class Checkpoint:
         for file in self._files.values():
             for name, tensor in file.tensors.items():
                 if name in self.tensors:
-                    raise CheckpointError(f"{tensor} is also in {self.tensors[name].file.name}")
+                    raise CheckpointError(
+                        f"duplicate key in checkpoint: {tensor} is also in {self.tensors[name].file.name}"
+                    )
                 self.tensors[name] = tensor
 
     def __enter__(self) -> Self:
@@ -63,7 +65,7 @@ def _file_names(path: Path) -> list[str]:
     found = [name for name in found if not name.startswith("consolidated")] or found
     if not found:
         raise CheckpointError(
-            f"{path} has no *.safetensors (PyTorch's .bin files are not read: convert them to safetensors)"
+            f"no *.safetensors files in {path}; PyTorch .bin files are not supported: convert them to safetensors"
         )
     return found
 
@@ -73,9 +75,11 @@ def _indexed_names(path: Path) -> list[str]:
         weight_map = json.loads((path / INDEX_NAME).read_text(encoding="utf-8"))["weight_map"]
         names = sorted({str(name) for name in weight_map.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path / INDEX_NAME} cannot be read: {error!r}") from error
+        raise CheckpointError(f"cannot read {path / INDEX_NAME}: {error!r}") from error
     for name in names:
         if not (path / name).is_file():
             example = next(tensor for tensor, file in weight_map.items() if file == name)
-            raise CheckpointError(f"{path / name} is missing; {INDEX_NAME} places tensor {example} there")
+            raise CheckpointError(
+                f"{path / name} is missing; {INDEX_NAME} lists tensor {example} in it. Download the model again"
+            )
     return names

@@ -98,7 +98,7 @@ class ModelConfig:
                 f"num_attention_heads {self.num_heads} is not a multiple of num_key_value_heads {self.num_kv_heads}"
             )
         if self.head_size % 2:
-            raise ConfigError(f"head_dim {self.head_size} is odd; the rotary embedding needs pairs")
+            raise ConfigError(f"head_dim must be even (rotary embeddings rotate pairs), found {self.head_size}")
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None) -> Self:
@@ -120,8 +120,8 @@ class ModelConfig:
             head_size = hidden_size // num_heads
             if head_size > MAX_HEAD_SIZE:
                 raise ConfigError(
-                    f"hidden_size {hidden_size} over num_attention_heads {num_heads} makes heads of {head_size}, more "
-                    f"than {MAX_HEAD_SIZE}, the most that is supported"
+                    f"head size {head_size} (hidden_size {hidden_size} / num_attention_heads {num_heads}) is not "
+                    f"supported; the maximum is {MAX_HEAD_SIZE}"
                 )
         num_kv_heads = keys.optional_count("num_key_value_heads", most=MAX_HEADS)
         if num_kv_heads is None:
@@ -170,10 +170,10 @@ def read_model_dir(
         ConfigError: config.json is missing, or a file is not a JSON object.
     """
     if not path.is_dir():
-        raise ConfigError(f"{path} is not a directory; a model path must hold config.json and *.safetensors")
+        raise ConfigError(f"{path} is not a directory; a model path must contain config.json and *.safetensors")
     config = _read_json(path / "config.json")
     if config is None:
-        raise ConfigError(f"{path} has no config.json; is it a Hugging Face model directory?")
+        raise ConfigError(f"no config.json in {path}; is it a Hugging Face model directory?")
     return override(config, overrides or {}), _read_json(path / "generation_config.json")
 
 
@@ -192,9 +192,9 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}") from error
+        raise ConfigError(f"cannot read {path} as JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} must hold a JSON object, found {type(value).__name__}")
+        raise ConfigError(f"{path} must contain a JSON object, found {type(value).__name__}")
     return value
 
 
@@ -225,17 +225,17 @@ def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int |
         unknown = [kind for kind in types if kind not in ("full_attention", "sliding_attention")]
         if unknown or len(types) != num_layers:
             raise ConfigError(
-                f"layer_types must name full_attention or sliding_attention for each of {num_layers} layers,"
+                f"layer_types must list full_attention or sliding_attention for each of the {num_layers} layers,"
                 f" found {shown(types)}"
             )
     if family.sliding_window == "none":
         if types is not None and "sliding_attention" in types:
-            raise ConfigError("layer_types: sliding_attention is not a feature of this architecture")
+            raise ConfigError("layer_types: this architecture does not support sliding_attention")
         return (None,) * num_layers
     window = keys.optional_count("sliding_window", default=family.default_sliding_window)
     if family.sliding_window == "all":
         if types is not None and window is not None and "full_attention" in types:
-            raise ConfigError("layer_types: this architecture has its sliding_window on every layer")
+            raise ConfigError("layer_types: this architecture uses sliding_window on every layer")
         return (window,) * num_layers
     if not keys.flag("use_sliding_window", default=False):
         window = None
@@ -244,7 +244,7 @@ def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int |
         first = 28 if first is None else first
         return tuple(window if layer >= first else None for layer in range(num_layers))
     if window is None and "sliding_attention" in types:
-        raise ConfigError("layer_types names sliding_attention, but use_sliding_window or sliding_window is not set")
+        raise ConfigError("layer_types contains sliding_attention, but use_sliding_window or sliding_window is not set")
     return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 

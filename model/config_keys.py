@@ -15,7 +15,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python prints no number of more than 4,300 digits
-        return "a number of thousands of digits"
+        return "a number with thousands of digits"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
@@ -43,7 +43,7 @@ class Keys:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{self._where}{key} must be a whole number of at least {least}, found {shown(value)}")
         if value > most:
-            raise ConfigError(f"{self._where}{key} {shown(value)} is more than {most}, the most that is supported")
+            raise ConfigError(f"{self._where}{key} must be at most {most}, found {shown(value)}")
         return value
 
     def number(self, key: str, *, default: float | None = None) -> float:
@@ -54,10 +54,10 @@ class Keys:
         if value is None:
             raise ConfigError(f"{self._where}{key} is missing from config.json")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise ConfigError(f"{self._where}{key} must be a number above 0, found {shown(value)}")
+            raise ConfigError(f"{self._where}{key} must be a number greater than 0, found {shown(value)}")
         if not _MIN_NUMBER <= value <= _MAX_NUMBER:
             raise ConfigError(
-                f"{self._where}{key} must be a number in {_MIN_NUMBER:g} … {_MAX_NUMBER:g}, found {shown(value)}"
+                f"{self._where}{key} must be between {_MIN_NUMBER:g} and {_MAX_NUMBER:g}, found {shown(value)}"
             )
         return float(value)
 

@@ -50,7 +50,7 @@ class ExpertsConfig:
         name = other_name if takes_other else names.num_experts
         num_experts, num_chosen = keys.count(name, most=MAX_EXPERTS), keys.count("num_experts_per_tok")
         if num_chosen > num_experts:
-            raise ConfigError(f"num_experts_per_tok {num_chosen} is more than {name} {num_experts}")
+            raise ConfigError(f"num_experts_per_tok {num_chosen} is greater than {name} {num_experts}")
         shared = names.shared_intermediate_size
         return cls(
             num_experts=num_experts,

@@ -66,17 +66,19 @@ class Manifest:
         try:
             content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             if content["format"] != FORMAT:
-                raise CheckpointError(f"{path / MANIFEST} has format {content['format']}; this version reads {FORMAT}")
+                raise CheckpointError(
+                    f"{path / MANIFEST} has format {content['format']}; this version reads {FORMAT}: convert again"
+                )
             shapes = {name: tuple(shape) for name, shape in content["shapes"].items()}
             files = {name: (int(size), int(crc)) for name, (size, crc) in content["files"].items()}
             return cls(shapes, str(content["dtype"]), files)
         except FileNotFoundError:
             raise CheckpointError(
-                f"{path} has no {MANIFEST}: its conversion was cut short, or it is none; run `palladio convert` again, "
-                "which goes on where it stopped"
+                f"no {MANIFEST} in {path}: the conversion did not finish, or this is not a converted checkpoint. Run "
+                "`palladio convert` again; it resumes where it stopped"
             ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path / MANIFEST} cannot be read: {error!r}") from error
+            raise CheckpointError(f"cannot read {path / MANIFEST}: {error!r}") from error
 
     def write(self, path: Path) -> None:
         content = {
@@ -155,7 +157,10 @@ def restored_arrays(path: Path, layout: TensorLayout, params: Params, mesh: Mesh
         differing = sorted(
             name for name in {*shapes, *manifest.shapes} if shapes.get(name) != manifest.shapes.get(name)
         )
-        raise CheckpointError(f"{path} does not hold what its config.json asks for: {', '.join(differing[:5])}")
+        raise CheckpointError(
+            f"missing, unexpected or differently shaped keys in checkpoint {path} (compared with its config.json): "
+            f"{', '.join(differing[:5])}"
+        )
     manifest.check(path)
     for group, names in _groups(params).items():
         wanted = {}
@@ -222,7 +227,7 @@ def _restore(source: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
                 source.absolute(), args=ocp.args.PyTreeRestore(wanted, restore_args=how)
             )
         except (ValueError, KeyError, OSError) as error:
-            raise CheckpointError(f"{source} does not hold what {MANIFEST} says: {error}") from error
+            raise CheckpointError(f"{source} does not match {MANIFEST}: {error}") from error
     return restored
 
 
@@ -230,11 +235,13 @@ def _check_file(file: Path, size: int, crc: int) -> None:
     try:
         found = _size_and_crc(file)
     except OSError as error:
-        raise CheckpointError(f"{file} is missing or cannot be read: {error}") from error
+        raise CheckpointError(f"cannot read {file}: {error}") from error
     if found[0] != size:
-        raise CheckpointError(f"{file} has {found[0]:,} bytes; {size:,} were written: it was cut short or replaced")
+        raise CheckpointError(
+            f"{file} is truncated or was replaced: it has {found[0]:,} bytes, {MANIFEST} says {size:,}"
+        )
     if found[1] != crc:
-        raise CheckpointError(f"{file} is damaged: its checksum is not the one that was noted when it was written")
+        raise CheckpointError(f"{file} is corrupt: its checksum differs from the one in {MANIFEST}")
 
 
 def _size_and_crc(file: Path) -> tuple[int, int]:

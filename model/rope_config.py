@@ -59,7 +59,7 @@ class RopeConfig:
         keys = Keys(found, where)
         theta = keys.number("rope_theta", default=Keys(config).number("rope_theta", default=default_theta))
         if theta <= 1:
-            raise ConfigError(f"{where}rope_theta must be above 1, found {theta}")
+            raise ConfigError(f"{where}rope_theta must be greater than 1, found {theta}")
         _warn_of_lost_theta(config, where, theta)
         kind = found.get("rope_type", found.get("type", "default"))
         keys.require("partial_rotary_factor", 1.0, default=1.0)
@@ -67,7 +67,7 @@ class RopeConfig:
             unused = sorted(key for key in found if key not in _BESIDE_SCALING)
             if unused:
                 logger.warning(
-                    "config.json: %s does nothing: %srope_type says default, or is missing", ", ".join(unused), where
+                    "config.json: %s has no effect because %srope_type is default or missing", ", ".join(unused), where
                 )
             return cls(theta=theta)
         if kind == "linear":
@@ -79,7 +79,7 @@ class RopeConfig:
         if kind == "llama3":
             low, high = keys.number("low_freq_factor"), keys.number("high_freq_factor")
             if low >= high:
-                raise ConfigError(f"{where}high_freq_factor {high} must be above low_freq_factor {low}")
+                raise ConfigError(f"{where}high_freq_factor must be greater than low_freq_factor {low}, found {high}")
             return cls(
                 theta=theta,
                 kind="llama3",
@@ -99,8 +99,8 @@ class RopeConfig:
             factor = keys.number("factor", default=max_position / original)
             if factor * original > MAX_CONTEXT:
                 raise ConfigError(
-                    f"{where}factor {factor} makes {original} tokens of context more than {MAX_CONTEXT}, which is the "
-                    "most that is supported"
+                    f"{where}factor {factor} × {original} tokens exceeds the maximum context length of {MAX_CONTEXT} "
+                    "tokens; use a smaller factor"
                 )
             return cls(
                 theta=theta,
@@ -128,7 +128,7 @@ def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         if not isinstance(found, Mapping):
             raise ConfigError(f"{name} must be an object, found {shown(found)}")
         if any(isinstance(value, Mapping) for value in found.values()):
-            raise ConfigError(f"{name}: a rotary embedding per layer type is not supported")
+            raise ConfigError(f"{name}: different rotary embeddings for different layer types are not supported")
         return f"{name}.", found
     return "", {}
 
@@ -141,8 +141,8 @@ def _warn_of_lost_theta(config: Mapping[str, Any], where: str, theta: float) -> 
     lost = replaced.get("rope_theta", theta)
     if lost != theta:
         logger.warning(
-            "config.json: rope_scaling replaces rope_parameters, whose rope_theta %s is not used: rope_theta is %s. If "
-            'that is not meant, add "rope_theta": %s to rope_scaling',
+            "config.json: rope_scaling overrides rope_parameters, so rope_theta %s is ignored and %s is used. To keep "
+            'it, add "rope_theta": %s to rope_scaling',
             lost,
             theta,
             lost,

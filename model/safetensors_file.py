@@ -71,7 +71,7 @@ class SafetensorsFile:
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing") from None
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
+            raise CheckpointError(f"cannot read {path}: {error}") from error
         self.tensors = self._read_header()
 
     def read(self, tensor: StoredTensor) -> Array:
@@ -95,7 +95,9 @@ class SafetensorsFile:
         size = len(self._map)
         length = int.from_bytes(self._map[:8], "little") if size >= 8 else MAX_HEADER_BYTES
         if length > min(size - 8, MAX_HEADER_BYTES):
-            raise CheckpointError(f"{self.path} is truncated or not a safetensors file: its header does not fit")
+            raise CheckpointError(
+                f"{self.path} is truncated or not a safetensors file: its header is longer than the file"
+            )
         try:
             header = json.loads(self._map[8 : 8 + length])
             entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
@@ -111,7 +113,7 @@ class SafetensorsFile:
         tensor = StoredTensor(name, self.path, str(entry["dtype"]), shape, start, stop)
         if not data <= start <= stop <= len(self._map):
             raise CheckpointError(
-                f"{self.path} is truncated: {tensor} ends at byte {stop}, the file at {len(self._map)}"
+                f"{self.path} is truncated: {tensor} ends at byte {stop}, but the file has {len(self._map)} bytes"
             )
         if tensor.dtype in DTYPES and math.prod(shape) * DTYPES[tensor.dtype].itemsize != stop - start:
             raise CheckpointError(

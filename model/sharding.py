@@ -35,7 +35,7 @@ def make_mesh(tp_size: int, devices: Sequence[jax.Device] | None = None, dp_size
     shape = (dp_size, tp_size)
     if dp_size * tp_size > len(devices):
         sizes = f"tp_size {tp_size}" if dp_size == 1 else f"dp_size {dp_size} × tp_size {tp_size}"
-        raise ValueError(f"{sizes} needs as many devices; {len(devices)} found")
+        raise ValueError(f"{sizes} needs that many devices; {len(devices)} found")
     chosen = devices[: dp_size * tp_size]
     try:
         ordered = mesh_utils.create_device_mesh(shape, chosen)  # neighbours in the mesh are linked

@@ -61,8 +61,8 @@ def _is_tied(config: ModelConfig) -> bool:
 
 def _untied(path: Path, config: ModelConfig) -> ModelConfig:
     logger.warning(
-        "%s: config.json says tie_word_embeddings, but the checkpoint has a head (%s) of its own, which is not the "
-        "embedding (%s): the head is used, and not tied. Set tie_word_embeddings to false if that is meant",
+        "%s: config.json sets tie_word_embeddings, but the checkpoint has a separate output head (%s) that differs "
+        "from the embedding (%s). The head is used, untied. Set tie_word_embeddings to false to silence this warning",
         path,
         HEAD,
         EMBEDDING,
@@ -75,7 +75,7 @@ def _check_layers(path: Path, names: Iterable[str], config: ModelConfig) -> None
     found = 1 + max((int(match[1]) for match in map(_LAYER.match, names) if match), default=-1)
     if found < config.num_layers:
         raise CheckpointError(
-            f"{path}: config.json says num_hidden_layers {config.num_layers}, and the checkpoint has {found} layers"
+            f"{path}: num_hidden_layers is {config.num_layers} in config.json, but the checkpoint has {found} layers"
         )
 
 

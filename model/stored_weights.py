@@ -217,14 +217,18 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
             used.add(name)
             part = part_of(rule.transform, params[param][1].shape, layout, expert)
             if tensor.shape != part.file_shape:
-                raise CheckpointError(f"{tensor} has shape {tensor.shape}; config.json asks for {part.file_shape}")
+                raise CheckpointError(
+                    f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
+                )
             plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
     ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (not conditions.has_table)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
-        raise CheckpointError(f"{path} has no tensor {_some(missing)}; config.json asks for it")
+        raise CheckpointError(f"missing keys in checkpoint {path}: {_some(missing)} (required by config.json)")
     if unexpected:
-        raise CheckpointError(f"{path} holds what config.json does not ask for: {_some(unexpected)}")
+        raise CheckpointError(
+            f"unexpected keys in checkpoint {path}: {_some(unexpected)} (not used by this config.json)"
+        )
     _check_coverage(path, layout, params, plan)
     return plan
 
@@ -245,8 +249,8 @@ def _check_coverage(path: Path, layout: TensorLayout, params: Params, plan: Mapp
             unfilled.append(name)
     if unfilled:
         raise CheckpointError(
-            f"{path}: no tensor fills all of the parameters {_some(unfilled)}; the weight rules of "
-            f"{layout.stored.architecture} are not complete"
+            f"missing keys in checkpoint {path}: no tensor fills all of {_some(unfilled)}; the weight rules of "
+            f"{layout.stored.architecture} are incomplete"
         )
 
 
@@ -309,16 +313,18 @@ def _find_scale(
         return None
     found = [left.pop(tensor.name + suffix) for suffix in SCALE_SUFFIXES if tensor.name + suffix in left]
     if not found:
-        raise CheckpointError(f"{tensor} is float8 but {tensor.name + SCALE_SUFFIXES[0]} is missing")
+        raise CheckpointError(f"{tensor} is float8, but its scale {tensor.name + SCALE_SUFFIXES[0]} is missing")
     if len(tensor.shape) != 2:
-        raise CheckpointError(f"{tensor} is float8 with {len(tensor.shape)} dimensions; only matrices are dequantized")
+        raise CheckpointError(
+            f"{tensor} is float8 with {len(tensor.shape)} dimensions; only 2-D weights can be dequantized"
+        )
     scale = found[0]
     if quantization.block_size is None:
         expected = [(), (1,), (1, 1)]
     else:
         expected = [tuple(-(-n // size) for n, size in zip(tensor.shape, quantization.block_size, strict=True))]
     if scale.shape not in expected:
-        raise CheckpointError(f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} asks for {expected[0]}")
+        raise CheckpointError(f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}")
     return scale
 
 
@@ -331,5 +337,5 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
+    more = f", and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
     return ", ".join(names[:MAX_NAMES_SHOWN]) + more

@@ -88,12 +88,12 @@ class TensorLayout:
         stored, config, lines = self.stored, self.config, []
         if config.num_kv_heads > stored.num_kv_heads:
             copies = sum(place is not None for place in self.places) / stored.num_kv_heads
-            how = "the rest is padding"
+            how = "the rest are padding"
             if copies > 1:
-                how = f"each in {copies:g} places" if copies == int(copies) else "each in one or more"
-            lines.append(f"kv heads: {stored.num_kv_heads} in {config.num_kv_heads} places ({how})")
+                how = f"{copies:g} copies of each" if copies == int(copies) else "one or more copies of each"
+            lines.append(f"KV heads: {stored.num_kv_heads} stored as {config.num_kv_heads} ({how})")
         if config.num_heads > stored.num_heads:
-            lines.append(f"query heads: {stored.num_heads} in {config.num_heads} places (the rest is padding)")
+            lines.append(f"query heads: {stored.num_heads} padded to {config.num_heads}")
         if config.intermediate_size > stored.intermediate_size:
             lines.append(f"MLP: {stored.intermediate_size} columns padded to {config.intermediate_size}")
         if stored.experts is not None and config.experts is not None:
@@ -120,7 +120,7 @@ def _lay_out_experts(experts: ExpertsConfig, num_shards: int, num_expert_parts: 
 def _experts_table(stored: ExpertsConfig, config: ExpertsConfig) -> list[str]:
     lines = []
     if config.num_places > stored.num_places:
-        lines.append(f"experts: {stored.num_places} in {config.num_places} places (the rest is padding)")
+        lines.append(f"experts: {stored.num_places} padded to {config.num_places}")
     if config.intermediate_size > stored.intermediate_size:
         lines.append(f"each expert: {stored.intermediate_size} columns padded to {config.intermediate_size}")
     shared = stored.shared_intermediate_size

@@ -64,7 +64,9 @@ def load_model(
         loaded.append((keys, param.replace(array)))
         progress(done, len(params))
     if left:
-        raise CheckpointError(f"{path} has no values for {len(left)} parameters, such as {min(left)}")
+        raise CheckpointError(
+            f"missing keys in checkpoint {path}: {len(left)} parameters have no values, such as {min(left)}"
+        )
     model: CausalLM = nnx.merge(graphdef, nnx.from_flat_state(loaded))
     return model
 

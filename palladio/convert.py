@@ -19,9 +19,14 @@ def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """
     parser = argparse.ArgumentParser(prog="palladio convert", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("source", metavar="HF_DIR", help="a Hugging Face model directory, or a hub id")
-    parser.add_argument("out", metavar="OUT", help="where to; `palladio serve --model-path OUT` serves it")
+    parser.add_argument("out", metavar="OUT", help="directory to write; `palladio serve --model-path OUT` serves it")
     dtypes = ("auto", "bfloat16", "float32", "float16")
-    parser.add_argument("--dtype", choices=dtypes, default="auto", help="of the weights; auto: as published")
+    parser.add_argument(
+        "--dtype",
+        choices=dtypes,
+        default="auto",
+        help="dtype of the weights (default: auto, the dtype of the model's config.json)",
+    )
     args = parser.parse_args(argv)
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     command = [sys.executable, "-P", "-m", "palladio.convert_worker", args.source, args.out, args.dtype]

@@ -38,9 +38,9 @@ def main() -> int:
 
 def _convert(source: Path, out: Path, dtype: str) -> None:
     if is_converted(source):
-        raise ConfigError(f"{source} is a converted checkpoint itself; convert from the Hugging Face directory")
+        raise ConfigError(f"{source} is already a converted checkpoint; give the Hugging Face model directory")
     if out.exists() and out.samefile(source):
-        raise ConfigError(f"{out} is the model's own directory; give another one to write to")
+        raise ConfigError(f"OUT {out} is the model directory itself; give another directory")
     config = agree_with_weights(source, ModelConfig.from_hf(*read_model_dir(source)), "safetensors")
     display, start = ProgressDisplay(), time.perf_counter()
     try:
@@ -52,12 +52,18 @@ def _convert(source: Path, out: Path, dtype: str) -> None:
             lambda done, total: display.update(LoadProgress("load", done, total)),
         )
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error}") from error
+        raise ConfigError(f"cannot write to {out}: {error}") from error
     finally:
         display.close()
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     seconds = time.perf_counter() - start
-    logger.info("%s holds %.2f GB, converted in %.1f s; serve it with --model-path %s", out, size / 1e9, seconds, out)
+    logger.info(
+        "Converted checkpoint written to %s (%.2f GB, %.1f s); serve it with --model-path %s",
+        out,
+        size / 1e9,
+        seconds,
+        out,
+    )
 
 
 if __name__ == "__main__":

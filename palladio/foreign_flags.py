@@ -43,10 +43,10 @@ class ForeignFlag:
             ConfigError: it is refused; the message says what to use.
         """
         if self.verdict == "refused":
-            raise ConfigError(f"{typed} is {self.of}'s: {self.here}")
+            raise ConfigError(f"{typed} is a {self.of} flag: {self.here}")
         if [value.lower() for value in values] == ["false"]:
-            raise ConfigError(f"{typed} {values[0]} is not possible: {self.here}")
-        return f"{typed} changes nothing: {self.here}"
+            raise ConfigError(f"{typed} {values[0]} is not supported: {self.here}")
+        return f"{typed} has no effect: {self.here}"
 
 
 class ForeignFlags:

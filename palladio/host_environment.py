@@ -41,7 +41,9 @@ def find_hosts(parallel: ParallelConfig, environment: Mapping[str, str]) -> Para
     if place is None or place.num_hosts == 1:
         return parallel
     if parallel.nnodes not in (None, place.num_hosts):
-        raise ConfigError(f"--nnodes {parallel.nnodes}: the platform has started {place.num_hosts} hosts; leave it out")
+        raise ConfigError(
+            f"--nnodes {parallel.nnodes} does not match the {place.num_hosts} hosts of this job; omit --nnodes"
+        )
     return dataclasses.replace(
         parallel,
         nnodes=place.num_hosts,
@@ -92,5 +94,5 @@ def _number(name: str, text: str) -> int:
         return int(text)
     except ValueError as error:
         raise ConfigError(
-            f"{name} should be a number, got {text!r}; give --nnodes, --node-rank and --dist-init-addr"
+            f"variable {name} must be a number, got {text!r}; set --nnodes, --node-rank and --dist-init-addr"
         ) from error

@@ -114,7 +114,7 @@ def _default_model_flags() -> list[str]:
     path = default_model_path()
     print(
         f"No --model-path given: serving the embedded default model ({path}).\n"
-        "It is tiny, there to try the server without a download: ask it what it can do, and expect mistakes.",
+        "It is tiny and makes mistakes; it is for trying the server without a download.",
         file=sys.stderr,
     )
     return ["--model-path", str(path), "--served-model-name", DEFAULT_MODEL_NAME]
@@ -145,7 +145,10 @@ def _storage_path(environment: Mapping[str, str], port: int) -> str | None:
             make_folder(folder)
             folder.chmod(FOLDER_MODE)  # an earlier version made it for others to look into
         except OSError as error:
-            logger.warning("files and batches will not outlive this server: %s; set --file-storage-path", error)
+            logger.warning(
+                "Files and batches will be deleted when the server stops: %s; set --file-storage-path to keep them",
+                error,
+            )
         else:
             return str(folder)
     return None

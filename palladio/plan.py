@@ -26,11 +26,12 @@ COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers 
 _COMPILER_PREFIXES = ("TPU_", "JAX_PLATFORMS", "XLA_FLAGS")
 HELP = """usage: palladio plan --model-path DIR [--topology NAME] [--compile] [flags of serve]
 
-Says whether a model fits, how many tokens of KV cache it leaves, and what bandwidth and matrix units allow, from
-config.json alone: neither weights nor hardware are needed. --model-path may name a config.json.
+Estimates whether a model fits, how many tokens of KV cache remain, and the highest possible speed. It reads only
+config.json: no weights and no hardware are needed. --model-path may be a config.json file.
 
-  --topology NAME  a slice or a host, such as v5e-4, v6e-8, v5p-8, tpu7x-8, h200-8; without it, all of one host
-  --compile        run the real compiler (needs jax[tpu], or jax's CUDA plugin, but no accelerator)
+  --topology NAME  a TPU slice or GPU host, such as v5e-4, v6e-8, v5p-8, tpu7x-8, h200-8 (default: compare all that
+                   are one host)
+  --compile        run the real compiler for exact workspace (needs jax[tpu] or jax's CUDA plugin, but no accelerator)
 """
 
 
@@ -86,7 +87,7 @@ def _own_flags(argv: Sequence[str]) -> tuple[list[str], str | None, bool]:
         name, has_value, value = word.partition("=")
         if name == "--topology":
             if not has_value and not left:
-                raise ConfigError("--topology needs a name, such as v6e-8")
+                raise ConfigError("--topology needs a value, such as v6e-8")
             topology = value if has_value else left.pop(0)
         elif word == "--compile" and (not left or left[0].startswith("-")):
             compiles = True

@@ -103,7 +103,7 @@ def _read_model(config: EngineConfig) -> ModelConfig:
         folder = Path(resolve_source(config.source, needs_weights=False).model_path)
         model = ModelConfig.from_hf(*read_model_dir(folder, overrides))
     if not model.has_head and not config.source.is_embedding:
-        raise ConfigError(f"architectures: {model.architecture!r} generates no text: plan it with --is-embedding")
+        raise ConfigError(f"architectures: {model.architecture!r} has no language-model head; add --is-embedding")
     return dataclasses.replace(model, has_head=False) if config.source.is_embedding else model
 
 
@@ -122,15 +122,15 @@ def _sized(request: PlanRequest, place: Slice) -> EngineConfig:
     groups, shards = request.config.parallel.dp_size, _num_shards(request, place)
     if groups * shards > place.num_devices:
         sizes = f"--tp-size {shards}" if groups == 1 else f"--dp-size {groups} × --tp-size {shards}"
-        raise ConfigError(f"{sizes} needs as many devices; {place.name} has {place.num_devices}")
+        raise ConfigError(f"{sizes} needs that many devices; {place.name} has {place.num_devices}")
     if place.num_hosts > 1 and place.num_devices % groups:
         raise ConfigError(
-            f"--dp-size {groups} leaves hosts of {place.name} without work: use one that divides its "
+            f"--dp-size {groups} leaves hosts of {place.name} unused: use a --dp-size that divides its "
             f"{place.num_devices} devices"
         )
     if place.num_hosts > 1 and groups * shards < place.num_devices:
         raise ConfigError(
-            f"--tp-size {shards} leaves hosts of {place.name} without work: use {place.num_devices // groups}, or a "
+            f"--tp-size {shards} leaves hosts of {place.name} unused: use --tp-size {place.num_devices // groups} or a "
             "smaller slice"
         )
     parallel = dataclasses.replace(request.config.parallel, tp_size=shards)
@@ -166,13 +166,13 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     yield from (f"  {line}" for line in (*one.layout.table(), *answer.memory.table()))
     estimate = one.estimated_workspace()
     if compiled is None:
-        yield "  The workspace is an estimate; --compile runs the real compiler."
+        yield "  The workspace is an estimate; --compile measures it with the real compiler."
     else:
         sums = ", ".join(f"{count} {kind}" for kind, count in sorted(compiled.collectives.items())) or "none"
         yield f"  compiled with jax {jax.__version__} in {compiled.seconds:.0f} s; collectives of a decode pass: {sums}"
         share = estimate / compiled.workspace
-        yield f"  the estimate of the workspace was {estimate / 2**30:.2f} GiB, {share:.2f} of what the compiler says"
-    yield "At most, by bandwidth and matrix units:"
+        yield f"  estimated workspace: {estimate / 2**30:.2f} GiB, {share:.2f} × the compiler's figure"
+    yield "Upper bounds from memory bandwidth and matrix units:"
     if one.model.has_head:
         many, groups, context = answer.full_batch, one.num_groups, answer.context
         yield f"  1 request: {roofline.decode_rate(1, context):,.0f} tokens/s"
@@ -227,7 +227,7 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
             f"{answer.memory.total_tokens:>12,} {decode if model.has_head else '':>36} "
             f"{roofline.prefill_rate():>8,.0f} t/s"
         )
-    yield f"Weights are of one device; requests have {_CONTEXT:,} tokens at most. --topology NAME tells more of one."
+    yield f"Weights per device; up to {_CONTEXT:,} tokens per request. --topology NAME shows one in detail."
     if not fitting:
         raise ConfigError(_why_none(request, left_out))
 
@@ -239,9 +239,9 @@ def _why_none(request: PlanRequest, left_out: Mapping[Slice, ConfigError]) -> st
     sizes = sorted(left_out, key=lambda place: place.num_devices)
     enough = [place for place in sizes if place.num_devices >= needed]
     if len(left_out) == len(SLICES):
-        return f"there is no slice that these flags use in full: {left_out[(enough or sizes[-1:])[0]]}"
-    fits = f"{request.config.source.model_path} fits on none of them with these flags"
-    return f"{fits}; others cannot be used in full: {left_out[enough[0]]}" if enough else fits
+        return f"no slice matches these flags: {left_out[(enough or sizes[-1:])[0]]}"
+    fits = f"{request.config.source.model_path} does not fit on any of them with these flags"
+    return f"{fits}; others do not match the flags: {left_out[enough[0]]}" if enough else fits
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ from palladio.server_args import own_flags, parse_server_args
 
 USAGE = """usage: palladio replay DUMP [flags]
 
-Runs the requests of a crash dump (--crash-dump-folder) again, all at once, with the flags and seeds that the dump
-holds, and compares their tokens with the recorded ones. Flags that follow replace the dump's: --model-path, if the
-model lies elsewhere now.
+Runs the requests of a crash dump (--crash-dump-folder) again, all at once, with the flags and seeds in the dump,
+and compares their tokens with the recorded ones. Flags on the command line override those in the dump, such as
+--model-path if the model has moved.
 
-exit status: 0, all tokens are the same; 1, some are not, or the engine failed again; 2, the dump or a flag is wrong
+exit status: 0: all tokens are equal; 1: some differ, or the engine failed again; 2: the dump or a flag is invalid
 """
 
 TOKENS_BEYOND = 8  # of a request that had not ended: what made the engine fail came after the last recorded token
@@ -36,7 +36,7 @@ _NOT_REPLAYED: Final = {  # flags that would refuse, end or repeat what is to be
 }
 _LOG_FLAGS: Final = {"log_level", "log_format"}
 _HINT: Final = (
-    "Without --deterministic tokens are the same only up to near-ties: another batch may round differently. "
+    "Without --deterministic, tokens may differ at near-ties, because batches of other sizes round differently. "
     "See docs/operations.md."
 )
 
@@ -85,20 +85,20 @@ def read_dump(path: Path) -> CrashDump:
         data = path.read_bytes()
         content = json.loads(data)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}: give the path of a crash dump") from error
+        raise ConfigError(f"cannot read the crash dump {path}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no crash dump: it is not JSON ({error})") from error
+        raise ConfigError(f"{path} is not a crash dump: not valid JSON ({error})") from error
     if not isinstance(content, dict) or "format" not in content or "requests" not in content:
-        raise ConfigError(f"{path} is no crash dump: it has no `format` and `requests`")
+        raise ConfigError(f"{path} is not a crash dump: `format` or `requests` is missing")
     if content["format"] != FORMAT:
         raise ConfigError(
-            f"{path} has the format {content['format']!r}, and this version of Palladio reads {FORMAT}: replay it with "
+            f"{path} has format {content['format']!r}, but this version reads format {FORMAT}: replay it with "
             f"the version that wrote it ({_version(content)})"
         )
     try:
         return msgspec.json.decode(data, type=CrashDump)
     except (msgspec.ValidationError, PalladioError) as error:
-        raise ConfigError(f"{path} is damaged, or of another version ({_version(content)}): {error}") from error
+        raise ConfigError(f"{path} is corrupt or from another version ({_version(content)}): {error}") from error
 
 
 def _version(content: Mapping[str, Any]) -> str:
@@ -117,7 +117,7 @@ def _configure(dump: CrashDump, argv: Sequence[str]) -> EngineConfig:
     idle = [name for name, value in args.flags().items() if value != defaults[name] and name not in config.flags()]
     if set(idle) - _LOG_FLAGS:
         names = ", ".join("--" + name.replace("_", "-") for name in sorted(set(idle) - _LOG_FLAGS))
-        raise ConfigError(f"{names}: a replay serves nothing over HTTP; leave it out")
+        raise ConfigError(f"{names}: `palladio replay` does not serve HTTP; omit it")
     configure_logging(args.http.log_level, args.observability.log_format)
     return config
 
@@ -185,13 +185,13 @@ def _difference(sample: RecordedSample, got: Sequence[int], finish: FinishReason
         if expected != token:
             return f"token {position}: expected {expected}, got {token}"
     if len(got) < len(wanted):
-        return f"token {len(got)}: expected {wanted[len(got)]}, got the end ({_describe(finish)})"
+        return f"token {len(got)}: expected {wanted[len(got)]}, got end of output ({_describe(finish)})"
     if not _has_ended(sample):
         return ""
     if len(got) > len(wanted):
-        return f"token {len(wanted)}: expected the end ({_describe(sample.finish)}), got {got[len(wanted)]}"
+        return f"token {len(wanted)}: expected end of output ({_describe(sample.finish)}), got {got[len(wanted)]}"
     if _describe(finish) != _describe(sample.finish):
-        return f"the end: expected {_describe(sample.finish)}, got {_describe(finish)}"
+        return f"end of output: expected {_describe(sample.finish)}, got {_describe(finish)}"
     return ""
 
 
@@ -209,8 +209,8 @@ def _report(dump: CrashDump, outcomes: Sequence[Outcome], config: EngineConfig) 
     unfinished = sum(not _has_ended(sample) for sample in dump.requests)
     print(
         f"{len(outcomes)} requests, {sum(outcome.num_compared for outcome in outcomes)} tokens compared: "
-        f"{len(outcomes) - num_different} equal, {num_different} different; {unfinished} had not ended, and were "
-        "compared as far as they had come"
+        f"{len(outcomes) - num_different} equal, {num_different} different; {unfinished} were unfinished and compared "
+        "up to the tokens recorded"
     )
     if num_different and not config.execution.deterministic:
         print(_HINT)

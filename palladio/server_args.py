@@ -66,7 +66,7 @@ class ServerArgs:
         return self.engine_config().flags() | vars(self.http) | vars(self.observability)
 
     def describe(self) -> str:
-        """The `server_args=` log line: SGLang's flags in its order, then our own flags."""
+        """The boot line: SGLang's flags in its order, then our own. Flags that are not ours show what is true here."""
         ours = self.flags()
         shown = {flag.name: ours.pop(flag.name, flag.value) for flag in load_sglang_flags()} | ours
         if shown["tokenizer_path"] is None:
@@ -122,7 +122,7 @@ class _FlagTable:
         flag = self.theirs.get(name)
         if flag is None or not option.values or not set(option.values) <= set(flag.foreign_values):
             return None
-        return f"{option.typed} {option.values[0]} has no effect on XLA: {flag.reason}"
+        return f"{option.typed} {option.values[0]} has no effect here: {flag.reason}"
 
     def judge(self, option: _Option) -> str | None:
         """What is to be said of a flag that is none of ours; None: nothing.
@@ -191,7 +191,7 @@ def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
 def _tell_other_names(typed: Mapping[str, str]) -> None:
     for name, word in typed.items():
         if word.startswith("-") and word.lstrip("-").replace("-", "_").removeprefix("no_") != name:
-            print(f"{word} is another name of --{name.replace('_', '-')}", file=sys.stderr)
+            print(f"{word} is an alias of --{name.replace('_', '-')}", file=sys.stderr)
 
 
 def names_model(argv: Sequence[str]) -> bool:
@@ -207,8 +207,8 @@ def names_model(argv: Sequence[str]) -> bool:
     for option in options:
         if len(option.values) > 1 and Path(option.values[-1]).is_dir():
             raise ConfigError(
-                f"{option.values[-1]!r} is read as a value of {option.typed}: if it is the model, put it first, or "
-                "--model-path before it"
+                f"{option.values[-1]!r} was parsed as a value of {option.typed}; if it is the model, put it first or "
+                "after --model-path"
             )
     return False
 
@@ -232,12 +232,14 @@ def _options(argv: Sequence[str]) -> list[_Option]:
         elif model is None:
             model = word
         else:
-            raise ConfigError(f"unexpected argument {word!r}: the model is {model!r}, and all else are flags")
+            raise ConfigError(
+                f"unexpected argument {word!r}: the model is already {model!r}; everything else must be a flag"
+            )
     if model is None:
         return options
     for option in options:
         if option.name in ("model_path", "model", "model_id"):
-            raise ConfigError(f"the model is named twice: {model!r} and with {option.typed}; leave one of them out")
+            raise ConfigError(f"the model is given twice: as {model!r} and with {option.typed}; remove one of them")
     return [_Option(model, "model_path", [model]), *options]
 
 

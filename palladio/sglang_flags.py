@@ -28,6 +28,7 @@ class SglangFlag:
         reason: W: why it has no effect; E: why it is refused; else what to do instead, if anything.
         aliases: other names of the same flag.
         always_on: of a switch that is not ours: what it asks for is how things are here.
+        here: one value, if SGLang's default is not true of this server: what the `server_args=` line shows instead.
         foreign_values: of a flag that is ours: values that only mean something in SGLang; `reason` says why.
     """
 
@@ -40,6 +41,7 @@ class SglangFlag:
     aliases: tuple[str, ...] = ()
     foreign_values: tuple[str, ...] = ()
     always_on: str = ""
+    here: tuple[Scalar, ...] = ()
 
     @property
     def option(self) -> str:
@@ -47,7 +49,9 @@ class SglangFlag:
 
     @property
     def value(self) -> Scalar:
-        """What it stands at, while it is none of ours."""
+        """What is true of this server, if the flag is not ours."""
+        if self.here:
+            return self.here[0]
         return True if self.always_on else self.default
 
     def accept(self, typed: str, values: Sequence[str]) -> str | None:
@@ -61,11 +65,11 @@ class SglangFlag:
         """
         value = self._parse(typed, values)
         if self.verdict == "W":
-            return f"{typed} has no effect on XLA: {self.reason}"
+            return f"{typed} has no effect here: {self.reason}"
         if self.verdict == "E":
-            raise ConfigError(f"{typed} is not accepted: {self.reason}")
+            raise ConfigError(f"{typed} is not supported: {self.reason}")
         if self.always_on:
-            return f"{typed} changes nothing: {self.always_on}"
+            return f"{typed} has no effect: {self.always_on}"
         if value != self.default:
             hint = f"; {self.reason}" if self.reason else ""
             raise ConfigError(f"{typed} is not supported yet (only its default, {self.default!r}, is accepted){hint}")
@@ -96,5 +100,5 @@ class SglangFlag:
 def load_sglang_flags() -> list[SglangFlag]:
     """Every flag of the table, in the order of SGLang's `server_args=` line."""
     text = importlib.resources.files("palladio").joinpath("sglang_flags.json").read_text(encoding="utf-8")
-    lists = ("aliases", "foreign_values")
+    lists = ("aliases", "foreign_values", "here")
     return [SglangFlag(**row | {key: tuple(row.get(key, ())) for key in lists}) for row in json.loads(text)]

@@ -72,7 +72,7 @@ def wait_for_server(base_url: str, timeout: float | None = None, process: subpro
     deadline = None if timeout is None else time.monotonic() + timeout
     while not _is_ready(base_url):
         if process is not None and process.poll() is not None:
-            raise RuntimeError(f"the server ended with exit code {process.returncode} before it was ready")
+            raise RuntimeError(f"the server exited with code {process.returncode} before it was ready")
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError(f"{base_url} was not ready within {timeout:g} seconds")
         time.sleep(0.5)

@@ -74,8 +74,8 @@ def _sample(
         answer["finish_reason"] = sample.end.finish.type
     if story is None:
         if record.ended is None:
-            return answer | {"summary": "the engine has nothing to say about it"}
-        return answer | {"summary": f"nothing had come of it after {record.ended - record.received:.2f} s"}
+            return answer | {"summary": "the engine has no information about this request"}
+        return answer | {"summary": f"no output after {record.ended - record.received:.2f} s"}
     answer["summary"] = _summarize(story, None if live is None or sample.end is not None else live.queue, max_running)
     answer |= {f"{name}_seconds": value for name, value in timing_fields(story.timings).items()}
     answer |= {
@@ -151,14 +151,14 @@ def _summarize(story: _Explanation, queue: QueueState | None, max_running: int) 
     if queue is not None:
         parts.append(_present(queue))
     if trace is not None and trace.compile_seconds >= 0.005:
-        parts.append(f"{trace.compile_seconds:.2f} s for programs to compile")
+        parts.append(f"{trace.compile_seconds:.2f} s waiting for programs to compile")
     if trace is not None and trace.num_chunks:
         parts.append(_prefill(story, trace))
     if story.completion_tokens and trace is not None and trace.decode.steps:
         parts.append(_decode(story, trace.decode))
     if story.num_retractions:
         lost = sum(entry.tokens for entry in trace.retractions) if trace is not None else 0
-        given_up = f", giving up {lost} tokens of cache" if lost else ""
+        given_up = f", losing {lost} cached tokens" if lost else ""
         parts.append(f"retracted {_times(story.num_retractions)}{given_up}")
     return "; ".join(parts)
 
@@ -166,7 +166,7 @@ def _summarize(story: _Explanation, queue: QueueState | None, max_running: int) 
 def _waited(story: _Explanation, waits: WaitTimes, max_running: int, *, still: bool) -> str:
     reasons = sorted(
         (
-            (waits.slots, f"all {max_running} slots were taken"),
+            (waits.slots, f"all {max_running} slots were in use"),
             (waits.memory, "KV full"),
             (waits.compile, "programs for more requests were not compiled yet"),
         ),
@@ -186,11 +186,11 @@ def _present(queue: QueueState) -> str:
         case "memory":
             return f"{place}, needs {queue.pages_needed} pages of KV cache and {queue.pages_available} are free"
         case "slots":
-            return f"{place}, all {queue.max_running} slots are taken"
+            return f"{place}, all {queue.max_running} slots are in use"
         case "compile":
-            return f"{place}, the programs compiled so far hold {queue.open_running} requests of {queue.max_running}"
+            return f"{place}, compiled programs allow {queue.open_running} of {queue.max_running} running requests"
         case "step":
-            return f"{place}, a step is under way"
+            return f"{place}, a step is running"
 
 
 def _prefill(story: _Explanation, trace: RequestTrace) -> str:
@@ -206,7 +206,7 @@ def _prefill(story: _Explanation, trace: RequestTrace) -> str:
 def _decode(story: _Explanation, decode: DecodeSteps) -> str:
     seconds = "" if story.timings.decode is None else f" in {story.timings.decode:.2f} s"
     rows, bucket = decode.rows / decode.steps, decode.bucket_rows / decode.steps
-    return f"{story.completion_tokens} tokens{seconds} ({rows:.1f} requests a step, buckets of {bucket:.1f})"
+    return f"{story.completion_tokens} tokens{seconds} (average batch {rows:.1f}, average bucket {bucket:.1f})"
 
 
 def _times(count: int) -> str:

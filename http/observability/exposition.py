@@ -63,8 +63,8 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterator[Family]:
         snapshot = self._snapshot
         write = _Writer(snapshot.model_name)
-        yield write.gauge("palladio:engine_up", "1 while the engine takes requests, and answers", snapshot.is_up)
-        yield write.counter("palladio:engine_restarts", "Engines started after a failure", snapshot.num_restarts)
+        yield write.gauge("palladio:engine_up", "1 while the engine accepts requests and responds", snapshot.is_up)
+        yield write.counter("palladio:engine_restarts", "Engine restarts after a failure", snapshot.num_restarts)
         yield from _front(write, snapshot.front)
         if snapshot.info is not None:
             yield from _limits(write, snapshot.info)
@@ -127,10 +127,12 @@ def _front(write: _Writer, front: FrontMetrics) -> Iterator[Family]:
     yield histogram(
         "sglang:time_to_first_token_seconds", "From a request's arrival to its first token", front.first_token.data()
     )
-    yield histogram("sglang:inter_token_latency_seconds", "Between two tokens of a sample", front.inter_token.data())
+    yield histogram(
+        "sglang:inter_token_latency_seconds", "Time between two tokens of a sample", front.inter_token.data()
+    )
     yield histogram(
         "sglang:request_time_per_output_token_seconds",
-        "Mean of a sample, after its first token",
+        "Mean time per output token of a sample, after its first token",
         front.per_token.data(),
     )
     yield histogram(
@@ -139,21 +141,23 @@ def _front(write: _Writer, front: FrontMetrics) -> Iterator[Family]:
     yield histogram("sglang:queue_time_seconds", "From a request's arrival to its admission", front.queue.data())
     yield write.histograms(
         "sglang:per_stage_req_latency_seconds",
-        "Of a sample, by stage",
+        "Time of a sample in each stage",
         [({"stage": name}, stage.data()) for name, stage in front.stages.items()],
     )
     if front.prompt_tokens is not None:
-        yield histogram("sglang:prompt_tokens_histogram", "Tokens of a prompt", front.prompt_tokens.data())
+        yield histogram("sglang:prompt_tokens_histogram", "Prompt tokens per request", front.prompt_tokens.data())
     if front.generation_tokens is not None:
-        yield histogram("sglang:generation_tokens_histogram", "Tokens of a sample", front.generation_tokens.data())
+        yield histogram(
+            "sglang:generation_tokens_histogram", "Generated tokens per sample", front.generation_tokens.data()
+        )
     for name, text in (
-        ("prompt_tokens", "Tokens of answered prompts"),
-        ("generation_tokens", "Tokens of answers"),
-        ("cached_tokens", "Tokens of answered prompts that the prefix cache had"),
+        ("prompt_tokens", "Prompt tokens of finished requests"),
+        ("generation_tokens", "Generated tokens"),
+        ("cached_tokens", "Prompt tokens found in the prefix cache"),
     ):
         yield write.counter(f"sglang:{name}", text, totals[name])
-    yield write.counter("sglang:num_requests", "Requests that have ended", totals["requests"])
-    yield write.counter("sglang:num_aborted_requests", "Those that ended early", totals["aborted_requests"])
+    yield write.counter("sglang:num_requests", "Finished requests", totals["requests"])
+    yield write.counter("sglang:num_aborted_requests", "Aborted requests", totals["aborted_requests"])
     yield write.counters(
         "sglang:http_requests",
         "HTTP requests",
@@ -161,23 +165,23 @@ def _front(write: _Writer, front: FrontMetrics) -> Iterator[Family]:
     )
     yield write.counters(
         "sglang:http_responses",
-        "HTTP answers by status",
+        "HTTP responses by status",
         [
             ({"endpoint": path, "method": method, "status_code": str(status)}, count)
             for (path, method, status), count in front.http_responses.items()
         ],
     )
-    yield write.gauge("sglang:http_requests_active", "HTTP requests under way", front.http_active)
+    yield write.gauge("sglang:http_requests_active", "HTTP requests in progress", front.http_active)
 
 
 def _limits(write: _Writer, info: EngineReady) -> Iterator[Family]:
     labels: list[Labels] = [{}] if info.num_groups == 1 else [_rank(group) for group in range(info.num_groups)]
     sizes = [(own, float(info.max_total_tokens)) for own in labels]
-    yield write.gauges("sglang:max_total_num_tokens", "Tokens that the KV cache holds", sizes)
-    yield write.gauge("sglang:context_len", "Most tokens of prompt and output together", info.context_length)
-    yield write.gauge("sglang:page_size", "Tokens of a page of the KV cache", info.page_size)
-    yield write.gauge("palladio:max_running_requests", "Requests that run at once, at most", info.max_running_requests)
-    yield write.gauge("sglang:startup_time_seconds", "That the engine took to start", info.startup_seconds)
+    yield write.gauges("sglang:max_total_num_tokens", "Capacity of the KV cache in tokens", sizes)
+    yield write.gauge("sglang:context_len", "Maximum tokens of prompt and output together", info.context_length)
+    yield write.gauge("sglang:page_size", "Tokens per KV cache page", info.page_size)
+    yield write.gauge("palladio:max_running_requests", "Maximum number of running requests", info.max_running_requests)
+    yield write.gauge("sglang:startup_time_seconds", "Time the engine took to start", info.startup_seconds)
 
 
 def _rank(group: int) -> Labels:
@@ -201,36 +205,36 @@ def _load(write: _Writer, stats: EngineStats) -> Iterator[Family]:
     if stats.groups:
         num_assigned = sum(group.num_waiting for group in stats.groups)
         waiting = [({"dp_rank": _NO_GROUP}, stats.num_waiting - num_assigned)]
-    yield gauge("num_running_reqs", "Requests that run", lambda part: part.num_running)
-    yield gauge("num_queue_reqs", "Requests that wait", lambda part: part.num_waiting, *waiting)
+    yield gauge("num_running_reqs", "Running requests", lambda part: part.num_running)
+    yield gauge("num_queue_reqs", "Waiting requests", lambda part: part.num_waiting, *waiting)
     yield gauge(
         "num_used_tokens",
-        "Tokens of the KV cache that running requests hold, in whole pages",
+        "KV cache tokens used by running requests, in whole pages",
         lambda part: part.num_used_tokens,
     )
     yield gauge(
         "token_usage",
-        "The share of the KV cache that they hold",
+        "Share of the KV cache used by running requests",
         lambda part: _share(part.num_used_tokens, part.num_total_tokens),
     )
     yield gauge(
         "num_retracted_reqs",
-        "Requests that lost their pages and wait to go on",
+        "Retracted (preempted) requests waiting to resume",
         lambda part: part.num_retracted_waiting,
     )
     yield gauge(
         "new_token_ratio",
-        "The share of max_tokens that a request is expected to use",
+        "Share of max_tokens that a request is expected to use",
         lambda part: part.new_token_ratio,
     )
     yield gauge(
         "gen_throughput",
-        "Output tokens per second, over the last logged interval",
+        "Output tokens per second over the last logged interval",
         lambda part: part.last_gen_throughput if part.num_running else 0.0,
     )
     yield write.counters(
         "sglang:num_retracted_requests",
-        "Requests that lost their pages",
+        "Retractions (preemptions) of requests",
         [(labels, part.num_retractions) for labels, part in parts],
     )
 
@@ -239,23 +243,29 @@ def _cache(write: _Writer, stats: EngineStats) -> Iterator[Family]:
     cache, parts = stats.cache, _parts(stats)
     yield write.gauges(
         "sglang:cache_hit_rate",
-        "The share of prompt tokens that the prefix cache had",
+        "Share of prompt tokens found in the prefix cache",
         [(labels, _share(part.num_hit_tokens, part.num_prompt_tokens)) for labels, part in parts],
     )
     yield write.counters(
         "sglang:evicted_tokens",
-        "Tokens that left the prefix cache to make room",
+        "Tokens evicted from the prefix cache",
         [(labels, part.num_evicted_tokens) for labels, part in parts],
     )
-    yield write.gauge("palladio:cache_enabled", "0 after a self-check that failed", cache.enabled)
+    yield write.gauge(
+        "palladio:cache_enabled", "Whether the prefix cache is on; 0 after a failed self-check", cache.enabled
+    )
     yield write.gauges(
         "palladio:cached_tokens_held",
-        "Tokens that the prefix cache holds",
+        "Tokens in the prefix cache",
         [(labels, part.num_cached_tokens) for labels, part in parts],
     )
-    yield write.counter("palladio:cache_self_checks", "Cache hits that were computed again", cache.num_self_checks)
     yield write.counter(
-        "palladio:cache_self_check_failures", "Those that differed: a defect", cache.num_self_check_failures
+        "palladio:cache_self_checks", "Prefix cache hits that were recomputed as a check", cache.num_self_checks
+    )
+    yield write.counter(
+        "palladio:cache_self_check_failures",
+        "Prefix cache self-checks that failed (a bug)",
+        cache.num_self_check_failures,
     )
 
 
@@ -269,28 +279,28 @@ def _steps(write: _Writer, stats: EngineStats) -> Iterator[Family]:
     padding = {kind: sum(step.padding_tokens for step in steps) for kind, steps in kinds.items()}
     yield write.counters(
         "palladio:bucket_selected",
-        "Steps by the bucket that they ran in",
+        "Steps by bucket",
         [
             ({"kind": step.kind, "requests": str(step.requests), "tokens": str(step.tokens)}, step.steps)
             for step in stats.steps
         ],
     )
     yield write.counters(
-        "palladio:computed_tokens", "Tokens that steps computed", [({"kind": kind}, n) for kind, n in computed.items()]
+        "palladio:computed_tokens", "Tokens computed by steps", [({"kind": kind}, n) for kind, n in computed.items()]
     )
     yield write.counters(
         "palladio:padding_tokens",
-        "Tokens that they computed for nobody, to fill their buckets",
+        "Padding tokens computed to fill buckets",
         [({"kind": kind}, count) for kind, count in padding.items()],
     )
     yield write.gauges(
         "palladio:padding_ratio",
-        "The share of padding, since the start",
+        "Share of padding since the start",
         [({"kind": kind}, n / (n + computed[kind]) if n else 0.0) for kind, n in padding.items()],
     )
     yield write.histogram(
         "palladio:device_idle_seconds",
-        "That the device waited between two steps while there was work",
+        "Time the device was idle between two steps while there was work",
         stats.device_idle,
     )
 
@@ -298,28 +308,28 @@ def _steps(write: _Writer, stats: EngineStats) -> Iterator[Family]:
 def _programs(write: _Writer, stats: EngineStats) -> Iterator[Family]:
     compile_stats, memory = stats.compile, dataclasses.asdict(stats.memory)
     programs = compile_stats.programs
-    yield write.gauge("palladio:programs", "Programs of the closed set", compile_stats.num_programs)
+    yield write.gauge("palladio:programs", "Programs that the engine needs in all", compile_stats.num_programs)
     yield write.counters(
         "palladio:compile",
-        "Programs that were built, and how",
+        "Programs built, by how",
         [({"program": program.name, "result": program.result}, 1) for program in programs],
     )
     yield write.counters(
         "palladio:compile_seconds",
-        "That building them took, tracing included",
+        "Time spent building programs, including tracing",
         [({"program": program.name, "result": program.result}, program.seconds) for program in programs],
     )
     yield write.counter(
-        "palladio:compile_cache_hits", "Programs that the persistent cache had", compile_stats.count("hit")
+        "palladio:compile_cache_hits", "Programs found in the compilation cache", compile_stats.count("hit")
     )
+    yield write.counter("palladio:compile_wait_seconds", "Time steps waited for programs", compile_stats.wait_seconds)
     yield write.counter(
-        "palladio:compile_wait_seconds", "That steps have waited for programs", compile_stats.wait_seconds
-    )
-    yield write.counter(
-        "palladio:compiles_after_ready", "Programs that steps compiled: a defect", stats.num_compiles_after_ready
+        "palladio:compiles_after_ready",
+        "Programs compiled by steps after start-up (a bug)",
+        stats.num_compiles_after_ready,
     )
     yield write.gauges(
         "palladio:hbm_bytes",
-        "Memory of a device, as planned",
+        "Planned memory of a device",
         [({"kind": kind}, value) for kind, value in memory.items() if kind != "programs"],
     )

@@ -50,12 +50,12 @@ class ProfileFolder:
         if self._temporary is None:
             return
         root = self._temporary.resolve()
-        logger.info("The profile in %s is removed when the server ends; --profile-folder keeps profiles", place)
+        logger.info("The profile in %s is deleted when the server stops; set --profile-folder to keep profiles", place)
         try:
             others = [entry for entry in root.iterdir() if not Path(place).is_relative_to(entry)]
             others.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
         except OSError as error:
-            logger.warning("old profiles in %s could not be removed: %s", root, error.strerror)
+            logger.warning("Cannot remove old profiles in %s: %s", root, error.strerror)
             return
         for entry in others[NUM_KEPT - 1 :]:
             shutil.rmtree(entry, ignore_errors=True)

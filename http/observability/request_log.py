@@ -130,7 +130,7 @@ def _open(target: str) -> logging.Handler:
     try:
         return _PrivateFile(target, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--log-requests-target {target} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"cannot write to --log-requests-target {target}: {error.strerror}") from error
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class RequestRecord:
         self.status = "finished" if is_whole and error is None else "failed"
         if self.status == "failed":
             text = "" if error is None else str(error)
-            self.error = text or "the client went away, or the request was aborted"
+            self.error = text or "the client disconnected, or the request was aborted"
         if self.origin.is_measured:
             self._measure()
         self._on_end(self)

@@ -41,9 +41,9 @@ def describe_access(config: HttpConfig, callers: Callers) -> str:
     origins = "localhost" if config.allowed_origins is None else ", ".join(config.allowed_origins)
     hosts = ["localhost", "addresses", *(config.allowed_hosts or ())]
     if not is_loopback(config.host):
-        hosts.insert(2, "names of the local network")
+        hosts.insert(2, "local network names")
     admin = f" ({callers.describe()})" if callers.has_admin_keys else ""
     return (
-        f"No --api-key: whoever reaches --host {config.host} may use this server{admin}. Of web pages, those of "
-        f"{origins} may (--allowed-origins); requests may call it by {', '.join(hosts)} (--allowed-hosts)"
+        f"No --api-key: anyone who can reach --host {config.host} can use this server{admin}. Allowed web page "
+        f"origins: {origins} (--allowed-origins). Allowed host names: {', '.join(hosts)} (--allowed-hosts)"
     )

@@ -63,9 +63,9 @@ class ApiKeys:
         try:
             self._owners = _join(self._fixed, _read_owners(self._file))
         except ConfigError as error:
-            logger.warning("%s; the keys that it held before stay in force", error)
+            logger.warning("%s; the previous keys stay active", error)
         else:
-            logger.info("--api-key-file has changed: keys of %s are in force", ", ".join(sorted(self.owners)))
+            logger.info("Reloaded --api-key-file: keys of %s are active", ", ".join(sorted(self.owners)))
 
 
 class AdminKeys:
@@ -103,7 +103,7 @@ def _parse(keys: Iterable[str], source: str) -> Owners:
             continue
         if _LOOKS_NAMED.match(written):
             logger.warning(
-                "%s: a key with a colon has less than %d characters behind it, so all of it is the key, without a name",
+                "%s: a key has fewer than %d characters after its colon, so it is used whole, without a name",
                 *(source, MIN_NAMED_KEY),
             )
         owners = _join(owners, {whole: f"{UNNAMED}{whole.hex()[:16]}"})
@@ -118,7 +118,9 @@ def _join(some: Owners, more: Owners) -> Owners:
     for key in some.keys() & more.keys():
         if some[key] != more[key]:
             names = " and ".join(sorted((some[key], more[key])))
-            raise ConfigError(f"--api-key, --api-key-file: one key has two owners, {names}; give each a key of its own")
+            raise ConfigError(
+                f"--api-key, --api-key-file: the same key has two owners, {names}; use a different key for each"
+            )
     return some | more
 
 
@@ -127,9 +129,9 @@ def _read_owners(path: Path) -> Owners:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise ConfigError(f"--api-key-file {path} cannot be read: {reason}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read --api-key-file {path}: {reason}") from None
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        raise ConfigError(f"--api-key-file {path} holds no key: write one on each line")
+        raise ConfigError(f"--api-key-file {path} is empty: write one key per line")
     return _parse(keys, "--api-key-file")

@@ -37,7 +37,7 @@ class KeyAuth:
         kind = "admin key (--admin-api-key)" if is_control else "API key"
         body = ErrorBody(
             401,
-            f"wrong or missing {kind}: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+            f"wrong or missing {kind}: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )

@@ -66,14 +66,14 @@ class BrowserGuard:
         if origin is None and headers.get(_FETCH_SITE) in ("cross-site", "same-site"):
             return _origin_error(headers[_FETCH_SITE])
         if _is_browser(headers) and path not in UPLOADS and _has_body(headers) and not _is_json(headers):
-            message = "a browser's request needs the content type application/json"
+            message = "requests from browsers must have the content type application/json"
             return ErrorBody(415, message, code="unsupported_media_type")
         return None
 
     def _host_error(self, host: str) -> ErrorBody:
         message = (
-            f"the host {host[:100]!r} is not known as a name of this server: call it by localhost or by its address, "
-            "or start it with --allowed-hosts and this name"
+            f"host {host[:100]!r} is not allowed: use localhost or the server's IP address, or add this name to "
+            "--allowed-hosts"
         )
         return ErrorBody(403, f"{message}, or with --api-key" if self._is_open else message, code="host_not_allowed")
 
@@ -118,11 +118,11 @@ def _split(url: str) -> urllib.parse.SplitResult:
 
 def _origin_error(origin: str) -> ErrorBody:
     message = (
-        f"pages of {origin[:100]!r} may not call this server, which has no API key: start it with --allowed-origins "
-        "and this origin, or with --api-key"
+        f"origin {origin[:100]!r} is not allowed, because this server has no API key: add the origin to "
+        "--allowed-origins, or set --api-key"
     )
     return ErrorBody(403, message, code="origin_not_allowed")
 
 
 def _get_error(path: str) -> ErrorBody:
-    return ErrorBody(403, f"browsers have to use POST for {path}", code="origin_not_allowed")
+    return ErrorBody(403, f"browsers must use POST for {path}", code="origin_not_allowed")

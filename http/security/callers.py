@@ -58,7 +58,9 @@ class Callers:
         """A line for the log, without any key."""
         owners = sorted(self._keys.owners)
         if not owners:
-            return "API keys: only the admin key, for the routes that control the server"
-        note = "each owner sees what was made with its own keys" if len(owners) > 1 else "all with a key share all"
-        admin = "; the admin key sees all" if self._admin_keys else ""
+            return "API keys: only the admin key, for the control routes"
+        note = (
+            "each owner sees only its own files and batches" if len(owners) > 1 else "all keys share files and batches"
+        )
+        admin = "; the admin key sees everything" if self._admin_keys else ""
         return f"API keys of {', '.join(owners)}: {note}{admin}"

@@ -21,12 +21,12 @@ _CLOSE = {"Connection": "close"}
 
 def head_too_large() -> ErrorBody:
     return ErrorBody(
-        431, f"the request's line and headers are over {MAX_HEAD} bytes", code="headers_too_large", headers=_CLOSE
+        431, f"the request line and headers exceed {MAX_HEAD} bytes", code="headers_too_large", headers=_CLOSE
     )
 
 
 def read_timeout_error(what: str) -> ErrorBody:
-    message = f"{what}; --request-read-timeout sets the limit"
+    message = f"{what}; the limit is set by --request-read-timeout"
     return ErrorBody(408, message, code="request_read_timeout", headers=_CLOSE)
 
 
@@ -183,7 +183,7 @@ class Connection(HttpToolsProtocol):
             return
         if self._is_in_head:
             seconds = self._limits.read_timeout
-            self._refuse(read_timeout_error(f"the request's head did not arrive within {seconds:g} seconds"))
+            self._refuse(read_timeout_error(f"the request headers did not arrive within {seconds:g} seconds"))
         else:
             self.transport.close()
 

@@ -19,11 +19,11 @@ def check_profile_access(config: HttpConfig, request: Request) -> None:
     if config.admin_api_keys:
         return
     if config.api_keys or config.api_key_file is not None:
-        raise _refusal("profiling needs the admin key, which this server has not: start it with --admin-api-key")
+        raise _refusal("profiling needs an admin key: start the server with --admin-api-key")
     if not _is_local(request):
         raise _refusal(
-            "a server without keys lets only clients on its own machine profile (and not through a proxy): start it "
-            "with --admin-api-key, and send that key"
+            "without keys, only clients on the server's own machine can profile (and not through a proxy): start the "
+            "server with --admin-api-key, and send that key"
         )
 
 

@@ -44,9 +44,9 @@ class _Renewal:
             try:
                 self._current = _load(self._config, self._certfile)
             except ConfigError as error:
-                logger.warning("%s; the certificate that was read before stays in use", error)
+                logger.warning("%s; the previous certificate stays in use", error)
             else:
-                logger.info("the files of --ssl-certfile have changed, and are in use")
+                logger.info("Reloaded --ssl-certfile")
         if self._current is not context:
             connection.context = self._current
 
@@ -77,7 +77,7 @@ def _load(config: HttpConfig, certfile: str) -> ssl.SSLContext:
         try:
             context.load_verify_locations(_readable("--ssl-ca-certs", config.ssl_ca_certs))
         except ssl.SSLError:
-            raise ConfigError(f"--ssl-ca-certs {config.ssl_ca_certs} holds no certificate in PEM form") from None
+            raise ConfigError(f"no PEM certificate in --ssl-ca-certs {config.ssl_ca_certs}") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -87,20 +87,20 @@ def _readable(flag: str, name: str) -> Path:
     try:
         path.open("rb").close()
     except OSError as error:
-        raise ConfigError(f"{flag} {name} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"cannot read {flag} {name}: {error.strerror}") from None
     return path
 
 
 def _why(config: HttpConfig, error: Exception, certfile: str, *, was_encrypted: bool) -> str:
     key = f"--ssl-keyfile {config.ssl_keyfile}" if config.ssl_keyfile is not None else f"--ssl-certfile {certfile}"
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return f"the private key of {key} does not belong to the certificate of --ssl-certfile {certfile}"
+        return f"the private key in {key} does not match the certificate in --ssl-certfile {certfile}"
     if was_encrypted and config.ssl_keyfile_password is None:
-        return f"the private key of {key} is encrypted: give --ssl-keyfile-password"
+        return f"the private key in {key} is encrypted: set --ssl-keyfile-password"
     if was_encrypted:
-        return f"--ssl-keyfile-password is not the password of {key}"
+        return f"--ssl-keyfile-password is wrong for {key}"
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(Path(certfile).expanduser())
     except ssl.SSLError:
-        return f"--ssl-certfile {certfile} holds no certificate in PEM form"
-    return f"{key} holds no private key in PEM form"
+        return f"no PEM certificate in --ssl-certfile {certfile}"
+    return f"no PEM private key in {key}"

@@ -58,7 +58,7 @@ class WriteWatch:
             self._schedule()
             return
         logger.warning(
-            "%s took nothing of %d bytes for %g s (--response-write-timeout): the connection is closed",
+            "%s did not read %d bytes of its response for %g s (--response-write-timeout); closing the connection",
             *(_name(self._transport), num_unsent, self._timeout),
         )
         if self._socket is not None:  # with a reset, or the system would hold its part for the client for minutes

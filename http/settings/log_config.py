@@ -9,6 +9,9 @@ import uvicorn
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.telemetry.logs import JsonFormatter, LogFormat, fields
 
+PROBES = frozenset({"/health", "/health_generate", "/ping", "/ready", "/v1/models"})
+
+_logger = logging.getLogger("uvicorn.error")
 _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "auth", "credential", "signature")
 
 
@@ -19,6 +22,31 @@ class MaskSecrets(logging.Filter):
         client, method, path, version, status = record.args  # type: ignore[misc]
         if "?" in str(path):
             record.args = (client, method, mask_query(str(path)), version, status)
+        return True
+
+
+class QuietProbes(logging.Filter):
+    """Logs the first of a row of probes that find the server not ready (503), and how many followed when that ends.
+
+    Those who start a server poll it several times a second: hundreds of lines would hide what the start says.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_hidden: dict[str, int] = {}  # by path, since its first 503
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        _, method, url, _, status = record.args  # type: ignore[misc]
+        path = str(url).partition("?")[0]
+        if method not in ("GET", "HEAD") or path not in PROBES:
+            return True
+        if status == 503:
+            is_first = path not in self._num_hidden
+            self._num_hidden[path] = 0 if is_first else self._num_hidden[path] + 1
+            return is_first
+        hidden = self._num_hidden.pop(path, 0)
+        if hidden:
+            _logger.info("%s answered 503 to %d more probes (not logged one by one)", path, hidden)
         return True
 
 
@@ -50,13 +78,13 @@ def logging_config(config: HttpConfig, log_format: LogFormat = "text") -> dict[s
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": _json_formatters() if log_format == "json" else _text_formatters(),
-        "filters": {"mask": {"()": MaskSecrets}},
+        "filters": {"mask": {"()": MaskSecrets}, "probes": {"()": QuietProbes}},
         "handlers": {
             "http": {"class": "logging.StreamHandler", "formatter": "http"},
             "access": {
                 "class": "logging.StreamHandler",
                 "formatter": "access",
-                "filters": ["mask"],
+                "filters": ["mask", "probes"] if level > logging.DEBUG else ["mask"],
                 "stream": "ext://sys.stdout",
             },
         },

@@ -27,7 +27,9 @@ def compile_ahead(config: EngineConfig) -> None:
             cannot be written.
     """
     if config.parallel.num_hosts > 1:
-        raise ConfigError("`palladio compile` works on one host; leave --nnodes out: several compile when they start")
+        raise ConfigError(
+            "`palladio compile` runs on one host; omit --nnodes (multi-host servers compile when they start)"
+        )
     directory = config.execution.compiled_dir
     if directory is not None:
         _check_writable(directory)
@@ -56,7 +58,7 @@ def compile_ahead(config: EngineConfig) -> None:
             raise _unwritable(directory, error) from error
         logger.info("Exported %d programs (%.1f MiB) to %s", len(sizes), sum(sizes) / 2**20, directory)
     seconds = time.perf_counter() - start
-    logger.info("%d programs in %.1f s; a server with the same flags finds them", len(built), seconds)
+    logger.info("Compiled %d programs in %.1f s; a server with the same flags will load them", len(built), seconds)
 
 
 def _check_writable(directory: str) -> None:
@@ -71,4 +73,4 @@ def _check_writable(directory: str) -> None:
 
 
 def _unwritable(directory: str | None, error: OSError) -> ConfigError:
-    return ConfigError(f"--compiled-dir {directory} cannot be written: {error}")
+    return ConfigError(f"cannot write to --compiled-dir {directory}: {error}")

@@ -130,8 +130,8 @@ class CacheSelfCheck:
         if error > TOLERANCE:
             self.num_failures += 1
             logger.error(
-                "The prefix cache gave request %s wrong keys and values: they differ by %.0f %% from a fresh "
-                "computation of its first %d tokens. The prefix cache is off from now on; please report this",
+                "Prefix cache self-check failed: the cached keys and values of request %s differ by %.0f %% from a "
+                "recomputation of its first %d tokens. The prefix cache is now disabled. Please report this bug",
                 running.hit.request_id.partition("~")[0],
                 100 * error,
                 len(running.hit.token_ids),

@@ -129,7 +129,11 @@ class EngineCore:
         observers: tuple[StepObserver, ...] = (
             DeviceIdle(),
             StepTracer(parts.groups),
-            StepLogger(parts.groups, config.execution.decode_log_interval),
+            StepLogger(
+                parts.groups,
+                config.execution.decode_log_interval,
+                uses_cuda_graphs=parts.ready.device.startswith("gpu"),  # XLA captures them there by default
+            ),
             ProfiledSteps(profiler),
             RecompileCounter(parts.monitor, parts.runner.programs.built, fails=config.execution.fail_on_recompile),
         )
@@ -202,7 +206,7 @@ class EngineCore:
         """
         self._self_check.cancel()
         if self._groups.has_requests or self._grammars.has_requests:
-            raise OverloadedError("The cache can only be flushed when no request runs")
+            raise OverloadedError("The cache can only be flushed while no request is running")
         self._groups.flush()
         self._grammars.flush()
 
@@ -305,7 +309,9 @@ class EngineCore:
         is_stalled = planned is None and not self._in_flight and self._groups.has_requests
         self._num_stalled = self._num_stalled + 1 if is_stalled else 0
         if self._num_stalled > MAX_STALLED:
-            raise RuntimeError("Requests wait, nothing runs, and no step can be planned: a defect, please report it")
+            raise RuntimeError(
+                "Requests are waiting, none is running, and no step can be scheduled. Please report this bug"
+            )
 
     def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[TokenOutput]) -> list[Int32Array]:
         """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
@@ -352,8 +358,10 @@ class EngineCore:
         if self._hosts is not None or not is_out_of_memory(error):
             raise error
         advice = step_advice(self._memory, self._groups.num_total_tokens)
-        message = f"The device ran out of memory in this request's step; {advice}"
-        logger.error("%s. %d requests fail, the others start over. XLA says: %s", message, len(planned.rows), error)
+        message = f"Out of memory: the device had too little memory for this request's step; {advice}"
+        logger.error(
+            "%s. %d requests failed, the others are computed again. XLA error: %s", message, len(planned.rows), error
+        )
         self._in_flight.clear()
         self._clock.forget()
         self._num_recoveries += 1

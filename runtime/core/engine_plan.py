@@ -157,8 +157,8 @@ def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
     size, larger = max(itertools.pairwise((0, *buckets.decode)), key=lambda pair: pair[1] / (pair[0] + 1))
     if larger >= 2 * (size + 1):
         logger.warning(
-            "Decode steps of %d requests are padded to %d: --cuda-graph-bs and --cuda-graph-max-bs leave nothing "
-            "between; add sizes, or lower --max-running-requests",
+            "Decode batches of %d requests are padded to %d because no batch size in between is compiled; add sizes "
+            "with --cuda-graph-bs, raise --cuda-graph-max-bs, or lower --max-running-requests",
             size + 1,
             larger,
         )
@@ -169,7 +169,9 @@ def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
     if config.source.is_embedding:
         model = dataclasses.replace(model, has_head=False)
     elif not model.has_head:
-        raise ConfigError(f"architectures: {model.architecture!r} generates no text: start it with --is-embedding")
+        raise ConfigError(
+            f"architectures: {model.architecture!r} has no language-model head; start it with --is-embedding"
+        )
     return agree_with_weights(path, model, config.source.load_format)
 
 
@@ -178,19 +180,19 @@ def _mesh(config: EngineConfig) -> Mesh:
     found = f"jax finds {len(devices)} ({devices[0].device_kind})"
     if tp_size > len(devices):
         raise ConfigError(
-            f"--tp-size {tp_size} needs as many devices, and {found}; "
+            f"--tp-size {tp_size} needs that many devices, but {found}; "
             f"use --tp-size {len(devices)}{' or less' if len(devices) > 1 else ''}"
         )
     if dp_size * tp_size > len(devices):
         most = len(devices) // tp_size
         raise ConfigError(
-            f"--dp-size {dp_size} × --tp-size {tp_size} needs {dp_size * tp_size} devices, and {found}; "
+            f"--dp-size {dp_size} × --tp-size {tp_size} needs {dp_size * tp_size} devices, but {found}; "
             f"use --dp-size {most}{' or less' if most > 1 else ''}"
         )
     if jax.process_count() > 1 and dp_size * tp_size < len(devices):
         raise ConfigError(
-            f"--tp-size {tp_size} leaves devices of --nnodes {jax.process_count()} hosts without work: they have "
-            f"{len(devices)} together; use --tp-size {len(devices) // dp_size}, or fewer hosts"
+            f"--tp-size {tp_size} leaves devices unused: --nnodes {jax.process_count()} hosts have "
+            f"{len(devices)} in total; use --tp-size {len(devices) // dp_size}, or fewer hosts"
         )
     return make_mesh(tp_size, devices, dp_size, config.parallel.ep_size)
 
@@ -205,13 +207,13 @@ def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
         return
     if experts is None:
         raise ConfigError(
-            f"--ep-size {ep_size} spreads the experts of a mixture, and {model.architecture} has none here: leave "
-            "--ep-size out"
+            f"--ep-size {ep_size} needs a mixture-of-experts model, and {model.architecture} has no experts here; omit "
+            "--ep-size"
         )
     if ep_size > experts.num_experts:
         fitting = max(n for n in range(1, experts.num_experts + 1) if parallel.tp_size % n == 0)
         raise ConfigError(
-            f"--ep-size {ep_size} is more than the model's {experts.num_experts} experts; use --ep-size {fitting}"
+            f"--ep-size {ep_size} exceeds the model's {experts.num_experts} experts; use --ep-size {fitting}"
         )
 
 
@@ -306,14 +308,14 @@ class _Stores:
         if noted is not None:
             return noted
         programs = declare()
-        logger.info("Compiling the largest programs to see how much memory they need")
+        logger.info("Compiling the largest programs to measure their workspace")
         with explaining_compiles(programs.built, buckets, programs.num_groups):
             programs.built.build(programs.largest_keys())
         if self.notes is not None:
             try:
                 self.notes.save_workspace(buckets, programs.workspace)
             except OSError as error:
-                logger.warning("how much memory the programs need is not kept: %s", error)
+                logger.warning("Cannot save the measured workspace; the next start measures it again: %s", error)
         return programs.workspace
 
 
@@ -325,7 +327,7 @@ def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
     try:
         known_ids = tokenizers.Tokenizer.from_file(str(file)).get_vocab().values()
     except Exception as error:
-        raise ConfigError(f"{file} is not a tokenizer: {error}") from error
+        raise ConfigError(f"{file} is not a valid tokenizer: {error}") from error
     return min(vocab_size, max(known_ids, default=vocab_size - 1) + 1)
 
 

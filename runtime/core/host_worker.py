@@ -29,7 +29,11 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
     try:
         built = build_executor(config, on_progress, member)
         built.warm_up.go_on()
-        logger.info("Ready: host %d of %d follows host 0", config.parallel.node_rank, config.parallel.num_hosts)
+        logger.info(
+            "Ready: host %d of %d waits for program calls from host 0",
+            config.parallel.node_rank,
+            config.parallel.num_hosts,
+        )
         for key, arrays in member.calls():
             if key is None:
                 built.executor.reset_state()
@@ -47,8 +51,8 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
 def _end(message: str) -> None:
     """Whatever the main thread does: it may wait for a lost host for ever."""
     if message:
-        logger.error("this host ends: %s", message)
+        logger.error("This host stops: %s", message)
     else:
-        logger.info("Host 0 has ended; so does this host")
+        logger.info("Host 0 has stopped; this host stops too")
     sys.stderr.flush()
     os._exit(1 if message else 0)

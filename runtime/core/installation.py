@@ -27,17 +27,17 @@ def find_conflicts(path: Iterable[str] | None = None) -> list[str]:
         named = f"{IMPORT_NAME} {found.version} in {found.locate_file('')}"
         if not (found.metadata["Summary"] or "").startswith(_SUMMARY):
             lines.append(
-                f"{named} is another project of that name, whose files lie in the same folder as ours: run `pip "
+                f"{named} is a different project with the same package name and install folder: run `pip "
                 f"uninstall {IMPORT_NAME}`, then install {DISTRIBUTION} again"
             )
         elif ours:
             lines.append(
-                f"{named} is this project under its earlier name, beside {DISTRIBUTION}: run `pip uninstall "
-                f"{IMPORT_NAME}`, then install {DISTRIBUTION} again, since the command `palladio` goes with it"
+                f"{named} is this project under its earlier name, installed beside {DISTRIBUTION}: run `pip uninstall "
+                f"{IMPORT_NAME}`, then install {DISTRIBUTION} again (uninstalling also removes the command `palladio`)"
             )
     if ours and ours[0].version != __version__:
         lines.append(
-            f"{DISTRIBUTION} {ours[0].version} is installed in {ours[0].locate_file('')}, but what runs is "
-            f"{__version__} from another folder: start it elsewhere, look at PYTHONPATH, or install it again"
+            f"{DISTRIBUTION} {ours[0].version} is installed in {ours[0].locate_file('')}, but version "
+            f"{__version__} runs from another folder: check the current folder and PYTHONPATH, or install again"
         )
     return lines

@@ -39,12 +39,12 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
             reason = refusal(kernels, model, shape)
             if reason is None:
                 return kernels
-            logger.warning("Attention cannot use the kernels of %s and takes a slower path: %s", name, reason)
-        raise ConfigError(f"no attention backend can run this model here: {reason}")
+            logger.warning("Attention backend %s cannot run this model; using a slower one: %s", name, reason)
+        raise ConfigError(f"no attention backend can run this model on this device: {reason}")
     platform = PALLAS.get(backend, target.platform)
     if platform != target.platform:
         logger.warning(
-            "--attention-backend %s: its kernels are made for a %s; on a %s they are interpreted, which is very slow",
+            "--attention-backend %s has kernels for %s only; on a %s they run in Pallas interpret mode (very slow)",
             backend,
             platform.upper(),
             target.platform.upper(),
@@ -53,7 +53,9 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
     kernels = Kernels(backend, target)
     reason = refusal(kernels, model, shape)
     if reason is not None:
-        raise ConfigError(f"--attention-backend {backend} cannot run this: {reason}; or pass --attention-backend auto")
+        raise ConfigError(
+            f"--attention-backend {backend} cannot run this model: {reason}; or use --attention-backend auto"
+        )
     return kernels
 
 
@@ -76,11 +78,11 @@ def plan_cache(
     total = tokens * needs.num_groups
     if needs.wanted_tokens is not None:
         raise ConfigError(
-            f"--max-total-tokens {needs.wanted_tokens}: the kernels of gpu_triton cannot address 2 to 4 GiB of a "
-            f"layer's cache of 8 bits; {total} would fit, or --kv-cache-dtype bfloat16, or --attention-backend xla"
+            f"--max-total-tokens {needs.wanted_tokens} is too large: gpu_triton cannot address 8-bit KV caches of 2 to "
+            f"4 GiB per layer; {total} would fit, or --kv-cache-dtype bfloat16, or --attention-backend xla"
         )
     logger.warning(
-        "The KV cache is held at 2 GiB a layer, %d tokens: of 8 bits, kernels cannot address 2 to 4 GiB", total
+        "KV cache limited to %d tokens (2 GiB per layer): gpu_triton cannot address 8-bit caches of 2 to 4 GiB", total
     )
     return plan_memory(memory, dataclasses.replace(needs, useful_tokens=tokens), workspace)
 

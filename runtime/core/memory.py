@@ -17,7 +17,7 @@ AUTO_FRACTION_ACCELERATOR = 0.92
 UNKNOWN = 2**62  # bytes of a device that does not say
 TIGHT = 0.7  # share of the usable memory from which on it matters how much the programs need
 _FINE_BITS = 6  # of a pool's size; the others are 0
-_WORKSPACE = "  of the programs: scratch of the hungriest, results, code"
+_WORKSPACE = "  of compiled programs: temporary buffers, results, code"
 _CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -105,17 +105,17 @@ class MemoryPlan:
         report = self.report
         pool = f"  {self.num_tokens:,} tokens in pages of {self.page_size}"
         if self.num_groups > 1:
-            pool += f", in each of {self.num_groups} groups of devices"
+            pool += f", for each of {self.num_groups} data-parallel ranks"
         rows = (
             ("weights", report.weights, ""),
             ("KV cache", report.kv_cache, pool),
-            ("state", report.state, "  of the sampler, and block tables"),
+            ("state", report.state, "  sampler state and block tables"),
             ("workspace", report.workspace, _WORKSPACE if report.workspace else "  not measured yet"),
             ("unused", max(0, report.usable - report.planned), ""),
-            ("reserved", report.total - report.usable, "  for the runtime and others"),
+            ("reserved", report.total - report.usable, "  for the runtime and other processes"),
         )
         is_known = report.total != UNKNOWN
-        head = f"Memory plan: {_size(report.total) if is_known else 'an unknown size'} a device"
+        head = f"Memory plan: {_size(report.total) if is_known else 'unknown size'} per device"
         shown = rows if is_known else rows[:-2]
         return [head, *(f"  {name:<10}{_size(num_bytes):>12}{note}" for name, num_bytes, note in shown)]
 
@@ -135,8 +135,8 @@ def device_memory(devices: Sequence[jax.Device], needs: MemoryNeeds) -> DeviceMe
         return DeviceMemory(min(one.total for one in found), min(one.available for one in found))
     if needs.wanted_tokens is None:
         raise ConfigError(
-            f"{device.device_kind} does not say how much memory it has (XLA_PYTHON_CLIENT_ALLOCATOR=platform hides "
-            "it); give --max-total-tokens"
+            f"{device.device_kind} does not report its memory size (XLA_PYTHON_CLIENT_ALLOCATOR=platform hides it); "
+            "set --max-total-tokens"
         )
     return DeviceMemory(UNKNOWN, UNKNOWN)
 
@@ -169,7 +169,7 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
             fitting = max(0, min(room, budget) // needs.bytes_per_page - 1)
             raise ConfigError(
                 f"--max-total-tokens {needs.wanted_tokens} needs {_size(pages * needs.bytes_per_page)} of KV cache, "
-                f"but {_size(max(0, room))} are left after {_size(needs.weights)} of weights and {_size(fixed)} for "
+                f"but {_size(max(0, room))} is left after {_size(needs.weights)} of weights and {_size(fixed)} for "
                 f"the programs; --max-total-tokens {fitting * needs.page_size * needs.num_groups} would fit"
             )
     elif fitting == 0:
@@ -196,8 +196,8 @@ def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, f
         return  # none does: the pool has no room, and that is what will be said
     if needs.wanted_tokens is None and min(static, useful) + fixed > memory.available:
         raise ConfigError(
-            f"--mem-fraction-static {fraction:g} leaves too little for the programs, which need {_size(fixed)} of the "
-            f"{_size(memory.available)} that are free; --mem-fraction-static {fits:g} would fit"
+            f"--mem-fraction-static {fraction:g} leaves too little for the programs, which need {_size(fixed)} of "
+            f"the {_size(memory.available)} free; --mem-fraction-static {fits:g} would fit"
         )
 
 
@@ -208,7 +208,7 @@ def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
     )
     needed = needs.weights + fixed + 2 * needs.bytes_per_page
     if needed > memory.available:
-        free = f"of which {_size(memory.available)} are free"
+        free = f"of which {_size(memory.available)} is free"
         return f"{message}, {free}; use a smaller model or --dtype, or a larger --tp-size"
     share = needs.weights + 2 * needs.bytes_per_page  # of the flag, which leaves the programs out
     least = min(100, -(-100 * share // memory.total)) / 100

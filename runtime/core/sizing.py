@@ -96,8 +96,8 @@ class EngineLimits:
         context_length = config.source.context_length or model.max_position_embeddings
         if context_length > model.max_position_embeddings:
             raise ConfigError(
-                f"--context-length {context_length} is over the model's max_position_embeddings "
-                f"({model.max_position_embeddings}); its positions beyond that were never trained. To force it, pass "
+                f"--context-length {context_length} exceeds the model's max_position_embeddings "
+                f"({model.max_position_embeddings}); the model was not trained on longer inputs. To force it, pass "
                 f"--json-model-override-args '{{\"max_position_embeddings\": {context_length}}}'"
             )
         scheduler = config.scheduler

@@ -143,7 +143,7 @@ def build_executor(
     )
     reports = design.programs.built.reports
     logger.info(
-        "Compiled %d programs in %.1f s (%d from the cache, %d exported); their workspace is %.2f GB",
+        "Built %d programs in %.1f s (%d from the compilation cache, %d from --compiled-dir); workspace: %.2f GB",
         len(reports),
         warm_up.seconds,
         sum(report.result == "hit" for report in reports),
@@ -286,8 +286,7 @@ def _explaining_exhaustion(plan: MemoryPlan) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise ConfigError(
-            f"the device's memory did not suffice for what was planned; {step_advice(plan.report, plan.total_tokens)}. "
-            f"XLA says: {error}"
+            f"out of memory while loading the model; {step_advice(plan.report, plan.total_tokens)}. XLA error: {error}"
         ) from error
 
 
@@ -298,8 +297,9 @@ def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:
     """
     if memory.planned > memory.usable:
         raise ConfigError(
-            f"the programs need {memory.workspace / 2**30:.2f} GiB, {(memory.planned - memory.usable) / 2**30:.2f} GiB "
-            f"more than is left; {step_advice(memory, plan.total_tokens)}"
+            f"out of memory: the compiled programs need {memory.workspace / 2**30:.2f} GiB of workspace, "
+            f"{(memory.planned - memory.usable) / 2**30:.2f} GiB more than is free; "
+            f"{step_advice(memory, plan.total_tokens)}"
         )
 
 

@@ -20,10 +20,13 @@ class StepLogger(StepObserver):
     """Logs each prefill batch, and every so many decode batches with the throughput since the last such line; where
     there are several groups of devices, of each, which the line then begins with."""
 
-    def __init__(self, groups: DataParallelScheduler, decode_log_interval: int) -> None:
+    def __init__(
+        self, groups: DataParallelScheduler, decode_log_interval: int, *, uses_cuda_graphs: bool = False
+    ) -> None:
+        """Args: uses_cuda_graphs: whether the device runs programs as CUDA graphs, as SGLang's lines say."""
         names = [f"DP{group} " for group in range(len(groups.schedulers))] if len(groups.schedulers) > 1 else [""]
         self._groups = [
-            _RankLogger(name, scheduler, decode_log_interval)
+            _RankLogger(name, scheduler, decode_log_interval, uses_cuda_graphs)
             for name, scheduler in zip(names, groups.schedulers, strict=True)
         ]
 
@@ -47,10 +50,11 @@ class _RankLogger:
     last_gen_throughput: tokens per second of the last logged decode interval.
     """
 
-    def __init__(self, name: str, scheduler: Scheduler, decode_log_interval: int) -> None:
+    def __init__(self, name: str, scheduler: Scheduler, decode_log_interval: int, uses_cuda_graphs: bool) -> None:
         self._name = name
         self._scheduler = scheduler
         self._interval = decode_log_interval
+        self._uses_cuda_graphs = uses_cuda_graphs
         self._num_decodes = 0
         self._num_tokens = 0
         self._since = time.perf_counter()
@@ -126,12 +130,13 @@ class _RankLogger:
         used, usage = self._usage()
         size = len(batch.rows) + num_padding
         logger.info(
-            "%sDecode batch. #running-req: %d, #token: %d, token usage: %.2f, cuda graph: False, "
+            "%sDecode batch. #running-req: %d, #token: %d, token usage: %.2f, cuda graph: %s, "
             "gen throughput (token/s): %.2f, #queue-req: %d, bucket: bs=%d, pad: %d%%",
             self._name,
             len(batch.rows),
             used,
             usage,
+            self._uses_cuda_graphs,
             self.last_gen_throughput,
             batch.num_waiting,
             size,

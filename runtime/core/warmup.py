@@ -84,7 +84,7 @@ class WarmUp:
         """Builds the others in the background, now that the engine can start."""
         built = self._programs.built
         if self._rest:
-            logger.info("%d more programs are compiled in the background", len(self._rest))
+            logger.info("Compiling %d more programs in the background", len(self._rest))
             self._shows = True
             self._start, self._num_before, self._total = time.perf_counter(), len(built), len(built) + len(self._rest)
             self._report()
@@ -105,7 +105,7 @@ class WarmUp:
     def _report_rest(self) -> None:
         self._report()
         if len(self._programs.built.reports) == self._total:
-            logger.info("All programs are built: %d of %d", len(self._programs.built), self._total)
+            logger.info("All programs are ready: %d of %d", len(self._programs.built), self._total)
 
 
 def describe_programs(reports: list[ProgramReport]) -> list[str]:

@@ -68,32 +68,34 @@ class Machine:
             says: jax's own words, "" if it said nothing.
         """
         if name not in _PACKAGES:
-            return f"Palladio runs on cuda, tpu and cpu, and has no extra that would bring jax the platform {name!r}"
+            return f"platform {name!r} is not supported; supported: cuda, tpu and cpu"
         label, package = _LABELS[name], self.package(name)
         others = [other for other in self.signs if other != name]
         if name not in self.signs and others:
-            return f"this machine has no {label}, but {self.shown(others[0])}: use --device {others[0]}"
+            return f"this machine has no {label}, but it has {self.shown(others[0])}: use --device {others[0]}"
         in_use = _IN_USE.search(says)
         if in_use is not None:
             holder = f"process {in_use[1]}" if in_use[1] else "another process"
-            return f"{holder} is using the {label}, which serves one process at a time: end that one first"
+            return f"{holder} is using the {label}, and only one process can: stop that process first"
         if package is None:
             wanted = " or ".join(_PACKAGES[name])
-            missing = f"{wanted} is not installed beside jax {self.packages.get('jax', '?')} for Python {self.python}"
+            missing = f"{wanted} is not installed (jax {self.packages.get('jax', '?')}, Python {self.python})"
             return f"{missing}: {_INSTALL[name]}"
         if name == "cuda" and _numbers(self.packages[package]) != _numbers(self.packages.get("jaxlib", "")):
-            versions = f"{package} {self.packages[package]} does not fit jaxlib {self.packages.get('jaxlib', '?')}"
-            return f"{versions}, which must have the same version: {_INSTALL[name]}"
+            versions = f"{package} {self.packages[package]} does not match jaxlib {self.packages.get('jaxlib', '?')}"
+            return f"{versions}; both must have the same version: {_INSTALL[name]}"
         if _OLD_DRIVER.search(says):
             return f"the driver is too old for {package}: update it, or {_INSTALL[name]}"
         if name not in self.signs:
             hint = "a container needs `--gpus all`" if name == "cuda" else "a container needs `--privileged`"
-            return f"{package} is installed, but this machine shows no {label}; {hint}"
+            return f"{package} is installed, but no {label} was found on this machine; {hint}"
         if _NONE_VISIBLE.search(says):
             variable = "CUDA_VISIBLE_DEVICES" if name == "cuda" else "TPU_VISIBLE_CHIPS"
-            return f"the process is not allowed to see any {label}: check the variable {variable}"
+            return f"no {label} is visible to this process: check the environment variable {variable}"
         if _BAD_LIBRARIES.search(says):
-            return f"libraries that {package} needs are missing or too old: unset LD_LIBRARY_PATH, and {_INSTALL[name]}"
+            return (
+                f"libraries required by {package} are missing or too old: unset LD_LIBRARY_PATH, and {_INSTALL[name]}"
+            )
         return f"{package} {self.packages[package]} did not start on {self.shown(name)}"
 
     def shown(self, name: str) -> str:

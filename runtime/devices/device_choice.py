@@ -51,7 +51,7 @@ def _first_device(name: str, wanted: str, machine: Machine) -> jax.Device:
     except (RuntimeError, AssertionError) as error:  # the latter where it has not even looked for a GPU
         raise ConfigError(_explain(name, wanted, " ".join(str(error).split()), machine)) from error
     if name != "auto" and device.platform != ("gpu" if wanted == "cuda" else wanted):
-        raise ConfigError(f"--device {name}: this process already runs jax on {device.platform}")
+        raise ConfigError(f"--device {name} has no effect: jax already runs on {device.platform} in this process")
     return device
 
 
@@ -61,7 +61,7 @@ def _explain(name: str, wanted: str, says: str, machine: Machine) -> str:
     platform = named[1] if named else next(iter(platforms), "cpu")
     asked = f"--device {name}" if name != "auto" else f"JAX_PLATFORMS={wanted}" if wanted else "--device auto"
     why = machine.why_unused("cuda" if platform == "gpu" else platform, says)
-    return f"{asked}: {why}; or pass --device cpu{f'. jax says: {says}' if says else ''}"
+    return f"{asked}: {why}; or use --device cpu{f'. jax error: {says}' if says else ''}"
 
 
 def _tell_fallback(wanted: str, machine: Machine) -> None:
@@ -69,9 +69,9 @@ def _tell_fallback(wanted: str, machine: Machine) -> None:
     if platform is None:
         return
     platform = "cuda" if platform == "gpu" else platform
-    asked = f" and JAX_PLATFORMS={wanted} asks for another device" if wanted else ""
+    asked = f" although JAX_PLATFORMS={wanted} is set" if wanted else ""
     logger.warning(
-        "The engine runs on the CPU%s, which is slow: %s; pass --device cpu if the CPU is meant",
+        "Running on CPU%s, which is slow: %s; pass --device cpu to silence this warning",
         asked,
         machine.why_unused(platform),
     )

@@ -60,8 +60,8 @@ def use_persistent_cache(directory: Path | None) -> None:
             warn_of_others(directory, "--compilation-cache-dir")  # who writes there chooses what the device runs
         except OSError as error:
             logger.warning(
-                "compiled programs are not kept, so each start compiles them again: %s; --compilation-cache-dir says "
-                "where to keep them",
+                "The compilation cache is off, so every start compiles all programs: %s; set --compilation-cache-dir "
+                "to a writable directory",
                 error,
             )
             directory = None

@@ -29,8 +29,8 @@ def step_advice(memory: MemoryReport, num_tokens: int) -> str:
     share = (memory.weights + memory.kv_cache) / max(memory.total, 1) - _SPARE
     tokens = int(num_tokens * max(0.0, 1 - _SPARE * memory.total / max(memory.kv_cache, 1)))
     if share <= 0 or tokens <= 0:
-        return "lower --max-running-requests or --chunked-prefill-size, which make the programs smaller"
-    return f"restart with --mem-fraction-static {share:.2f}, or --max-total-tokens {tokens}, to leave more room"
+        return "lower --max-running-requests or --chunked-prefill-size to need less workspace"
+    return f"restart with --mem-fraction-static {share:.2f} or --max-total-tokens {tokens} to leave more memory free"
 
 
 def compile_advice(key: ProgramKey, buckets: Buckets, num_groups: int = 1) -> str:
@@ -47,9 +47,10 @@ def compile_advice(key: ProgramKey, buckets: Buckets, num_groups: int = 1) -> st
         smaller = max(smaller, key.num_requests // 2)  # --cuda-graph-bs may leave a wide gap
         flag = f"--max-running-requests {smaller * num_groups}"
     if not smaller:
-        return f"the program {key} does not fit the device; lower --mem-fraction-static"
+        return f"out of memory: program {key} does not fit on the device; lower --mem-fraction-static"
     return (
-        f"the program {key} does not fit the device beside the KV cache; {flag} or a lower --mem-fraction-static fits"
+        f"out of memory: program {key} does not fit on the device beside the KV cache; use {flag} or lower "
+        "--mem-fraction-static"
     )
 
 
@@ -71,4 +72,4 @@ def explaining_compiles(built: Refusing, buckets: Buckets, num_groups: int = 1) 
     except jax.errors.JaxRuntimeError as error:
         if built.refused is None or not is_out_of_memory(error):
             raise
-        raise ConfigError(f"{compile_advice(built.refused, buckets, num_groups)}. XLA says: {error}") from error
+        raise ConfigError(f"{compile_advice(built.refused, buckets, num_groups)}. XLA error: {error}") from error

@@ -197,7 +197,7 @@ class ProgramCache(Generic[Key]):
             try:
                 self._build(key)
             except Exception:
-                logger.exception("program %s could not be compiled; others have to serve in its place", key)
+                logger.exception("Program %s could not be compiled; other programs are used instead", key)
                 self.reports.append(ProgramReport(str(key), "failed", time.perf_counter() - start))
             if not self._cancelled.is_set():
                 on_built()
@@ -210,13 +210,13 @@ class ProgramCache(Generic[Key]):
             with self.expecting_compiles(), self._around_late_build(key):
                 self._build(key)
         except jax.errors.JaxRuntimeError as error:
-            said = self._advise(key) if is_out_of_memory(error) else f"the program {key} cannot be compiled"
-            self._errors[key] = f"{said}. XLA says: {error}"
+            said = self._advise(key) if is_out_of_memory(error) else f"program {key} could not be compiled"
+            self._errors[key] = f"{said}. XLA error: {error}"
             raise ProgramError(self._errors[key]) from error
         finally:
             seconds = time.perf_counter() - start
             self.lazy_seconds += seconds
-        logger.info("Program %s was made when first needed: %s, %.1f s", key, self.reports[-1].result, seconds)
+        logger.info("Program %s was built on first use: %s, %.1f s", key, self.reports[-1].result, seconds)
         return self._built[key]
 
     def _build(self, key: Key) -> None:

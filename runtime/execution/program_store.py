@@ -62,7 +62,7 @@ class ProgramStore:
                 payload, in_tree, out_tree, execution_devices=self._devices
             )
         except _REFUSALS as error:
-            logger.warning("the exported program %s cannot be used and is compiled instead: %s", path, error)
+            logger.warning("Cannot use the exported program %s; compiling it instead: %s", path, error)
             return None
         return program
 
@@ -105,7 +105,7 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        logger.warning("%s cannot be read, and what it holds is compiled instead: %s", path, error)
+        logger.warning("Cannot read %s; compiling its program instead: %s", path, error)
         return None
 
 

@@ -109,7 +109,7 @@ def slot_rules(logit_bias: Mapping[int, float], stop_ids: Sequence[int], vocab_s
     """
     if len(logit_bias) > MAX_LOGIT_BIAS or len(stop_ids) > MAX_SUPPRESSED_IDS:
         raise ValueError(
-            f"at most {MAX_LOGIT_BIAS} biases and {MAX_SUPPRESSED_IDS} stop ids, "
+            f"at most {MAX_LOGIT_BIAS} logit biases and {MAX_SUPPRESSED_IDS} stop token ids are supported, "
             f"got {len(logit_bias)} and {len(stop_ids)}"
         )
     bias_ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)

@@ -48,6 +48,6 @@ def _fill(batch: ScheduledBatch, masks: Int32Array, backend: GrammarBackend | No
     for i, request, constraint in rows:
         constraint.amend(masks[i])
         if constraint.error is not None or not masks[i].any():
-            failures.append((request, constraint.error or "no token is left to continue with"))
+            failures.append((request, constraint.error or "no token is allowed next"))
             masks[i] = -1
     return failures

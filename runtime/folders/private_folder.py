@@ -78,8 +78,8 @@ def warn_of_others(path: Path, flag: str) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o022:
         logger.warning(
-            "%s %s: other users may write in this folder (mode %04o), and so take away or replace what is kept in it; "
-            "`chmod go-w %s` keeps them out",
+            "%s %s: other users can write to this folder (mode %04o) and replace its files; run `chmod go-w %s` to "
+            "prevent that",
             flag,
             path,
             mode,
@@ -94,16 +94,16 @@ def _check_kind(path: Path, *, is_folder: bool) -> None:
         return
     if stat.S_ISLNK(found.st_mode):
         raise ConfigError(
-            f"{path} is a symbolic link, which this server does not follow: remove it, or have --file-storage-path "
-            "name the folder that everything shall be kept in"
+            f"{path} is a symbolic link, which this server does not follow: remove it, or set --file-storage-path "
+            "to the folder it points to"
         )
     if stat.S_ISDIR(found.st_mode) != is_folder or not (is_folder or stat.S_ISREG(found.st_mode)):
-        raise ConfigError(f"{path} is no {'folder' if is_folder else 'file'}: move it away, or give another folder")
+        raise ConfigError(f"{path} is not a {'folder' if is_folder else 'file'}: move it, or use another folder")
     user = os.geteuid()
     if found.st_uid not in (user, 0) and user != 0:
         raise ConfigError(
-            f"{path} belongs to another user (uid {found.st_uid}), who could read what is kept in it: move it away, or "
-            "give another folder"
+            f"{path} belongs to another user (uid {found.st_uid}), who could read its contents: move it, or use "
+            "another folder"
         )
 
 
@@ -128,4 +128,4 @@ def keep_newest(folder: Path, pattern: str, count: int = NUM_KEPT) -> None:
     for path in sorted(folder.glob(pattern))[:-count]:
         with contextlib.suppress(OSError):
             path.unlink()
-            logger.info("removed %s: the newest %d files of its kind are kept", path, count)
+            logger.info("Removed %s: only the newest %d files of this kind are kept", path, count)

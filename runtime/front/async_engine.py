@@ -242,7 +242,7 @@ class AsyncEngine:
         except ConfigError as error:
             self._die(EngineFailed(str(error), config=True))
         except Exception as error:
-            logger.exception("the engine could not start")
+            logger.exception("The engine could not start")
             self._die(EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False))
         self._become_ready()
         if self._phase == "dead":
@@ -292,7 +292,7 @@ class AsyncEngine:
         num_ended, num_kept = self._streams.fail_served(EngineDeadError(failure))
         self._calls.fail(EngineDeadError(failure))
         logger.error(
-            "the engine failed: %s; %d requests with output ended, %d wait for the next engine",
+            "The engine failed: %s; %d requests with output were aborted, %d wait for the restart",
             *(failure, num_ended, num_kept),
         )
         expiry = asyncio.create_task(self._expire_waiting())
@@ -312,7 +312,7 @@ class AsyncEngine:
         self._info, self._phase, self._failure = info, "ready", None
         requests = self._streams.requests_to_resend(front.room)
         logger.warning(
-            "the engine is ready again after %.1f s; %d samples are sent to it again",
+            "The engine is ready again after %.1f s; resending %d samples",
             *(time.monotonic() - begun, len(requests)),
         )
         self._add([dataclasses.replace(request, resent=True) for request in requests])

@@ -67,7 +67,7 @@ async def end_profile(ask: Ask) -> ProfileReport:
     while (report := (await _profile(ask, StopProfile)).profile) is None:
         if time.monotonic() >= deadline:
             raise DeadlineError(
-                f"the profile is still being written after {WRITE_SECONDS:g} s; that goes on: ask for it later"
+                f"still writing the profile after {WRITE_SECONDS:g} s; it continues in the background: try again later"
             )
         await asyncio.sleep(_WRITE_POLL)
     return report

@@ -169,8 +169,7 @@ def prepare_folder(folder: str) -> Path:
             pass
     except OSError as error:
         raise ConfigError(
-            f"--crash-dump-folder {folder}: cannot write there: {error.strerror}; name another folder, or leave the "
-            "flag out"
+            f"cannot write to --crash-dump-folder {folder}: {error.strerror}; use another folder, or omit the flag"
         ) from error
     return path
 
@@ -194,9 +193,9 @@ def write_dump(
     try:
         _write_atomically(path, json.dumps(content))
     except OSError as error:
-        logger.warning("the crash dump could not be written to %s: %s", folder, error)
+        logger.warning("Cannot write the crash dump to %s: %s", folder, error)
     else:
-        logger.error("the last %d requests are in %s: `palladio replay` runs them again", len(samples), path)
+        logger.error("Wrote the last %d requests to %s; run them again with `palladio replay`", len(samples), path)
         keep_newest(folder, "crash-*.json")
 
 

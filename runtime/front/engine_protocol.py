@@ -135,12 +135,12 @@ class EngineClient(Protocol):
 def not_ready(engine: EngineClient) -> EngineDeadError | EngineNotReadyError:
     """Why an engine whose state is not "ready" takes no requests."""
     if engine.state == "dead":
-        return EngineDeadError(engine.failure or "the engine ended")
+        return EngineDeadError(engine.failure or "the engine has stopped")
     if engine.state == "draining":
-        return EngineNotReadyError("the server is shutting down and takes no new requests", retry_after=5.0)
+        return EngineNotReadyError("the server is shutting down and does not accept new requests", retry_after=5.0)
     if engine.state == "restarting":
         return EngineNotReadyError(
-            f"the engine is being restarted after a failure ({engine.failure}); try again soon", retry_after=5.0
+            f"the engine is restarting after a failure ({engine.failure}); try again soon", retry_after=5.0
         )
     progress = engine.progress
     detail = "" if progress is None else f" ({progress.phase}: {progress.done} of {progress.total})"

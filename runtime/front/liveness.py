@@ -59,6 +59,6 @@ class Liveness:
         if self._timeout == 0 or self._silent < self._timeout:
             return None
         return (
-            f"the engine has not answered for {self._silent:.0f} s (--health-timeout {self._timeout:g}): it hangs, or "
-            "its steps take very long"
+            f"the engine has not responded for {self._silent:.0f} s (--health-timeout {self._timeout:g}): it hangs, or "
+            "its steps are very slow"
         )

@@ -173,7 +173,7 @@ class RequestTable:
             try:
                 result = processor.process(output)
             except Exception as error:
-                logger.exception("the output of request %s could not be processed", engine_id)
+                logger.exception("Cannot process the output of request %s", engine_id)
                 stream.fail(GenerationError(f"the output of the request could not be processed: {error!r}"))
                 del self._samples[engine_id]  # it stays among the unfinished, so that the engine is told
                 continue
@@ -202,7 +202,11 @@ class RequestTable:
             if stream.yielded:
                 stream.fail(error)
             elif stream.num_crashes >= MAX_CRASHES:
-                stream.fail(EngineDeadError(f"{error}; it failed {stream.num_crashes} times with this request waiting"))
+                stream.fail(
+                    EngineDeadError(
+                        f"{error}; the engine failed {stream.num_crashes} times while this request was waiting"
+                    )
+                )
             else:
                 continue
             num_failed += 1
@@ -237,8 +241,8 @@ class RequestTable:
             if num_tokens > room.limit:
                 stream.fail(
                     EngineDeadError(
-                        f"the engine was restarted with less room: {num_tokens} tokens of prompt and output are over "
-                        f"{room.name} ({room.limit} tokens) now"
+                        f"the engine was restarted with less memory: {num_tokens} tokens of prompt and output exceed "
+                        f"{room.name} ({room.limit} tokens)"
                     )
                 )
                 self._drop(stream)

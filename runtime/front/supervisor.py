@@ -56,7 +56,7 @@ class RestartBudget:
             return failure
         return (
             f"the engine failed {self.limit + 1} times within an hour and is not restarted again "
-            f"(--max-engine-restarts {self.limit}); the last time: {failure}"
+            f"(--max-engine-restarts {self.limit}); last failure: {failure}"
         )
 
 
@@ -106,7 +106,7 @@ class Supervisor:
         """
         pause = 0.0
         while isinstance(outcome := await self._start(config, receive, pause), EngineFailed):
-            logger.error("the engine failed to start again: %s", outcome.message)
+            logger.error("The engine could not be restarted: %s", outcome.message)
             self.may_restart(outcome.message)
             pause = min(2.0 * pause, _MAX_PAUSE) or _FIRST_PAUSE
         return outcome
@@ -115,7 +115,7 @@ class Supervisor:
         await self._transport.stop(_STOP_TIMEOUT)
         await asyncio.sleep(pause)
         logger.warning(
-            "starting the engine again (%d of %d restarts within an hour)", self._budget.num_used, self._budget.limit
+            "Restarting the engine (%d of %d restarts within an hour)", self._budget.num_used, self._budget.limit
         )
         self._expect_outcome()
         try:
@@ -124,7 +124,7 @@ class Supervisor:
             assert self._outcome is not None
             return self._outcome
         except Exception as error:
-            logger.exception("the engine could not start")
+            logger.exception("The engine could not start")
             return EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False)
         finally:
             self._starts = False

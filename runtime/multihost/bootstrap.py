@@ -33,7 +33,7 @@ def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[HostCoor
     rendezvous = rendezvous_of(config)
     if rendezvous.rank > 0:
         raise ConfigError(
-            f"--node-rank {rendezvous.rank}: only host 0 takes requests; run `palladio serve` here, with these flags"
+            f"--node-rank {rendezvous.rank}: only host 0 runs the Engine; run `palladio serve` with these flags here"
         )
     seed = config.execution.random_seed
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
@@ -104,12 +104,14 @@ def _initialize(rendezvous: Rendezvous, port: int, device: str) -> None:
             coordinator_bind_address=name,
         )
     except RuntimeError as error:
-        raise ConfigError(f"--nnodes {rendezvous.num_hosts}: jax cannot join the hosts' devices: {error}") from error
+        raise ConfigError(
+            f"--nnodes {rendezvous.num_hosts}: jax.distributed could not connect the hosts: {error}"
+        ) from error
     choose_device(device)
     if (jax.process_index(), jax.process_count()) != (rendezvous.rank, rendezvous.num_hosts):
         raise ConfigError(
-            f"--node-rank {rendezvous.rank} with --nnodes {rendezvous.num_hosts}: the devices say that this is host "
-            f"{jax.process_index()} of {jax.process_count()}; number the hosts as they do"
+            f"--node-rank {rendezvous.rank} with --nnodes {rendezvous.num_hosts} does not match the devices: this is "
+            f"host {jax.process_index()} of {jax.process_count()}; use those numbers"
         )
 
 
@@ -128,8 +130,8 @@ def _reserve_coordinator(parallel: ParallelConfig, address: tuple[str, int]) -> 
     except OSError as error:
         named = f"--dist-coordinator-port {port}"
         if given is None:
-            named = f"port {port}, the one after --dist-init-addr's,"
+            named = f"port {port} (the --dist-init-addr port + 1)"
         raise ConfigError(
             f"host 0 cannot listen on {named} at {host} ({error}); jax's coordination service needs it: free it, or "
-            "give another one with --dist-coordinator-port (0 takes any free one)"
+            "set another with --dist-coordinator-port (0: any free port)"
         ) from error

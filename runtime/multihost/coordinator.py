@@ -86,7 +86,7 @@ class HostCoordinator:
         except OSError as error:
             host, port = rendezvous.address
             raise ConfigError(
-                f"host 0 cannot listen on --dist-init-addr {host}:{port} ({error}); give an address of this host and a "
+                f"host 0 cannot listen on --dist-init-addr {host}:{port} ({error}); use an address of this host and a "
                 "free port"
             ) from error
         with listener:
@@ -129,7 +129,7 @@ class HostCoordinator:
         values = [self._values[rank].get() for rank in self._links]
         found = [one for one in values if one is not None]
         if len(found) < len(values):
-            raise HostLostError("another host is lost")
+            raise HostLostError("the connection to another host was lost")
         least = min(value, *found)
         self._tell(Frame({"kind": "value", "value": least}))
         return least
@@ -143,7 +143,7 @@ class HostCoordinator:
         self._heartbeat.stop()
         if self.num_calls:
             logger.info(
-                "Told %d hosts of %d calls, %d bytes each", len(self._links), self.num_calls,
+                "Sent %d program calls to %d hosts (%d bytes each)", self.num_calls, len(self._links),
                 self.num_sent_bytes / self.num_calls / len(self._links),
             )  # fmt: skip
         self._tell(Frame({"kind": "stop", "message": message}))
@@ -166,14 +166,14 @@ class HostCoordinator:
                 elif frame.kind == "failed":
                     return self._lose(link, str(frame.head["message"]))
         except (EOFError, OSError, ValueError):
-            self._lose(link, "it has ended")
+            self._lose(link, "it closed the connection")
         return None
 
     def _lose(self, link: Link, why: str) -> None:
         if self._is_over:
             return
-        message = f"{link.name} is lost: {why}"
-        logger.error("%s; the others end too", message)
+        message = f"connection to {link.name} lost: {why}"
+        logger.error("%s; stopping the other hosts", message)
         self.close(message)
         self._on_lost(message)  # before whoever waits for a value fails for want of it: this names the host
         for values in self._values.values():
@@ -193,7 +193,7 @@ class _HostCheck:
         deadline = time.monotonic() + rendezvous.timeout
         host, port = rendezvous.address
         others = rendezvous.num_hosts - 1
-        logger.info("Waiting at %s:%d for %d other host%s", host, port, others, "s" * (others > 1))
+        logger.info("Host 0 listens on %s:%d and waits for %d more host%s", host, port, others, "s" * (others > 1))
         accept(listener, deadline, self._judge, wanted=lambda: 0 if self._problem else others - len(self._links))
         if self._problem:
             self._refuse_all(self._problem)
@@ -202,7 +202,7 @@ class _HostCheck:
         if missing:
             names = ", ".join(map(str, missing))
             message = (
-                f"host{'s' * (len(missing) > 1)} {names} of {rendezvous.num_hosts} did not come to {host}:{port} "
+                f"host{'s' * (len(missing) > 1)} {names} of {rendezvous.num_hosts} did not connect to {host}:{port} "
                 f"within {rendezvous.timeout:g} s (--dist-timeout); start the same command there with --node-rank "
                 f"{names}"
             )
@@ -219,11 +219,11 @@ class _HostCheck:
         if head["num_hosts"] != rendezvous.num_hosts:
             problem = f"--nnodes is {rendezvous.num_hosts} on host 0 and {head['num_hosts']} on {link.name}"
         elif different := differences(rendezvous.config_digest, head["config_digest"]):
-            problem = f"host 0 and {link.name} were started differently: {'; '.join(different)}"
+            problem = f"host 0 and {link.name} have different settings: {'; '.join(different)}"
         elif rank in self._links and self._links[rank].is_open():
             problem = f"--node-rank {rank} was given to {self._links[rank].name} and to {link.name}"
         else:
-            logger.info("%s is here", link.name)
+            logger.info("%s connected", link.name)
             self._links[rank] = link
             return True
         self._problem = problem
@@ -253,7 +253,7 @@ class HostWorker:
         self._on_end = on_end
         self._calls: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._values: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._heartbeat = Heartbeat([link], silence, lambda _, why: on_end(f"host 0 is lost: {why}"))
+        self._heartbeat = Heartbeat([link], silence, lambda _, why: on_end(f"connection to host 0 lost: {why}"))
         threading.Thread(target=self._listen, name="palladio-host-0", daemon=True).start()
 
     @classmethod
@@ -266,7 +266,7 @@ class HostWorker:
         """
         host, port = rendezvous.address
         deadline = time.monotonic() + rendezvous.timeout
-        logger.info("Going to host 0 at %s:%d", host, port)
+        logger.info("Connecting to host 0 at %s:%d", host, port)
         try:
             link = connect(rendezvous.address, deadline)
             link.send(
@@ -321,5 +321,5 @@ class HostWorker:
                     return self._on_end(str(frame.head["message"]))
         except (EOFError, OSError, ValueError):
             self._heartbeat.stop()
-            self._on_end("host 0 is lost: it has ended")
+            self._on_end("connection to host 0 lost: it closed the connection")
         return None

@@ -53,7 +53,7 @@ class Frame:
         line, _, rest = data.partition(b"\n")
         head = json.loads(line)
         if not isinstance(head, dict):
-            raise ValueError("a frame begins with a JSON object")
+            raise ValueError("a frame must begin with a JSON object")
         arrays, begin = [], 0
         for dtype, shape in head.pop("arrays", ()):
             count = int(np.prod(shape, dtype=np.int64))
@@ -94,7 +94,7 @@ class Link:
             ValueError: it is no frame.
         """
         if seconds is not None and not self._connection.poll(seconds):
-            raise TimeoutError("nothing was said")
+            raise TimeoutError("no message arrived in time")
         frame = Frame.decode(self._connection.recv_bytes(max_bytes))
         self.heard = time.monotonic()
         return frame
@@ -186,7 +186,7 @@ class Heartbeat:
                     link.send(beat)
                 if time.monotonic() - link.heard > self._silence and not self._over.is_set():
                     self._links.remove(link)
-                    self._on_lost(link, f"it has not been heard of for {self._silence:g} s")
+                    self._on_lost(link, f"no heartbeat for {self._silence:g} s")
 
 
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

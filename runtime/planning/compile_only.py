@@ -49,14 +49,14 @@ def compile_only_mesh(place: Slice, num_shards: int, num_groups: int = 1, num_ex
         ConfigError: the slice's compiler is not installed, or does not know it.
     """
     if place.chip.name == "v4":  # without the hardware its devices are half a chip each
-        raise ConfigError(f"--topology {place.name} has no compiler for whole chips here; leave --compile out")
+        raise ConfigError(f"--topology {place.name} cannot be compiled for on this machine; omit --compile")
     platform = place.chip.platform
     try:
         devices = compile_only_devices(platform, place.topology)
     except (RuntimeError, ValueError, NotImplementedError) as error:  # jax's own errors are RuntimeErrors
         raise ConfigError(
-            f"--topology {place.name} cannot be compiled for here ({' '.join(str(error).split())[:200]}); its compiler "
-            f"comes with {_INSTALL[platform]}, and without --compile the plan is an estimate"
+            f"cannot compile for --topology {place.name} ({' '.join(str(error).split())[:200]}); install its compiler "
+            f"with {_INSTALL[platform]}, or omit --compile for an estimate"
         ) from error
     return make_mesh(num_shards, devices, num_groups, num_expert_parts)
 

@@ -101,5 +101,5 @@ def find_slice(name: str) -> Slice:
     if wanted not in SLICES:
         prefix = wanted.split("-")[0]
         known = [one for one in SLICES if one.startswith(f"{prefix}-")] or [f"{chip}-…" for chip in CHIPS]
-        raise ConfigError(f"--topology {name} is not known; known are {', '.join(known)}")
+        raise ConfigError(f"unknown --topology {name}; known: {', '.join(known)}")
     return SLICES[wanted]

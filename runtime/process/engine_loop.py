@@ -115,11 +115,11 @@ def run_engine(
         emit(EngineFailed(str(error), config=isinstance(error, ConfigError)))
         return
     except Exception as error:
-        logger.exception("the engine could not start")
+        logger.exception("The engine could not start")
         emit(EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False))
         return
     emit(dataclasses.replace(core.ready, startup_seconds=time.perf_counter() - started))
-    failure = "it was interrupted"
+    failure = "interrupted"
     with _watchdog(core.activity, config, end_hung), BusyReports(core.activity, emit):
         try:
             failure = run_engine_loop(core, inbox, emit)
@@ -151,7 +151,7 @@ def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> str:
                 if outputs:
                     emit(StepOutputs(outputs))
     except Exception as error:
-        logger.exception("the engine failed")
+        logger.exception("The engine failed")
         failure = f"{type(error).__name__}: {error}"
         emit(EngineFailed(f"the engine failed: {failure}", config=False))
         return failure

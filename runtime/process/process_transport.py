@@ -132,7 +132,7 @@ class _Child:
             await asyncio.wait_for(self._exited.wait(), timeout)
         except TimeoutError:
             if self._ready and not self._failed:  # otherwise it is busy with its start or its end, and nothing is lost
-                logger.warning("the engine process does not end by itself; killing it")
+                logger.warning("The engine process does not exit; killing it")
             self.process.kill()
             await self._exited.wait()
         if self._closed:
@@ -200,16 +200,16 @@ def _make_socket_dir() -> Path:
 
 def _describe_exit(code: int) -> str:
     if code >= 0:
-        return f"the engine process ended with exit status {code}; see its log"
+        return f"the engine process exited with status {code}; see its log"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
     if name in _CRASHES:
-        return f"the engine process crashed with {name} in native code (jax, XLA or a driver); its log has the stacks"
+        return f"the engine process crashed with {name} in native code (jax, XLA or a driver); see stacks in its log"
     if name == "SIGKILL":
         return (
-            "the engine process was killed by SIGKILL: by somebody, or by the kernel because the host or the container "
-            "has no memory left (see `dmesg`)"
+            "the engine process was killed by SIGKILL: by a user, or by the kernel because the host or container ran "
+            "out of memory (see `dmesg`)"
         )
-    return f"the engine process was killed by {name}, which the server does not send; see its log"
+    return f"the engine process was killed by {name}, sent from outside this server; see its log"

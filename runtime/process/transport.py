@@ -112,7 +112,7 @@ class ThreadTransport:
         while thread.is_alive() and time.monotonic() < deadline:  # no join in a thread: at exit none can be started
             await asyncio.sleep(0.005)
         if thread.is_alive():
-            logger.warning("the engine thread is still busy after %g s; it ends with the process", timeout)
+            logger.warning("The engine thread is still running after %g s; it stops when the process exits", timeout)
 
     def _run(self, config: EngineConfig, emit: Receive) -> None:
         run_engine(resolve_factory(self._core_factory), config, self._inbox, emit)

@@ -34,10 +34,10 @@ class Deadlines:
 
 def timeout_reason(request: Request) -> FinishReason:
     """How a request ends whose time is up."""
-    state = "waiting for its turn" if request.scheduled is None else f"{request.num_output_tokens} tokens done"
+    state = "waiting in the queue" if request.scheduled is None else f"{request.num_output_tokens} tokens generated"
     return FinishReason(
         "abort",
         message=f"The request did not finish within its timeout of {request.options.timeout:g} s ({state}); "
-        "raise timeout (or --request-timeout), or ask for fewer tokens",
+        "raise timeout (or --request-timeout), or request fewer tokens",
         status=504,
     )

@@ -147,7 +147,7 @@ class GrammarQueue:
         if request.deadline is not None and time.time() >= request.deadline:
             return True, timeout_reason(request)
         if compilation.started is not None and time.monotonic() - compilation.started > MAX_SECONDS:
-            message = "the {param} did not compile within {seconds:g} s: make it simpler"
+            message = "the {param} did not compile within {seconds:g} s: simplify it"
             return True, FinishReason.refusal(InvalidRequestError.of(message, param="grammar", seconds=MAX_SECONDS))
         if compilation.started is None and time.monotonic() - waiting.since > MAX_SECONDS:
             return True, _overload("Too many grammars are being compiled; try again later")
@@ -161,11 +161,11 @@ class GrammarQueue:
         if isinstance(error, OverloadedError):
             return _overload(str(error))
         if error is not None:  # of the library, or of what it is made of: no fault of the request's
-            logger.error("a grammar could not be compiled", exc_info=error)
+            logger.error("A grammar could not be compiled", exc_info=error)
             return FinishReason("abort", message=f"the grammar could not be compiled: {error!r}", status=500)
         if not self._compiler.has_room(waiting.compilation):
             return _overload(
-                "The compiled grammars of running requests hold all memory that there is for them "
+                "The compiled grammars of running requests use all of the grammar memory "
                 "(--grammar-cache-bytes); try again later, or simplify the grammar"
             )
         matcher = waiting.compilation.result.result().new_matcher()

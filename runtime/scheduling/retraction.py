@@ -128,8 +128,8 @@ class Retractor:
         if self._num_fruitless == MAX_FRUITLESS:
             self._num_fruitless += 1
             logger.error(
-                "%d times in a row a request took the place of others, and none has got a token meanwhile: "
-                "a defect, please report it. Those that run now keep their place until the next token",
+                "%d retractions in a row without a new token: please report this bug. Running requests are not "
+                "retracted (preempted) until the next token",
                 MAX_FRUITLESS,
             )
         return self._num_fruitless > MAX_FRUITLESS

@@ -9,7 +9,7 @@ from palladio.runtime.scheduling.scheduled_batch import StepTokens
 
 NOT_FINITE = FinishReason(
     "abort",
-    message="What the model computes for this request is not finite (NaN or infinity); try --dtype float32",
+    message="The model's logits for this request are not finite (NaN or infinity); try --dtype float32",
     status=500,
 )
 
@@ -51,7 +51,7 @@ def constraint_failure(request: Request, reason: str) -> FinishReason:
     """How a request ends whose grammar cannot go on."""
     return FinishReason(
         "abort",
-        message=f"the grammar cannot go on after {request.num_output_tokens} tokens: {reason}",
+        message=f"the grammar cannot continue after {request.num_output_tokens} tokens: {reason}",
         status=400,
         param="grammar",
     )

@@ -285,7 +285,7 @@ class WaitingQueue:
         """
         if limit is not None and self.num_foreground + num_elsewhere >= limit:
             raise OverloadedError(
-                f"The queue is full ({limit} requests wait, --max-queued-requests {limit}); try again later"
+                f"The queue is full ({limit} requests are waiting, --max-queued-requests {limit}); try again later"
             )
 
     def add(self, request: Request) -> None:

@@ -170,7 +170,7 @@ class Profiler:
         profile.end.set()
         profile.thread.join(self._limits.close_seconds)
         if profile.thread.is_alive():
-            logger.warning("The profile in %s is not written whole: the engine ends", profile.options.output_dir)
+            logger.warning("The profile in %s is incomplete: the engine is stopping", profile.options.output_dir)
 
     def _check_free(self) -> None:
         profile = self._profile
@@ -205,10 +205,10 @@ class Profiler:
     def _bound(self, seconds: float, growth: int) -> str:
         """Which one is met; "": none."""
         if seconds >= self._limits.seconds:
-            return f"it has run for {self._limits.seconds:g} s, and none may run longer"
+            return f"it reached the time limit of {self._limits.seconds:g} s"
         if growth >= self._limits.growth:
             most = self._limits.growth / 2**20
-            return f"the engine's process grew by {growth / 2**20:.0f} MiB meanwhile, and {most:g} MiB are the most"
+            return f"the engine process grew by {growth / 2**20:.0f} MiB, more than the limit of {most:g} MiB"
         return ""
 
     def _write(self, profile: _Profile) -> None:
@@ -217,10 +217,10 @@ class Profiler:
             profile.phase = "writing"
             num_steps = profile.num_steps - options.start_step
             if not profile.ended_by and options.num_steps is None and profile.num_steps >= profile.last_step:
-                profile.ended_by = f"it has {DEFAULT_STEPS} steps, the default of num_steps"
+                profile.ended_by = f"it reached {DEFAULT_STEPS} steps, the default of num_steps"
             profile.has_news = profile.has_news or bool(profile.ended_by)
         if profile.ended_by:
-            logger.warning("The profile in %s ends: %s", options.output_dir, profile.ended_by)
+            logger.warning("The profile in %s was stopped: %s", options.output_dir, profile.ended_by)
         late = threading.Timer(self._limits.write_seconds, _complain, (options.output_dir, self._limits.write_seconds))
         late.daemon = True
         late.start()
@@ -233,12 +233,12 @@ class Profiler:
         with self._lock:
             if failure:
                 self._unwritten = options.output_dir
-                profile.failure = f"the profile could not be written to {options.output_dir}: {failure}"
+                profile.failure = f"cannot write the profile to {options.output_dir}: {failure}"
             profile.phase = "over"
         if failure:
             logger.error("The profile in %s failed: %s", options.output_dir, failure)
         else:
-            logger.info("The profile of %d steps is in %s", num_steps, options.output_dir)
+            logger.info("Wrote a profile of %d steps to %s", num_steps, options.output_dir)
 
     def _write_the_last(self) -> None:
         """JAX takes no new trace before the last one is written.
@@ -256,12 +256,14 @@ class Profiler:
                 f"the last profile is still to be written to {self._unwritten}, and no other can begin before: "
                 f"{_reason(error)}; make room there, or restart the engine"
             ) from error
-        logger.info("The last profile could be written now: it is in %s", self._unwritten)
+        logger.info("Wrote the previous profile to %s", self._unwritten)
         self._unwritten = None
 
 
 def _complain(folder: str, seconds: float) -> None:
-    logger.error("The profile in %s is still being written after %g s; no other can begin before", folder, seconds)
+    logger.error(
+        "Still writing the profile in %s after %g s; no other profile can start until it is written", folder, seconds
+    )
 
 
 def _prepare(folder: str) -> None:

@@ -139,14 +139,14 @@ class Watchdog:
             num_reports += 1
             if doing.kind in ("compile", "profile"):
                 verb, seconds = "compiling" if doing.kind == "compile" else "writing", time.time() - doing.since
-                logger.warning("still %s %s, for %.0f s now (not a hang: no limit)", verb, doing.what, seconds)
+                logger.warning("Still %s %s after %.0f s (no time limit applies)", verb, doing.what, seconds)
             else:
                 self._report(doing, is_first=num_reports == 1)
         if self._end_hung is not None:
             faulthandler.cancel_dump_traceback_later()
 
     def _report(self, doing: CurrentActivity, *, is_first: bool) -> None:
-        message = f"no step ended within {self._timeout:g} s (--watchdog-timeout): the engine hangs in {doing}"
+        message = f"no step finished within {self._timeout:g} s (--watchdog-timeout): the engine hangs in {doing}"
         logger.error("%s", message)
         if is_first:
             faulthandler.dump_traceback(_STDERR, all_threads=True)
@@ -164,7 +164,7 @@ class Watchdog:
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
         except OSError as error:
-            logger.warning("the stacks could not be written to %s: %s", folder, error)
+            logger.warning("Cannot write the stack traces to %s: %s", folder, error)
         else:
-            logger.error("the stacks of all threads are in %s", path)
+            logger.error("Wrote the stack traces of all threads to %s", path)
             keep_newest(folder, "stacks-*.txt")

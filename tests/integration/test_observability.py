@@ -94,7 +94,7 @@ def test_a_profile_of_a_server(server: Server) -> None:
     server.post("/v1/completions", BODY)
     server.wait_for_stats(num_running=0)
     deadline = time.monotonic() + 60
-    while f"The profile of 3 steps is in {folder}" not in server.log():
+    while f"Wrote a profile of 3 steps to {folder}" not in server.log():
         assert time.monotonic() < deadline, "it is not written"
         time.sleep(0.05)
     assert list(folder.rglob("*.xplane.pb"))

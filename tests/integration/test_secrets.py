@@ -140,7 +140,7 @@ def test_no_secret_is_told(server: SecretServer) -> None:
     assert f"running on https://127.0.0.1:{server.port}" in log
     assert "api_key=***" in log
     names = ", ".join(["key:[0-9a-f]{16}"] * 3)
-    assert re.search(f"API keys of {names}: each owner sees what was made with its own keys; the admin key", log)
+    assert re.search(f"API keys of {names}: each owner sees only its own files and batches; the admin key", log)
 
 
 def crash(server: SecretServer, headers: dict[str, str]) -> None:

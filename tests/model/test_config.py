@@ -106,7 +106,7 @@ def test_quantization():
         ({"hidden_size": "big"}, "hidden_size must be a whole number"),
         ({"hidden_size": 50}, "hidden_size 50 is not a multiple of num_attention_heads 6"),
         ({"num_key_value_heads": 4}, "num_attention_heads 6 is not a multiple of num_key_value_heads 4"),
-        ({"head_dim": 7}, "head_dim 7 is odd"),
+        ({"head_dim": 7}, "head_dim must be even .*7"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
@@ -115,9 +115,9 @@ def test_quantization():
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling.low_freq_factor is missing"),
         ({"rope_parameters": {"rope_theta": -1}}, "rope_parameters.rope_theta must be"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "per layer type"),
-        ({"layer_types": ["chunked_attention"] * 2}, "layer_types must name"),
-        ({"layer_types": ["full_attention"]}, "each of 2 layers"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "different layer types"),
+        ({"layer_types": ["chunked_attention"] * 2}, "layer_types must list"),
+        ({"layer_types": ["full_attention"]}, "each of the 2 layers"),
         ({"layer_types": ["sliding_attention"] * 2}, "use_sliding_window"),
         ({"torch_dtype": "int8"}, "dtype: 'int8'"),
         ({"eos_token_id": "x"}, "eos_token_id"),
@@ -144,13 +144,13 @@ def test_missing_keys_are_named(key):
 def test_read_model_dir(tmp_path):
     with pytest.raises(ConfigError, match="is not a directory"):
         read_model_dir(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"has no config\.json"):
+    with pytest.raises(ConfigError, match=r"no config\.json in"):
         read_model_dir(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"config\.json cannot be read as JSON"):
+    with pytest.raises(ConfigError, match=r"cannot read .*config\.json as JSON"):
         read_model_dir(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ConfigError, match="must hold a JSON object"):
+    with pytest.raises(ConfigError, match="must contain a JSON object"):
         read_model_dir(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"a": 1, "rope_parameters": {"factor": 2.0, "rope_theta": 3}}))
     config, generation_config = read_model_dir(tmp_path, {"b": 2, "rope_parameters": {"factor": 4.0}})

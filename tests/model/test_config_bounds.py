@@ -58,7 +58,7 @@ def test_sizes_that_no_model_has_are_named(key: str, value: int) -> None:
     if key in ("vocab_size", "intermediate_size", "max_position_embeddings") and value == 10**6:
         assert read("qwen3", **{key: value})
         return
-    with pytest.raises(ConfigError, match=rf"{key}.* is more than \d+, the most that is supported") as error:
+    with pytest.raises(ConfigError, match=rf"{key} must be at most \d+") as error:
         read("qwen3", **{key: value})
     assert len(str(error.value)) < 300
 
@@ -66,7 +66,7 @@ def test_sizes_that_no_model_has_are_named(key: str, value: int) -> None:
 @pytest.mark.parametrize("value", [10**9, 10**12])
 @pytest.mark.parametrize("key", EXPERT_SIZES)
 def test_experts_that_no_model_has_are_named(key: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=f"{key} {value} is more than"):
+    with pytest.raises(ConfigError, match=f"{key} must be at most .* found {value}"):
         read("qwen2_moe", **{key: value})
 
 
@@ -93,12 +93,12 @@ def test_what_is_no_token_is_named(key: str, value: Any) -> None:
 
 def test_a_context_that_is_scaled_beyond_all_measure() -> None:
     yarn = {"rope_type": "yarn", "factor": 1e12, "original_max_position_embeddings": 4096}
-    with pytest.raises(ConfigError, match=r"rope_scaling\.factor .* makes 4096 tokens of context more than"):
+    with pytest.raises(ConfigError, match=r"rope_scaling\.factor .* × 4096 tokens exceeds the maximum"):
         read("qwen3", rope_scaling=yarn)
 
 
 def test_heads_that_are_too_large_though_nobody_says_so() -> None:
-    with pytest.raises(ConfigError, match="hidden_size 131072 over num_attention_heads 2 makes heads of 65536"):
+    with pytest.raises(ConfigError, match=r"head size 65536 \(hidden_size 131072 / num_attention_heads 2"):
         read("qwen2", hidden_size=1 << 17, num_attention_heads=2, num_key_value_heads=2)
 
 
@@ -111,7 +111,7 @@ def test_blocks_of_a_quantized_matrix(block: Any) -> None:
 def test_a_million_layers_in_a_file_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(tiny_config("qwen2", num_hidden_layers=10**6)))
     start = time.monotonic()
-    with pytest.raises(ConfigError, match="num_hidden_layers 1000000 is more than 512"):
+    with pytest.raises(ConfigError, match="num_hidden_layers must be at most 512"):
         ModelConfig.from_hf(*read_model_dir(tmp_path))
     assert time.monotonic() - start < 5
 

@@ -92,7 +92,7 @@ def test_each_rule_is_missed(architecture: str, monkeypatch: pytest.MonkeyPatch)
             with pytest.raises(CheckpointError) as error:
                 _plan(Path("x"), layout, params, checkpoint)
             named = rule.param.format(layer=places[0][0])
-            assert f"no tensor fills all of the parameters {named}" in str(error.value)
+            assert f"no tensor fills all of {named}" in str(error.value)
             monkeypatch.undo()
     others = {rule for rule in family.weights if rule not in tried}
     assert {rule.condition for rule in others} <= NOT_THEIRS[architecture]
@@ -123,7 +123,7 @@ def test_a_part_that_is_taken_twice_does_not_make_up_for_another(monkeypatch: py
     monkeypatch.setattr(stored_weights, "find_family", lambda _: dataclasses.replace(family, weights=rules))
     layout = TensorLayout.of(ModelConfig.from_hf(hf), 1)
     _, params = parameters_of(layout, jnp.float32, make_mesh(1))
-    with pytest.raises(CheckpointError, match=r"no tensor fills all of the parameters layers\.0\.mlp\.gate_up\.kernel"):
+    with pytest.raises(CheckpointError, match=r"no tensor fills all of layers\.0\.mlp\.gate_up\.kernel"):
         _plan(Path("x"), layout, params, checkpoint_of(weight_shapes(hf)))
 
 
@@ -144,7 +144,7 @@ def test_a_dropped_rule_is_told_when_a_checkpoint_is_read(tmp_path: Path, monkey
     monkeypatch.setattr(stored_weights, "find_family", lambda _: without(family, rule))
     layout = TensorLayout.of(ModelConfig.from_hf(tiny_config("qwen2")), 1)
     _, params = parameters_of(layout, jnp.float32, make_mesh(1))
-    with pytest.raises(CheckpointError, match=r"parameters norm\.scale; the weight rules of Qwen2ForCausalLM are not"):
+    with pytest.raises(CheckpointError, match=r"norm\.scale; the weight rules of Qwen2ForCausalLM are"):
         list(stored_arrays(path, layout, params, make_mesh(1)))
     monkeypatch.undo()
     assert all(np.isfinite(array).all() for _, array in stored_arrays(path, layout, params, make_mesh(1)))

@@ -82,7 +82,7 @@ def test_a_conversion_that_was_cut_short_goes_on(source: Path, converted: Path, 
     monkeypatch.setattr(orbax_weights, "_save", save_two)
     with pytest.raises(OSError, match="no space"):
         convert(source, tmp_path)
-    with pytest.raises(CheckpointError, match=r"its conversion was cut short.*run `palladio convert` again"):
+    with pytest.raises(CheckpointError, match=r"the conversion did not finish.*`palladio convert` again"):
         weights(tmp_path)
     monkeypatch.setattr(orbax_weights, "_save", lambda target, *args: saved.append(target.name) or save(target, *args))
     convert(source, tmp_path)
@@ -103,7 +103,7 @@ def test_damage_is_found_before_anything_is_served(source: Path, tmp_path: Path,
     else:
         content[len(content) // 2] ^= 1
         largest.write_bytes(content)
-    words = {"cut": "was cut short or replaced", "changed": "is damaged", "gone": "is missing"}[damage]
+    words = {"cut": "truncated or was replaced", "changed": "is corrupt", "gone": "cannot read"}[damage]
     with pytest.raises(CheckpointError, match=words) as error:
         weights(tmp_path)
     assert str(largest) in str(error.value)
@@ -113,13 +113,13 @@ def test_another_model_and_another_format(converted: Path, source: Path, tmp_pat
     convert(source, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 96}))
-    with pytest.raises(CheckpointError, match=r"does not hold what its config.json asks for: .*mlp"):
+    with pytest.raises(CheckpointError, match=r"keys in checkpoint .*mlp"):
         weights(tmp_path)
     manifest = json.loads((tmp_path / "palladio_checkpoint.json").read_text())
     (tmp_path / "palladio_checkpoint.json").write_text(json.dumps(manifest | {"format": 99}))
     with pytest.raises(CheckpointError, match="has format 99; this version reads 1"):
         weights(tmp_path)
-    with pytest.raises(CheckpointError, match="cut short, or it is none"):
+    with pytest.raises(CheckpointError, match="the conversion did not finish"):
         weights(source, load_format="orbax")
 
 

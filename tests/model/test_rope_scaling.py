@@ -164,7 +164,7 @@ def test_a_theta_that_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     assert ModelConfig.from_hf(hf_config(CASES["theta nowhere else"])).rope.theta == 10000.0
     (told,) = caplog.messages
-    assert "whose rope_theta 500000.0 is not used: rope_theta is 10000.0" in told
+    assert "rope_theta 500000.0 is ignored and 10000.0 is used" in told
     assert 'add "rope_theta": 500000.0 to rope_scaling' in told
     caplog.clear()
     ModelConfig.from_hf(hf_config({"rope_theta": 5e5, "rope_parameters": PLAIN, "rope_scaling": YARN}))
@@ -173,7 +173,7 @@ def test_a_theta_that_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_scaling_without_a_kind_is_told(caplog: pytest.LogCaptureFixture) -> None:
     ModelConfig.from_hf(hf_config({"rope_scaling": {"factor": 4.0}}))
-    assert caplog.messages == ["config.json: factor does nothing: rope_scaling.rope_type says default, or is missing"]
+    assert caplog.messages == ["config.json: factor has no effect because rope_scaling.rope_type is default or missing"]
 
 
 def test_kinds_that_are_not_supported_are_refused_in_either_object() -> None:

@@ -44,7 +44,7 @@ def test_rules_name_mesh_axes():
 
 
 def test_too_few_devices():
-    with pytest.raises(ValueError, match="tp_size 1000 needs as many devices"):
+    with pytest.raises(ValueError, match="tp_size 1000 needs that many devices"):
         make_mesh(1000)
 
 

@@ -67,13 +67,13 @@ def test_one_device_pads_nothing() -> None:
 
 def test_the_table_says_what_does_not_divide() -> None:
     assert TensorLayout.of(MODEL, 8).table() == [
-        "kv heads: 2 in 8 places (each in 4 places)",
+        "KV heads: 2 stored as 8 (4 copies of each)",
         "MLP: 100 columns padded to 104",
         "vocabulary: 1000 rows padded to 1024",
     ]
     assert TensorLayout.of(dataclasses.replace(MODEL, num_heads=12, num_kv_heads=6), 4).table() == [
-        "kv heads: 6 in 8 places (the rest is padding)",
-        "query heads: 12 in 16 places (the rest is padding)",
+        "KV heads: 6 stored as 8 (the rest are padding)",
+        "query heads: 12 padded to 16",
         "vocabulary: 1000 rows padded to 1024",
     ]
     wide = dataclasses.replace(MODEL, vocab_size=128 * 1024, num_kv_heads=8, intermediate_size=128)

@@ -89,7 +89,7 @@ def test_sharded_files(path, indexed):
         write_json(path / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
     assert_same(leaves(path), expected)
     (path / "model-00002-of-00003.safetensors").unlink()
-    message = "model-00002-of-00003.safetensors is missing" if indexed else "has no tensor"
+    message = "model-00002-of-00003.safetensors is missing" if indexed else "missing keys in checkpoint"
     with pytest.raises(CheckpointError, match=message):
         load(path)
 
@@ -140,7 +140,7 @@ def test_float8_is_dequantized(path, block):
         load(path)
     del wrong[f"{Q0}_scale_inv"]
     write_safetensors(path / "model.safetensors", wrong)
-    with pytest.raises(CheckpointError, match=r"is float8 but .*q_proj\.weight_scale_inv is missing"):
+    with pytest.raises(CheckpointError, match=r"is float8, but .*q_proj\.weight_scale_inv is missing"):
         load(path)
 
 
@@ -186,15 +186,15 @@ def _rewrite(path, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.pop(NORM), f"has no tensor {NORM}"),
-        (lambda w: [w.pop(n) for n in list(w) if "mlp" in n], "and 1 more; config.json"),
+        (lambda w: w.pop(NORM), f"missing keys in checkpoint .*{NORM}"),
+        (lambda w: [w.pop(n) for n in list(w) if "mlp" in n], "and 1 more .*config.json"),
         (
             lambda w: w.update({"model.layers.2.extra": w[NORM]}),
-            "not ask for: tensor model.layers.2.extra in model.saf",
+            "unexpected keys in checkpoint .*: tensor model.layers.2.extra in model.saf",
         ),
         (
             lambda w: w.update({Q0: w[Q0][:-1]}),
-            rf"{Q0} in model.safetensors has shape \(47, 48\); .* asks for \(48, 48",
+            rf"{Q0} in model.safetensors has shape \(47, 48\), .* requires \(48, 48",
         ),
         (lambda w: w.update({Q0 + "_scale_inv": w[NORM]}), "q_proj.weight_scale_inv"),
         (lambda w: w.update({NORM: w[NORM].astype(np.int32)}), f"{NORM} in model.safetensors has dtype I32"),
@@ -225,8 +225,8 @@ def test_mistrals_second_copy_is_not_a_duplicate(path):
     [
         (lambda raw: raw[:-100], "is truncated: tensor .* ends at byte"),
         (lambda raw: raw[:5], "truncated"),
-        (lambda raw: b"", "cannot be read"),
-        (lambda raw: b"\xff" * 8 + raw[8:], "header does not fit"),
+        (lambda raw: b"", "cannot read"),
+        (lambda raw: b"\xff" * 8 + raw[8:], "header is longer than the file"),
         (lambda raw: raw[:8] + b"x" + raw[9:], "corrupt header"),
         (lambda raw: raw.replace(b'"F32"', b'"F16"', 1), "is corrupt: tensor .* cannot have"),
         (lambda raw: raw.replace(b'"shape"', b'"sharp"', 1), "corrupt header"),
@@ -249,7 +249,7 @@ def test_no_weights(path):
 def test_damaged_index(path, content):
     (path / "model.safetensors").unlink()
     (path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"index\.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"cannot read .*index\.json"):
         load(path)
 
 

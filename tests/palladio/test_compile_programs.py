@@ -89,4 +89,4 @@ def test_several_hosts_are_refused(model, monkeypatch, capsys, flags, variables)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert main(["compile", "--model-path", str(model), *LIMITS, *flags]) == 2
-    assert capsys.readouterr().err.startswith("error: `palladio compile` works on one host; leave --nnodes out")
+    assert capsys.readouterr().err.startswith("error: `palladio compile` runs on one host; omit --nnodes")

@@ -42,9 +42,9 @@ def test_a_converted_model_is_served_as_it_was(tmp_path: Path) -> None:
     golden = np.load(GOLDENS / "qwen3.npz")["tokens"]
     assert tokens(out, tmp_path / "xla") == golden[: len(PROMPTS), :NUM_TOKENS].tolist()
     again = run(str(out), str(tmp_path / "twice"))
-    assert (again.returncode, "is a converted checkpoint itself" in again.stderr) == (2, True)
+    assert (again.returncode, "is already a converted checkpoint" in again.stderr) == (2, True)
     same = run(str(source), str(source))
-    assert (same.returncode, "is the model's own directory" in same.stderr) == (2, True)
+    assert (same.returncode, "is the model directory itself" in same.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("words", [("/nowhere", "out"), ("only-one",), ("a", "b", "--dtype", "int3")])

@@ -51,8 +51,8 @@ def test_other_names_set_our_flags() -> None:
 def test_what_changes_nothing_is_said_once() -> None:
     names = [typed(flag) for flag in by("accepted")]
     warnings = parse(*names, *names).warnings
-    assert warnings == tuple(f"{typed(flag)} changes nothing: {flag.here}" for flag in by("accepted"))
-    with pytest.raises(ConfigError, match=r"^--enable-chunked-prefill False is not possible: long prompts"):
+    assert warnings == tuple(f"{typed(flag)} has no effect: {flag.here}" for flag in by("accepted"))
+    with pytest.raises(ConfigError, match=r"^--enable-chunked-prefill False is not supported: long prompts"):
         parse("--enable-chunked-prefill", "False")
 
 
@@ -61,14 +61,14 @@ def test_what_is_refused_says_what_to_use() -> None:
         name = typed(flag).replace("-", "_").replace("__", "--", 1)
         with pytest.raises(ConfigError) as error:
             parse(name, "1")
-        assert str(error.value) == f"{name} is {flag.of}'s: {flag.here}"
+        assert str(error.value) == f"{name} is a {flag.of} flag: {flag.here}"
 
 
 def test_a_wrong_value_tells_whose_other_name_it_is(capsys) -> None:
     with pytest.raises(SystemExit):
         parse("--max-model-len", "many", "--page-size", "16")
     errors = capsys.readouterr()
-    assert "--max-model-len is another name of --context-length" in errors.err
+    assert "--max-model-len is an alias of --context-length" in errors.err
     assert "--page-size is" not in errors.err
 
 

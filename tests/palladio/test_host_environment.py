@@ -70,11 +70,11 @@ def test_a_tpu_vm_is_asked_for_several_hosts_only(metadata_server):
 
 
 def test_contradictions_are_named(metadata_server):
-    with pytest.raises(ConfigError, match="--nnodes 3: the platform has started 4 hosts"):
+    with pytest.raises(ConfigError, match="--nnodes 3 does not match the 4 hosts"):
         find_hosts(ParallelConfig(nnodes=3), LWS)
-    with pytest.raises(ConfigError, match="--nnodes 2: the platform has started 4 hosts"):
+    with pytest.raises(ConfigError, match="--nnodes 2 does not match the 4 hosts"):
         find_hosts(ParallelConfig(nnodes=2), {"GCE_METADATA_HOST": metadata_server})
-    with pytest.raises(ConfigError, match="LWS_GROUP_SIZE should be a number, got 'many'; give --nnodes"):
+    with pytest.raises(ConfigError, match="LWS_GROUP_SIZE must be a number, got 'many'; set --nnodes"):
         find_hosts(ParallelConfig(), {**LWS, "LWS_GROUP_SIZE": "many"})
 
 

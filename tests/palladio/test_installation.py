@@ -59,12 +59,12 @@ def test_no_page_or_error_says_to_install_the_other_project():
         ),
         (
             [(IMPORT_NAME, "2.0.4rc1", FOREIGN), (DISTRIBUTION, __version__, PROJECT["description"])],
-            ["palladio 2.0.4rc1 in ", "another project", "`pip uninstall palladio`", "install palladio-serve again"],
+            ["palladio 2.0.4rc1 in ", "different project", "`pip uninstall palladio`", "install palladio-serve again"],
         ),
-        ([(IMPORT_NAME, "2.0.4rc1", FOREIGN)], ["another project of that name"]),
+        ([(IMPORT_NAME, "2.0.4rc1", FOREIGN)], ["a different project with the same package name"]),
         (
             [(DISTRIBUTION, "9.9", PROJECT["description"])],
-            ["palladio-serve 9.9 is installed in ", f"what runs is {__version__}", "PYTHONPATH"],
+            ["palladio-serve 9.9 is installed in ", f"but version {__version__}", "PYTHONPATH"],
         ),
     ],
 )
@@ -89,7 +89,7 @@ def test_another_project_of_that_name_is_told_at_start(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert f"palladio 2.0.4rc1 in {tmp_path} is another project" in done.stderr
+    assert f"palladio 2.0.4rc1 in {tmp_path} is a different project" in done.stderr
 
 
 def command(*folders):

@@ -56,9 +56,9 @@ def test_slices_by_their_names() -> None:
     assert SLICES["v6e-16"].num_hosts == 4
     assert find_slice("v5litepod-8") is SLICES["v5e-8"]
     assert find_slice("8xH200") is SLICES["h200-8"]
-    with pytest.raises(ConfigError, match="--topology v6e-5 is not known; known are v6e-1, v6e-4, v6e-8, "):
+    with pytest.raises(ConfigError, match="unknown --topology v6e-5; known: v6e-1, v6e-4, v6e-8, "):
         find_slice("v6e-5")
-    with pytest.raises(ConfigError, match="known are v4-…, v5e-…"):
+    with pytest.raises(ConfigError, match="known: v4-…, v5e-…"):
         find_slice("abacus")
 
 
@@ -132,7 +132,7 @@ def test_groups_of_devices_are_each_as_one() -> None:
     wanted = EngineConfig.from_flags({"model_path": "m", "max_total_tokens": 100_000})
     half, whole = two.plan(wanted, 0), one.plan(wanted, 0)
     assert (half.num_tokens, half.total_tokens, whole.total_tokens) == (50_000, 100_000, 100_000)
-    assert "50,000 tokens in pages of 16, in each of 2 groups of devices" in "\n".join(half.table())
+    assert "50,000 tokens in pages of 16, for each of 2 data-parallel ranks" in "\n".join(half.table())
     assert Roofline(two).decode_seconds(8, 100) == Roofline(one).decode_seconds(8, 100)
     assert Roofline(two).prefill_rate() == 2 * Roofline(one).prefill_rate()
 
@@ -144,7 +144,7 @@ def test_a_plan_with_groups(tmp_path: Path, run: Run) -> None:
     assert out.splitlines()[-1].endswith("--dp-size 2 --tp-size 4")
     code, _, errors = run("--model-path", str(tmp_path), "--topology", "v6e-8", "--dp-size", "4", "--tp-size", "4")
     assert code == 2
-    assert "--dp-size 4 × --tp-size 4 needs as many devices; v6e-8 has 8" in errors
+    assert "--dp-size 4 × --tp-size 4 needs that many devices; v6e-8 has 8" in errors
 
 
 def test_a_plan_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_a_table_of_all_and_one_in_detail(tmp_path: Path, run: Run) -> None:
     assert launch == f"  palladio serve --model-path={tmp_path} --tp-size 16 --nnodes 4"
     code, _, error = run("--model-path", str(tmp_path), "--topology", "v6e-16", "--tp-size", "8")
     assert code == 2
-    assert "--tp-size 8 leaves hosts of v6e-16 without work: use 16, or a smaller slice" in error
+    assert "--tp-size 8 leaves hosts of v6e-16 unused: use --tp-size 16 or a smaller slice" in error
     code, out, _ = run("--model-path", str(tmp_path), "--topology", "v6e-8", "--is-embedding")
     assert "tokens/s" in out
     assert "1 request:" not in out
@@ -239,13 +239,13 @@ def test_a_v4_is_planned_but_not_compiled_for(tmp_path: Path, run: Run) -> None:
     assert "on v4-8: 4 of 4 devices (TPU v4), 1 host(s)" in out
     code, out, errors = run("--model-path", str(tmp_path), "--topology", "v4-8", "--compile")
     assert (code, out) == (2, "")
-    assert errors == "error: --topology v4-8 has no compiler for whole chips here; leave --compile out\n"
+    assert errors == "error: --topology v4-8 cannot be compiled for on this machine; omit --compile\n"
 
 
 def test_a_model_that_fits_nowhere(tmp_path: Path, run: Run) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 128, "intermediate_size": 2**28}))
     code, _, errors = run("--model-path", str(tmp_path))
-    assert (code, "fits on none of them with these flags" in errors) == (2, True)
+    assert (code, "does not fit on any of them with these flags" in errors) == (2, True)
 
 
 def test_slices_that_flags_do_not_use_in_full_are_left_out(tmp_path: Path, run: Run) -> None:
@@ -263,8 +263,8 @@ def test_slices_that_flags_do_not_use_in_full_are_left_out(tmp_path: Path, run: 
     assert rows.keys() == {"v5e-4", "v5e-8", "v6e-4", "v6e-8", "v4-8", "v5p-8", "tpu7x-8", "h200-4", "h200-8"}
     assert code == 2
     assert errors.endswith(
-        "fits on none of them with these flags; others cannot be used in full: --dp-size 3 leaves hosts of v4-16 "
-        "without work: use one that divides its 8 devices\n"
+        "does not fit on any of them with these flags; others do not match the flags: --dp-size 3 leaves "
+        "hosts of v4-16 unused: use a --dp-size that divides its 8 devices\n"
     )
 
 
@@ -272,26 +272,26 @@ def test_slices_that_flags_do_not_use_in_full_are_left_out(tmp_path: Path, run: 
     ("words", "reason"),
     [
         (["--ep-size", "3"], "--ep-size 3 must divide --tp-size 4, whose chips it parts: use --tp-size 3 or a mult"),
-        (["--tp-size", "600"], "--tp-size 600 needs as many devices; tpu7x-512 has 512"),
-        (["--tp-size", "24"], "--tp-size 24 leaves hosts of v5e-32 without work: use 32, or a smaller slice"),
-        (["--tp-size", "9", "--dp-size", "3"], "--dp-size 3 leaves hosts of v5e-32 without work: use one that divides"),
+        (["--tp-size", "600"], "--tp-size 600 needs that many devices; tpu7x-512 has 512"),
+        (["--tp-size", "24"], "--tp-size 24 leaves hosts of v5e-32 unused: use --tp-size 32 or a smaller slice"),
+        (["--tp-size", "9", "--dp-size", "3"], "--dp-size 3 leaves hosts of v5e-32 unused: use a --dp-size"),
     ],
 )
 def test_flags_that_no_slice_suits(tmp_path: Path, run: Run, words: list[str], reason: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_30B))
     code, out, errors = run("--model-path", str(tmp_path), *words)
     assert (code, len(out.splitlines())) == (2, 2)  # the head and the foot of the table
-    assert errors.startswith(f"error: there is no slice that these flags use in full: {reason}")
+    assert errors.startswith(f"error: no slice matches these flags: {reason}")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--topology", "v6e-16", "--dp-size", "3"], "error: --dp-size 3 leaves hosts of v6e-16 without work: use one"),
-        (["--topology"], "error: --topology needs a name, such as v6e-8\n"),
-        (["--topology", "v6e-8", "--tp-size", "16"], "error: --tp-size 16 needs as many devices; v6e-8 has 8\n"),
+        (["--topology", "v6e-16", "--dp-size", "3"], "error: --dp-size 3 leaves hosts of v6e-16 unused: use"),
+        (["--topology"], "error: --topology needs a value, such as v6e-8\n"),
+        (["--topology", "v6e-8", "--tp-size", "16"], "error: --tp-size 16 needs that many devices; v6e-8 has 8\n"),
         (["--no-such-flag"], "error: unknown flag --no-such-flag"),
-        (["--context-length", "100000"], "error: --context-length 100000 is over the model's max_position_embeddings"),
+        (["--context-length", "100000"], "error: --context-length 100000 exceeds the model's max_position_embeddings"),
     ],
 )
 def test_wrong_flags(tmp_path: Path, run: Run, words: list[str], message: str) -> None:

@@ -64,7 +64,7 @@ def test_flags_without_meaning_warn_once_and_say_why(flag):
     words = typed(flag, other(flag))
     warnings = parse(*words, *words).warnings
     assert len(warnings) == 1
-    assert warnings[0] == f"{flag.option} has no effect on XLA: {flag.reason}"
+    assert warnings[0] == f"{flag.option} has no effect here: {flag.reason}"
 
 
 @pytest.mark.parametrize("flag", [f for f in FOREIGN if f.verdict == "E"], ids=lambda f: f.name)
@@ -87,7 +87,7 @@ def test_planned_flags_are_an_error_unless_at_their_default(flag):
 def test_switches_of_what_is_always_on_are_told_so(flag):
     assert (flag.kind, flag.default) == ("flag", False)
     command = parse(flag.option, flag.option)
-    assert command.warnings == (f"{flag.option} changes nothing: {flag.always_on}",)
+    assert command.warnings == (f"{flag.option} has no effect: {flag.always_on}",)
     assert f"{flag.name}=True" in command.args.describe()
     assert flag.name not in own_flags()
 
@@ -199,7 +199,7 @@ def test_keys_on_the_command_line():
 def test_backends_of_other_platforms_mean_auto_and_warn():
     command = parse("--attention-backend", "fa3")
     assert command.args.execution.attention_backend == "auto"
-    assert "--attention-backend fa3 has no effect on XLA" in command.warnings[0]
+    assert "--attention-backend fa3 has no effect here" in command.warnings[0]
     assert parse("--attention-backend", "xla").args.execution.attention_backend == "xla"
 
 
@@ -230,9 +230,9 @@ def test_the_model_may_stand_alone():
     assert (args.source.model_path, args.http.host, args.http.served_model_name) == ("org/m", "0.0.0.0", ("a", "b"))
     with pytest.raises(ConfigError, match="--model-path is required"):
         parse_server_args([])
-    with pytest.raises(ConfigError, match="unexpected argument 'b': the model is 'a', and all else are flags"):
+    with pytest.raises(ConfigError, match="unexpected argument 'b': the model is already 'a'"):
         parse_server_args(["a", "b"])
-    with pytest.raises(ConfigError, match="the model is named twice: 'a' and with --model; leave one of them out"):
+    with pytest.raises(ConfigError, match="the model is given twice: as 'a' and with --model"):
         parse_server_args(["a", "--model", "b"])
 
 
@@ -265,6 +265,22 @@ def test_the_boot_line_tells_everything_but_secrets():
     assert "hunter2" not in line
 
 
+def test_the_boot_line_is_true_of_this_server():
+    """What log parsers read of SGLang's own libraries: none of them is here."""
+    call = ast.parse(parse().args.describe(), mode="eval").body
+    shown = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    foreign = {flag.name: shown[flag.name] for flag in FLAGS if flag.name not in own_flags()}
+    assert shown["sampling_backend"] == "xla"
+    assert shown["triton_attention_reduce_in_fp32"] is True
+    assert {name: value for name, value in foreign.items() if isinstance(value, str) and value} == {
+        "sampling_backend": "xla",
+        "tokenizer_mode": "auto",
+        "impl": "auto",
+        "init_expert_location": "trivial",
+        "disaggregation_mode": "null",
+    }
+
+
 def test_names_model():
     assert names_model(["--model", "x"])
     assert names_model(["--port", "1", "--model_path=x"])
@@ -276,7 +292,7 @@ def test_names_model():
 
 def test_a_model_that_a_flag_has_taken_for_a_value_is_told_of(tmp_path):
     model = str(tmp_path)
-    with pytest.raises(ConfigError, match="is read as a value of --served-model-name: if it is the model"):
+    with pytest.raises(ConfigError, match="was parsed as a value of --served-model-name; if it is the model"):
         names_model(["--served-model-name", "foo", model])
     assert names_model(["--served-model-name=foo", model])
     assert names_model([model, "--served-model-name", "foo", model])

@@ -89,7 +89,7 @@ def test_waiting_for_a_server_with_an_api_key(script):
 
 def test_waiting_ends_when_the_process_does():
     process = utils.execute_shell_command("python -c 'raise SystemExit(7)'")
-    with pytest.raises(RuntimeError, match="exit code 7"):
+    with pytest.raises(RuntimeError, match="exited with code 7"):
         utils.wait_for_server("http://127.0.0.1:9", process=process)
 
 

@@ -86,7 +86,7 @@ def test_not_ready(engine: FakeEngine) -> None:
     engine.failure = "out of memory"
     for state, kind, word in (
         ("starting", EngineNotReadyError, "load: 1 of 2"),
-        ("restarting", EngineNotReadyError, r"being restarted after a failure \(out of memory\); try again soon"),
+        ("restarting", EngineNotReadyError, r"restarting after a failure \(out of memory\); try again soon"),
         ("draining", EngineNotReadyError, "shutting down"),
         ("dead", EngineDeadError, "out of memory"),
     ):

@@ -39,6 +39,41 @@ for url, status in (("/v1/models?api_key=hunter2&limit=2", 401), ("/v1/models", 
 """
 
 
+PROBING = """
+import logging.config, sys
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.settings.log_config import logging_config
+
+logging.config.dictConfig(logging_config(HttpConfig(log_level_http=sys.argv[1])))
+logger = logging.getLogger("uvicorn.access")
+def answer(method, url, status):
+    logger.info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:1", method, url, "1.1", status)
+for _ in range(300):
+    answer("GET", "/health", 503)
+    answer("GET", "/v1/models?x=1", 503)
+    answer("POST", "/v1/completions", 503)
+for _ in range(2):
+    answer("GET", "/health", 200)
+answer("GET", "/health", 503)
+"""
+
+
+@pytest.mark.parametrize(("level", "num_lines"), [("info", 305), ("debug", 903)])
+def test_probes_of_a_server_that_is_not_ready_are_counted(level: str, num_lines: int) -> None:
+    """The first of each path is logged, then their number; debug logs them all. Requests are always logged."""
+    words = [sys.executable, "-c", PROBING, level]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    lines = run.stdout.splitlines()
+    assert len(lines) == num_lines
+    assert sum("/v1/completions" in line for line in lines) == 300
+    if level == "info":
+        assert sum("/v1/models" in line for line in lines) == 1
+        assert ["200" in line[-7:] for line in lines if "/health" in line] == [False, True, True, False]
+        assert "/health answered 503 to 299 more probes" in run.stderr
+    else:
+        assert "more probes" not in run.stderr
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_lines(form: str) -> None:
     """In a process of its own: dictConfig closes all handlers that there are, pytest's too."""

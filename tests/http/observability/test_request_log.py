@@ -169,7 +169,7 @@ def test_a_request_may_ask_not_to_be_logged(logged) -> None:
 
 def test_a_target_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     config = ObservabilityConfig(log_requests=True, log_requests_target=str(tmp_path / "no" / "file"))
-    with pytest.raises(ConfigError, match=r"--log-requests-target .* cannot be written: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"cannot write to --log-requests-target .*: No such file or directory"):
         Observer(config)
 
 

@@ -210,7 +210,7 @@ def test_an_engine_that_does_not_answer_is_not_healthy(http: httpx.Client, engin
     for path in ("/health", "/ping", "/ready"):
         answer = http.get(path)
         assert (answer.status_code, answer.json()["state"]) == (503, "unresponsive")
-        assert "has not answered for 5 s (--health-timeout 4)" in answer.json()["failure"]
+        assert "has not responded for 5 s (--health-timeout 4)" in answer.json()["failure"]
     engine.liveness.heard()
     assert (http.get("/health").status_code, http.get("/health").json()) == (200, {"state": "ready"})
 

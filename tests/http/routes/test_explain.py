@@ -43,7 +43,9 @@ def test_a_finished_request(http: httpx.Client) -> None:
     (chunk,) = sample["prefill_chunks"]
     assert (chunk["tokens"], chunk["step_tokens"], chunk["bucket_tokens"]) == (prompt, prompt + 4, 64)
     assert chunk["padding_tokens"] == 64 - prompt - 4
-    assert "waited 0.50 s: KV full (0.50 s), 3 retracted; 0.06 s for programs to compile; prefill of" in told["summary"]
+    assert (
+        "waited 0.50 s: KV full (0.50 s), 3 retracted; 0.06 s waiting for programs to compile; pre" in told["summary"]
+    )
     assert "grammar" not in sample
 
 
@@ -135,7 +137,7 @@ def test_a_request_that_ended_in_the_queue_tells_its_wait(http: httpx.Client, en
     first = told["samples"][0]
     assert (first["status"], first["finish_reason"]) == ("finished", "abort")
     assert (first["wait_memory_seconds"], first["queue_seconds"]) == (4.5, pytest.approx(4.5))
-    assert told["summary"].startswith("waited 4.50 s: KV full (4.50 s) | nothing had come of it after 0.")
+    assert told["summary"].startswith("waited 4.50 s: KV full (4.50 s) | no output after 0.")
     assert {sample["status"] for sample in told["samples"][1:]} == {"failed"}
 
 

@@ -39,8 +39,8 @@ def test_without_a_body(http: httpx.Client, engine: FakeEngine) -> None:
 
 
 def test_a_bound_that_has_ended_it_is_told(http: httpx.Client, engine: FakeEngine) -> None:
-    engine.profile, engine.profile_ended_by = ProfileOptions("/x"), "it has 100 steps"
-    assert http.post("/stop_profile").json() == {"output_dir": "/x", "ended_by": "it has 100 steps"}
+    engine.profile, engine.profile_ended_by = ProfileOptions("/x"), "it reached 100 steps"
+    assert http.post("/stop_profile").json() == {"output_dir": "/x", "ended_by": "it reached 100 steps"}
 
 
 SECRET, ADMIN = {"authorization": "Bearer secret"}, {"authorization": "Bearer admin"}

@@ -157,7 +157,7 @@ def test_a_file_of_keys_is_read_again_when_it_changes(serve, tmp_path: Path, cap
     file.unlink()
     time.sleep(INTERVAL + 0.1)
     assert status(url, **bearer("third")) == 200  # what cannot be read changes nothing
-    assert "stay in force" in caplog.text
+    assert "the previous keys stay active" in caplog.text
     replace(file, "fourth\n")
     wait_until(lambda: status(url, **bearer("fourth")) == 200)
     assert status(url, **bearer("third")) == 401
@@ -170,7 +170,7 @@ def test_a_file_without_keys_is_a_config_error(tmp_path: Path, content: bytes | 
     file = tmp_path / "keys"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"^--api-key-file .*keys (cannot be read|holds no key)"):
+    with pytest.raises(ConfigError, match=r"--api-key-file .*keys(:| is empty)"):
         ApiKeys((), str(file))
 
 

@@ -196,12 +196,12 @@ def test_the_log_says_who_may(engine: FakeEngine) -> None:
         return create_app(engine, HttpConfig(**config)).state.access
 
     assert told() == (
-        "No --api-key: whoever reaches --host 127.0.0.1 may use this server. Of web pages, those of localhost may "
-        "(--allowed-origins); requests may call it by localhost, addresses (--allowed-hosts)"
+        "No --api-key: anyone who can reach --host 127.0.0.1 can use this server. Allowed web page origins: localhost "
+        "(--allowed-origins). Allowed host names: localhost, addresses (--allowed-hosts)"
     )
     wide = told(host="::", allowed_hosts=("a.example",), allowed_origins=("http://b.example",), admin_api_key="secret")
-    assert "localhost, addresses, names of the local network, a.example (--allowed-hosts)" in wide
-    assert "those of http://b.example may" in wide
+    assert "localhost, addresses, local network names, a.example (--allowed-hosts)" in wide
+    assert "origins: http://b.example" in wide
     assert "only the admin key" in wide
     assert "secret" not in wide
 

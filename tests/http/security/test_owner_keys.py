@@ -148,7 +148,7 @@ def test_a_key_has_one_owner(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("bob:alices-key\n")
     for keys, path in (((ALICE, "bob:alices-key"), None), ((ALICE, "alices-key"), None), ((ALICE,), str(file))):
-        with pytest.raises(ConfigError, match=r"one key has two owners, .*alice") as caught:
+        with pytest.raises(ConfigError, match=r"the same key has two owners, .*alice") as caught:
             ApiKeys(keys, path)
         assert "alices-key" not in str(caught.value)
     assert ApiKeys((ALICE, ALICE, "alice:rotated-key")).owners == {"alice"}
@@ -167,8 +167,8 @@ def test_the_log_names_owners_and_no_keys(engine: FakeEngine, caplog: pytest.Log
     caplog.set_level(logging.INFO)
     config = HttpConfig(api_key=(ALICE, BOB, "unnamed-key", "sk:abc"), admin_api_key=KEYS["admin"])
     told = create_app(engine, config).state.access + caplog.text
-    assert re.search(r"API keys of alice, bob, key:[0-9a-f]{16}, key:[0-9a-f]{16}: each owner sees what", told)
-    assert "a key with a colon has less than 8 characters behind it" in told
+    assert re.search(r"API keys of alice, bob, key:[0-9a-f]{16}, key:[0-9a-f]{16}: each owner sees only", told)
+    assert "a key has fewer than 8 characters after its colon" in told
     for key in (*KEYS.values(), "unnamed-key", "sk:abc"):
         assert key not in told
 

@@ -68,7 +68,7 @@ def test_one_that_never_reads_is_cut_and_its_request_aborted(engine: FakeEngine,
             wait_until(lambda: len(engine.calls) == 16)
             wait_until(lambda: all(call.aborted for call in engine.calls) and not engine._running, 20)
             assert engine.num_tokens < 16 * 4 * 1500 / 4, "what nobody reads is not made"
-        wait_until(lambda: "(--response-write-timeout): the connection is closed" in caplog.text, 20)
+        wait_until(lambda: "(--response-write-timeout); closing the connection" in caplog.text, 20)
         with pytest.raises(ConnectionResetError):
             read_all(sock)
 
@@ -97,7 +97,7 @@ def test_tls_is_watched_as_well(engine: FakeEngine, caplog, tmp_path: Path) -> N
             send(sock, "/v1/completions", LONG | {"stream": True})
             wait_until(lambda: len(engine.calls) == 16)
             wait_until(lambda: all(call.aborted for call in engine.calls) and not engine._running, 20)
-            assert "(--response-write-timeout): the connection is closed" in caplog.text
+            assert "(--response-write-timeout); closing the connection" in caplog.text
 
 
 def test_one_that_has_its_answer_may_rest(engine: FakeEngine) -> None:
@@ -128,7 +128,7 @@ def test_the_last_bytes_are_watched_too(engine: FakeEngine, caplog) -> None:
             socks.append(ask(address, "/v1/completions", body | more))
         wait_until(lambda: len(engine.calls) == 1 + len(socks) and not engine._running, 20)
         assert all(call.finished for call in engine.calls)
-        wait_until(lambda: "the connection is closed" in caplog.text, 20)
+        wait_until(lambda: "closing the connection" in caplog.text, 20)
         for sock in socks:
             sock.close()
 

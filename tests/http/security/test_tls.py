@@ -117,7 +117,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(
         good = files.serial
         other = trustme.CA().issue_cert("localhost")
         files.write("key.pem", other.private_key_pem.bytes())  # half of a renewal: the key does not fit
-        wait_until(lambda: bool(served_certificate(address)) and "does not belong to" in caplog.text)
+        wait_until(lambda: bool(served_certificate(address)) and "does not match the certificate" in caplog.text)
         assert served_certificate(address).strip() == good.strip()
         url = f"https://{address[0]}:{address[1]}/version"
         assert httpx.get(url, verify=files.client()).status_code == 200
@@ -134,26 +134,26 @@ def test_without_the_flag_the_certificate_stays(engine: FakeEngine, files: Files
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (lambda f: {"ssl_certfile": "/none.pem"}, "--ssl-certfile /none.pem cannot be read: No such file"),
-        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": "/none.pem"}, "--ssl-keyfile /none.pem cannot be read"),
-        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": str(f.folder)}, "--ssl-keyfile .* cannot be read: Is a dir"),
-        (lambda f: {"ssl_certfile": f.key, "ssl_keyfile": f.key}, "--ssl-certfile .*key.pem holds no certificate"),
-        (lambda f: {"ssl_certfile": f.cert}, "--ssl-certfile .*cert.pem holds no private key"),
-        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": f.cert}, "--ssl-keyfile .*cert.pem holds no private key"),
+        (lambda f: {"ssl_certfile": "/none.pem"}, "cannot read --ssl-certfile /none.pem: No such file"),
+        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": "/none.pem"}, "cannot read --ssl-keyfile /none.pem"),
+        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": str(f.folder)}, "cannot read --ssl-keyfile .*: Is a dir"),
+        (lambda f: {"ssl_certfile": f.key, "ssl_keyfile": f.key}, "no PEM certificate in --ssl-certfile .*key.pem"),
+        (lambda f: {"ssl_certfile": f.cert}, "no PEM private key in --ssl-certfile .*cert.pem"),
+        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": f.cert}, "no PEM private key in --ssl-keyfile .*cert.pem"),
         (
             lambda f: {
                 "ssl_certfile": f.cert,
                 "ssl_keyfile": f.write("other.pem", trustme.CA().issue_cert("x").private_key_pem.bytes()),
             },
-            "the private key of --ssl-keyfile .*other.pem does not belong to the certificate of --ssl-certfile",
+            "--ssl-keyfile .*other.pem does not match the certificate in --ssl-certfile",
         ),
-        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": f.encrypted_key()}, "is encrypted: give --ssl-keyfile-pass"),
+        (lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": f.encrypted_key()}, "is encrypted: set --ssl-keyfile-pass"),
         (
             lambda f: {"ssl_certfile": f.cert, "ssl_keyfile": f.encrypted_key(), "ssl_keyfile_password": "wrong"},
-            "--ssl-keyfile-password is not the password of --ssl-keyfile .*encrypted.pem$",
+            "--ssl-keyfile-password is wrong for --ssl-keyfile .*encrypted.pem$",
         ),
-        (lambda f: {"ssl_certfile": f.both, "ssl_ca_certs": "/none.pem"}, "--ssl-ca-certs /none.pem cannot be read"),
-        (lambda f: {"ssl_certfile": f.both, "ssl_ca_certs": f.key}, "--ssl-ca-certs .* holds no certificate"),
+        (lambda f: {"ssl_certfile": f.both, "ssl_ca_certs": "/none.pem"}, "cannot read --ssl-ca-certs /none.pem"),
+        (lambda f: {"ssl_certfile": f.both, "ssl_ca_certs": f.key}, "no PEM certificate in --ssl-ca-certs"),
         (lambda f: {"ssl_keyfile": f.key}, "--ssl-keyfile needs --ssl-certfile"),
         (lambda f: {"ssl_keyfile_password": "x"}, "--ssl-keyfile-password needs --ssl-certfile"),
         (lambda f: {"ssl_ca_certs": f.ca}, "--ssl-ca-certs needs --ssl-certfile"),

@@ -96,7 +96,7 @@ def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["lock", "palladio.db", "files"])
 def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ConfigError, match=rf"{name} is no (file|folder): move it away"):
+    with pytest.raises(ConfigError, match=rf"{name} is not a (file|folder): move it"):
         Storage(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_a_folder_that_others_may_write_is_told(
     folder.chmod(given)
     Storage(folder).close()
     assert mode(folder) == given
-    told = [message for message in caplog.messages if "other users may write in this folder" in message]
+    told = [message for message in caplog.messages if "other users can write to this folder" in message]
     assert [f"--file-storage-path {folder}" in message for message in told] == [True] * is_told
 
 

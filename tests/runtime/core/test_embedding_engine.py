@@ -257,7 +257,7 @@ def test_a_checkpoint_without_a_head(folders, engines, tmp_path):
     core = TinyEngine(folder, **EMBEDS, compile="lazy").core()
     np.testing.assert_allclose(embed(core, PROMPTS[:3]), embed(engines["last"].core(), PROMPTS[:3]), atol=1e-6)
     flags = {"model_path": str(folder), **FLAGS, "skip_tokenizer_init": True}
-    with pytest.raises(ConfigError, match=r"'Qwen3Model' generates no text: start it with --is-embedding"):
+    with pytest.raises(ConfigError, match=r"'Qwen3Model' has no language-model head; start it with --is-embedding"):
         EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
 
 

@@ -204,7 +204,7 @@ def test_integrity_is_checked_only_if_asked(core: EngineCore, monkeypatch: pytes
 def test_flush_is_refused_while_requests_run(core: EngineCore) -> None:
     collector = Collector(core)
     collector.add("x", prompt(5))
-    with pytest.raises(Exception, match="no request runs"):
+    with pytest.raises(Exception, match="no request is running"):
         core.flush_cache()
     collector.run()
     core.flush_cache()

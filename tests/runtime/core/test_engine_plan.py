@@ -38,7 +38,7 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     nowhere = str(tmp_path)  # where nothing was noted
     with caplog.at_level("INFO"):
         parts = startup.build_engine_parts(config(tiny_dir, compilation_cache_dir=nowhere), lambda progress: None)
-    assert "Compiling the largest programs to see how much memory they need" in caplog.text
+    assert "Compiling the largest programs to measure their workspace" in caplog.text
     assert [line.partition(" ")[0] for line in caplog.messages].count("Engine:") == 1
     report, programs = parts.memory, parts.runner.programs
     assert report.planned <= report.usable == MIB  # half of a CPU's
@@ -58,9 +58,9 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     [
         ({}, ""),
         ({"cuda_graph_bs": (1, 2, 4, 8, 16)}, ""),
-        ({"cuda_graph_bs": (2, 6)}, "Decode steps of 7 requests are padded to 32"),
-        ({"cuda_graph_max_bs": 8}, "Decode steps of 9 requests are padded to 32"),
-        ({"cuda_graph_bs": ()}, "Decode steps of 1 requests are padded to 32"),
+        ({"cuda_graph_bs": (2, 6)}, "Decode batches of 7 requests are padded to 32"),
+        ({"cuda_graph_max_bs": 8}, "Decode batches of 9 requests are padded to 32"),
+        ({"cuda_graph_bs": ()}, "Decode batches of 1 requests are padded to 32"),
     ],
     ids=str,
 )
@@ -137,7 +137,7 @@ def test_a_device_that_hides_its_memory_needs_a_number(monkeypatch):
         useful_tokens=10**6,
         fraction=None,
     )
-    with pytest.raises(ConfigError, match=r"NVIDIA H200 does not say .* give --max-total-tokens"):
+    with pytest.raises(ConfigError, match=r"NVIDIA H200 does not report .* set --max-total-tokens"):
         device_memory([Device()], needs)
     given = dataclasses.replace(needs, wanted_tokens=160)
     plan = plan_memory(device_memory([Device()], given), given, MIB)
@@ -181,7 +181,7 @@ def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeyp
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte")
 
     monkeypatch.setattr(engine_plan.DeviceShape, "allocate", refuse)
-    with pytest.raises(ConfigError, match=r"memory did not suffice .* XLA says: RESOURCE_EXHAUSTED"):
+    with pytest.raises(ConfigError, match=r"out of memory while loading .* XLA error: RESOURCE_EXHAUSTED"):
         startup.build_engine_parts(config(tiny_dir), lambda progress: None)
 
 
@@ -190,9 +190,9 @@ def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeyp
     [
         (
             {"tp_size": 2},
-            "--tp-size 2 leaves devices of --nnodes 2 hosts .* 4 together; use --tp-size 4, or fewer hosts",
+            "--tp-size 2 leaves devices unused: --nnodes 2 hosts have 4 in total; use --tp-size 4, or fewer hosts",
         ),
-        ({"tp_size": 1, "dp_size": 2}, "--tp-size 1 leaves devices .* 4 together; use --tp-size 2, or fewer hosts"),
+        ({"tp_size": 1, "dp_size": 2}, "--tp-size 1 leaves devices unused: .* use --tp-size 2, or fewer hosts"),
     ],
 )
 def test_several_hosts_leave_no_device_out(tiny_dir, monkeypatch, flags, message):

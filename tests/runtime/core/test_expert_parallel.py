@@ -53,7 +53,7 @@ def test_four_devices_in_two_parts(tmp_path: Path) -> None:
     found = call_with_devices(4, __name__, "uneven_on_four", str(tmp_path))
     assert_same(found["four"], found["one"], num_logprobs=60)
     assert found["table"][2:-1] == [
-        "experts: 5 in 6 places (the rest is padding)",
+        "experts: 5 padded to 6",
         "each expert: 27 columns padded to 28",
         "shared expert: 34 columns padded to 36",
     ]
@@ -120,9 +120,9 @@ def test_sizes_that_do_not_fit_each_other(tp_size: int, ep_size: int, message: s
 def test_models_that_have_too_few_experts(tiny_dir: Path, tmp_path: Path) -> None:
     flags = {"skip_tokenizer_init": True, "compilation_cache_dir": "", "tp_size": 12, "ep_size": 12}
     with pytest.raises(
-        ConfigError, match=r"--ep-size 12 spreads the experts.*Qwen3ForCausalLM has none.*leave --ep-size"
+        ConfigError, match=r"--ep-size 12 needs a mixture.*Qwen3ForCausalLM has no experts.*omit --ep-size"
     ):
         EnginePlan.of(EngineConfig.from_flags({"model_path": str(tiny_dir), **flags}))
     make_checkpoint(tmp_path, "qwen3_moe")
-    with pytest.raises(ConfigError, match="--ep-size 12 is more than the model's 8 experts; use --ep-size 6"):
+    with pytest.raises(ConfigError, match="--ep-size 12 exceeds the model's 8 experts; use --ep-size 6"):
         EnginePlan.of(EngineConfig.from_flags({"model_path": str(tmp_path), **flags}))

@@ -96,7 +96,7 @@ def test_a_host_that_hears_nothing_of_host_0_ends_with_1(tiny_dir, executor, exi
     hosts = Hosts(tiny_dir, watchdog_timeout=0.5)
     hosts.leader._heart.stop()
     assert exit_codes.get(timeout=10) == 1
-    assert "this host ends: host 0 is lost: it has not been heard of for 0.5 s" in caplog.text
+    assert "This host stops: connection to host 0 lost: no heartbeat for 0.5 s" in caplog.text
     hosts.leader.close()
 
 
@@ -122,7 +122,7 @@ def test_what_a_host_fails_of_is_told_to_all(tiny_dir, executor, exit_codes, mon
     monkeypatch.setattr(host_worker, "build_executor", fail)
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     hosts = Hosts(tiny_dir)
-    assert hosts.ends.wait().endswith("is lost: no memory is left for the KV cache")
-    assert hosts.ends.wait().startswith("host 2 (")
+    assert hosts.ends.wait().endswith("lost: no memory is left for the KV cache")
+    assert hosts.ends.wait().startswith("connection to host 2 (")
     hosts.thread.join(10)
     assert not hosts.thread.is_alive()  # its error is the command's, see run_worker

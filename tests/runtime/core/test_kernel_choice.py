@@ -45,7 +45,7 @@ def test_a_cpu_runs_the_portable_path():
 
 def test_kernels_of_another_device_are_interpreted_and_said_to_be_slow(caplog):
     assert choose("tpu").target.interpret == "plain"
-    assert "--attention-backend tpu: its kernels are made for a TPU; on a CPU they are interpreted" in caplog.text
+    assert "--attention-backend tpu has kernels for TPU only; on a CPU they run in Pallas interpret mode" in caplog.text
 
 
 def test_what_a_forced_backend_cannot_take_is_an_error_that_names_the_flag():
@@ -121,5 +121,5 @@ def test_the_cache_is_no_larger_than_kernels_can_address(backend, kv_dtype, giga
 
 def test_tokens_that_kernels_cannot_address_are_refused_with_what_would_fit():
     cache, plan = cache_plan("gpu_triton", 3.4)
-    with pytest.raises(ConfigError, match=rf"--max-total-tokens \d+: .* {plan.num_tokens} would fit"):
+    with pytest.raises(ConfigError, match=rf"--max-total-tokens \d+ is too large: .* {plan.num_tokens} would fit"):
         cache_plan("gpu_triton", 3.4, wanted_tokens=int(3 * 2**30 / (cache.bytes_per_page / cache.num_layers) * 16))

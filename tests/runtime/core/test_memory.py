@@ -150,7 +150,7 @@ def test_groups_stay_where_another_host_has_fewer_pages() -> None:
     fewer = plan.with_pages(101)
     assert (fewer.num_tokens, fewer.total_tokens) == (1600, 3200)
     assert fewer.report.kv_cache == 101 * MIB
-    assert "1,600 tokens in pages of 16, in each of 2 groups of devices" in "\n".join(fewer.table())
+    assert "1,600 tokens in pages of 16, for each of 2 data-parallel ranks" in "\n".join(fewer.table())
 
 
 def test_a_containers_page_cache_is_not_used_memory(monkeypatch) -> None:

@@ -316,7 +316,7 @@ def test_a_self_check_finds_a_wrong_page(tiny: TinyEngine, corruption: str, capl
     with caplog.at_level(logging.ERROR, "palladio.engine"):
         collector.add("user request~1f", prompts["x"])
         collector.run()
-    assert "gave request user request wrong keys and values" in caplog.text
+    assert "the cached keys and values of request user request differ" in caplog.text
     cache = core.stats().cache
     assert (cache.num_self_checks, cache.num_self_check_failures) == (1, 1)
     assert (cache.enabled, cache.num_cached_tokens) == (False, 0)

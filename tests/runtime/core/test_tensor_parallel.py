@@ -78,6 +78,6 @@ def more_devices_than_there_are(folder: str) -> str:
 
 def test_more_devices_than_there_are(tiny_dir: Path) -> None:
     message = call_with_devices(2, __name__, "more_devices_than_there_are", str(tiny_dir))
-    assert message == "--tp-size 3 needs as many devices, and jax finds 2 (cpu); use --tp-size 2 or less"
+    assert message == "--tp-size 3 needs that many devices, but jax finds 2 (cpu); use --tp-size 2 or less"
     with pytest.raises(ConfigError, match="--tp-size must be at least 1, got 0"):
         EngineConfig.from_flags({"model_path": "m", "tp_size": 0})

@@ -23,14 +23,14 @@ GPU_HOST, TPU_HOST = {"cuda": "/dev/nvidia0"}, {"tpu": "/dev/accel0"}
     ("name", "signs", "packages", "says", "words"),
     [
         ("cuda", GPU_HOST, JAX, "", ["jax-cuda13-plugin or jax-cuda12-plugin is not installed", "'.[cuda13]'"]),
-        ("cuda", {}, JAX, "", ["is not installed beside jax 0.10.2 for Python 3.11.7", "'.[cuda12]'"]),
-        ("cuda", {}, CUDA, "", ["this machine shows no NVIDIA GPU", "--gpus all"]),
+        ("cuda", {}, JAX, "", ["is not installed (jax 0.10.2, Python 3.11.7)", "'.[cuda12]'"]),
+        ("cuda", {}, CUDA, "", ["no NVIDIA GPU was found", "--gpus all"]),
         (
             "cuda",
             GPU_HOST,
             {**CUDA, "jax-cuda13-plugin": "0.10.0"},
             "Unable to initialize backend 'cuda': Backend 'cuda' is not in the list of known backends",
-            ["jax-cuda13-plugin 0.10.0 does not fit jaxlib 0.10.2", "'.[cuda13]'"],
+            ["jax-cuda13-plugin 0.10.0 does not match jaxlib 0.10.2", "'.[cuda13]'"],
         ),
         ("cuda", GPU_HOST, CUDA, "CUDA driver version is insufficient for CUDA runtime version", ["driver is too old"]),
         ("cuda", GPU_HOST, CUDA, "FAILED_PRECONDITION: No visible GPU devices.", ["CUDA_VISIBLE_DEVICES"]),
@@ -43,12 +43,12 @@ GPU_HOST, TPU_HOST = {"cuda": "/dev/nvidia0"}, {"tpu": "/dev/accel0"}
             TPU_HOST,
             TPU,
             "ABORTED: The TPU is already in use by process with pid 176028. Not attempting to load libtpu.so",
-            ["process 176028 is using the TPU", "end that one first"],
+            ["process 176028 is using the TPU", "stop that process first"],
         ),
         ("tpu", TPU_HOST, TPU, "libtpu.so already in use by another process", ["another process is using the TPU"]),
-        ("tpu", GPU_HOST, CUDA, "Failed to open libtpu.so", ["no TPU, but an NVIDIA GPU", "use --device cuda"]),
-        ("cuda", TPU_HOST, TPU, "", ["no NVIDIA GPU, but a TPU (/dev/accel0)", "use --device tpu"]),
-        ("rocm", {}, JAX, "Backend 'rocm' is not in the list", ["runs on cuda, tpu and cpu", "'rocm'"]),
+        ("tpu", GPU_HOST, CUDA, "Failed to open libtpu.so", ["no TPU, but it has an NVIDIA GPU", "use --device cuda"]),
+        ("cuda", TPU_HOST, TPU, "", ["no NVIDIA GPU, but it has a TPU (/dev/accel0)", "use --device tpu"]),
+        ("rocm", {}, JAX, "Backend 'rocm' is not in the list", ["supported: cuda, tpu and cpu", "'rocm'"]),
     ],
 )
 def test_why_a_device_is_not_used(name, signs, packages, says, words):
@@ -113,7 +113,7 @@ def failing(monkeypatch):
 def test_a_missing_device_is_an_error_of_the_flag(failing, name, error):
     before = jax.config.jax_platforms
     told = failing(error)
-    with pytest.raises(ConfigError, match=rf"^--device {name}: .*'\.\[cuda13\]'.*; or pass --device cpu") as raised:
+    with pytest.raises(ConfigError, match=rf"^--device {name}: .*'\.\[cuda13\]'.*; or use --device cpu") as raised:
         choose_device(name, Machine(GPU_HOST, JAX))
     assert told == ["cuda"]
     assert jax.config.jax_platforms == before  # the next engine of this process has another choice
@@ -123,7 +123,7 @@ def test_a_missing_device_is_an_error_of_the_flag(failing, name, error):
 def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing, monkeypatch):
     failing(RuntimeError("Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices."))
     with pytest.raises(
-        ConfigError, match=r"^--device auto: .*CUDA_VISIBLE_DEVICES.*; or pass --device cpu\. jax says: "
+        ConfigError, match=r"^--device auto: .*CUDA_VISIBLE_DEVICES.*; or use --device cpu\. jax error: "
     ):
         choose_device("auto", Machine(GPU_HOST, CUDA))
     platforms = jax.config.jax_platforms
@@ -143,8 +143,8 @@ def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing,
     [
         ("auto", None, GPU_HOST, JAX, "which is slow: jax-cuda13-plugin or jax-cuda12-plugin is not installed"),
         ("auto", None, TPU_HOST, JAX, "which is slow: libtpu is not installed"),
-        ("auto", None, {}, CUDA, "jax-cuda13-plugin is installed, but this machine shows no NVIDIA GPU"),
-        ("auto", "cuda,cpu", {}, JAX, "and JAX_PLATFORMS=cuda,cpu asks for another device"),
+        ("auto", None, {}, CUDA, "jax-cuda13-plugin is installed, but no NVIDIA GPU was found"),
+        ("auto", "cuda,cpu", {}, JAX, "although JAX_PLATFORMS=cuda,cpu is set"),
         ("auto", None, {}, JAX, ""),
         ("auto", "cpu", GPU_HOST, JAX, ""),
         ("cpu", None, GPU_HOST, JAX, ""),

@@ -232,7 +232,7 @@ def test_what_xla_says_when_memory_runs_out():
 
 def test_advice_names_values_that_leave_more_room():
     assert step_advice(MEMORY, 100_000) == (
-        "restart with --mem-fraction-static 0.85, or --max-total-tokens 92857, to leave more room"
+        "restart with --mem-fraction-static 0.85 or --max-total-tokens 92857 to leave more memory free"
     )
     assert "--max-running-requests" in step_advice(MemoryReport(total=80 * GIB, weights=GIB, kv_cache=GIB), 100)
     buckets = Buckets.create(max_running=256, max_step_tokens=8192, growth=2)

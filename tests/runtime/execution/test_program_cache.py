@@ -96,7 +96,7 @@ def test_a_program_that_is_not_built_is_built_by_the_call_which_waits_for_it(mon
     assert waited_for == ["1", "2", "3"]
     assert programs.lazy_seconds > 0
     assert programs.num_expected_compiles == 3
-    assert caplog.text.count("made when first needed") == 3
+    assert caplog.text.count("built on first use") == 3
 
 
 def test_in_the_background(monitor):

@@ -31,7 +31,7 @@ def test_silence_is_counted_from_a_question_on() -> None:
     assert (liveness.stall, asked) == (None, [1])
     liveness.tick()
     assert liveness.stall is not None
-    assert "has not answered for 4 s (--health-timeout 4)" in liveness.stall
+    assert "has not responded for 4 s (--health-timeout 4)" in liveness.stall
     liveness.heard()
     assert liveness.stall is None
     liveness.tick()

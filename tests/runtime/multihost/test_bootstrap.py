@@ -68,9 +68,9 @@ def test_a_taken_port_is_named_at_once_with_its_flag(tiny_dir, told, is_given):
     address = host, first = free_address()
     with socket.create_server((host, first + 1)), pytest.raises(ConfigError) as error:
         bootstrap.lead(config(tiny_dir, 0, address, dist_coordinator_port=first + 1 if is_given else None), Ends())
-    named = "--dist-coordinator-port {}" if is_given else "port {}, the one after --dist-init-addr's,"
+    named = "--dist-coordinator-port {}" if is_given else "port {} (the --dist-init-addr port + 1)"
     assert str(error.value).startswith(f"host 0 cannot listen on {named.format(first + 1)} at 127.0.0.1 (")
-    assert "with --dist-coordinator-port (0 takes any free one)" in str(error.value)
+    assert "with --dist-coordinator-port (0: any free port)" in str(error.value)
     assert told == []
 
 

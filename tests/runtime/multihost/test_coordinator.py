@@ -122,7 +122,7 @@ def test_a_host_that_cannot_build_a_program_is_named(address):
     with group(address) as hosts:
         with pytest.raises(HostLostError), hosts.leader.building(("forward", 8, 0, None)):
             hosts.members[0].fail("the program forward[bs=8] does not fit the device")
-        assert hosts.ends[0].wait().endswith("is lost: the program forward[bs=8] does not fit the device")
+        assert hosts.ends[0].wait().endswith("lost: the program forward[bs=8] does not fit the device")
 
 
 def test_an_orderly_end_ends_the_others(address):
@@ -136,8 +136,8 @@ def test_a_host_that_ends_is_named_to_all(address):
     with group(address, 3) as hosts:
         hosts.members[0]._link.close()
         said = hosts.ends[0].wait()
-        assert said.startswith("host 1 (")
-        assert said.endswith("is lost: it has ended")
+        assert said.startswith("connection to host 1 (")
+        assert said.endswith(" lost: it closed the connection")
         assert hosts.ends[2].wait() == said
 
 
@@ -145,8 +145,8 @@ def test_what_a_host_failed_of_is_told(address):
     with group(address, 3) as hosts:
         hosts.members[1].fail("no memory is left for the KV cache")
         said = hosts.ends[0].wait()
-        assert said.startswith("host 2 (")
-        assert said.endswith("is lost: no memory is left for the KV cache")
+        assert said.startswith("connection to host 2 (")
+        assert said.endswith("lost: no memory is left for the KV cache")
         assert hosts.ends[1].wait() == said
         with pytest.raises(HostLostError):
             hosts.leader.smallest(3)
@@ -168,7 +168,7 @@ def test_the_others_end_with_host_0(address):
     hosts = Group(address, 2)
     for link in hosts.leader._links.values():
         link.close()
-    assert hosts.ends[1].wait() == "host 0 is lost: it has ended"
+    assert hosts.ends[1].wait() == "connection to host 0 lost: it closed the connection"
 
 
 def test_a_silent_host_is_lost_on_both_sides(address):
@@ -176,10 +176,10 @@ def test_a_silent_host_is_lost_on_both_sides(address):
         time.sleep(1.0)
         assert not hosts.ends[0].messages, "beats are words"
         hosts.members[0]._heartbeat.stop()
-        assert hosts.ends[0].wait().endswith("is lost: it has not been heard of for 0.5 s")
+        assert hosts.ends[0].wait().endswith("lost: no heartbeat for 0.5 s")
     with group(address, 2, silence=0.5) as hosts:
         hosts.leader._heartbeat.stop()
-        assert hosts.ends[1].wait() == "host 0 is lost: it has not been heard of for 0.5 s"
+        assert hosts.ends[1].wait() == "connection to host 0 lost: no heartbeat for 0.5 s"
 
 
 def test_flags_that_differ_are_named_on_both(address):
@@ -206,7 +206,7 @@ def test_a_missing_host_is_named_within_the_timeout(address):
     leader, member = attempt(address, invite(address, 0, 3, timeout=1.0), invite(address, 2, 3))
     assert time.monotonic() - begin < 5
     host, port = address
-    missing = f"host 1 of 3 did not come to {host}:{port} within 1 s (--dist-timeout)"
+    missing = f"host 1 of 3 did not connect to {host}:{port} within 1 s (--dist-timeout)"
     assert leader.startswith(f"HostLostError: {missing}")
     assert missing in member
 

@@ -180,7 +180,7 @@ async def test_a_crash_of_native_code_is_not_taken_for_want_of_memory(tmp_path, 
 
 async def test_exiting_child_is_noticed(tmp_path):
     async with running(tmp_path, die_at_step=3) as engine:
-        with pytest.raises(EngineDeadError, match="exit status 7"):
+        with pytest.raises(EngineDeadError, match="exited with status 7"):
             await collect(engine, [5])
 
 

@@ -31,7 +31,7 @@ async def test_waiting_requests_survive_with_the_same_tokens(tmp_path, caplog):
         assert "SIGKILL" in engine.failure
         with pytest.raises(EngineDeadError, match="SIGKILL"):
             await asking
-        with pytest.raises(EngineNotReadyError, match=r"restarted after a failure \(the engine .*SIGKILL") as error:
+        with pytest.raises(EngineNotReadyError, match=r"restarting after a failure \(the engine .*SIGKILL") as error:
             await tokens(engine, "new")
         assert error.value.retry_after > 0
         with pytest.raises(EngineNotReadyError):
@@ -41,9 +41,9 @@ async def test_waiting_requests_survive_with_the_same_tokens(tmp_path, caplog):
         assert not is_alive(pid)
         assert await tokens(engine, "after", n=2) == alone
     lines = "\n".join(caplog.messages)
-    assert "1 requests with output ended, 2 wait for the next engine" in lines
-    assert "starting the engine again (1 of 3 restarts within an hour)" in lines
-    assert "4 samples are sent to it again" in lines
+    assert "1 requests with output were aborted, 2 wait for the restart" in lines
+    assert "Restarting the engine (1 of 3 restarts within an hour)" in lines
+    assert "resending 4 samples" in lines
 
 
 async def test_a_failing_step_restarts_too(tmp_path):
@@ -84,7 +84,7 @@ async def test_deadlines_pass_while_it_restarts(tmp_path):
 async def test_a_request_that_meets_two_crashes_ends(tmp_path):
     """It may be what crashes the engine; who comes later is not to blame."""
     async with running(tmp_path, {"die_at_step": 1, "step_delay": 0.1}) as engine:
-        with pytest.raises(EngineDeadError, match="exit status 7; see its log; it failed 2 times with this request"):
+        with pytest.raises(EngineDeadError, match="status 7; see its log; the engine failed 2 times"):
             await tokens(engine, "poison")
 
 
@@ -119,8 +119,8 @@ async def test_no_restarts_if_none_are_wanted(tmp_path):
         kill(engine)
         await until(lambda: engine.state == "dead")
         assert engine.failure == (
-            "the engine process was killed by SIGKILL: by somebody, or by the kernel because the host or the container "
-            "has no memory left (see `dmesg`)"
+            "the engine process was killed by SIGKILL: by a user, or by the kernel because the host or container "
+            "ran out of memory (see `dmesg`)"
         )
 
 
@@ -206,16 +206,16 @@ async def test_a_hung_step_is_restarted(tmp_path, capfd, caplog):
     (stacks,) = folder.glob("stacks-*.txt")
     assert stacks.stat().st_mode & 0o777 == 0o600
     for text in (stacks.read_text(), capfd.readouterr().err):
-        assert "no step ended within 0.5 s" in text
+        assert "no step finished within 0.5 s" in text
         assert 'fake_core.py", line' in text
     (dump,) = folder.glob("crash-*.json")
-    assert "no step ended" in json.loads(dump.read_text())["failure"]
+    assert "no step finished" in json.loads(dump.read_text())["failure"]
 
 
 async def test_a_step_that_keeps_pythons_lock_is_ended_too(tmp_path):
     knobs = once(tmp_path, {**QUEUED, "hang_at_step": 3, "hang_keeps_lock": True})
     async with running(tmp_path, knobs, watchdog_timeout=0.4) as engine:
-        with pytest.raises(EngineDeadError, match="exit status 1"):
+        with pytest.raises(EngineDeadError, match="exited with status 1"):
             await asyncio.wait_for(tokens(engine, "served"), 10)
         assert len(await tokens_when_ready(engine)) == 20
 
@@ -231,7 +231,7 @@ async def test_a_long_compile_is_no_hang(tmp_path, capfd):
         pid = engine._transport.pid
         assert len(await tokens(engine, "r")) == 20
         assert engine._transport.pid == pid
-    lines = [line for line in capfd.readouterr().err.splitlines() if "still compiling decode[bs=8]" in line]
+    lines = [line for line in capfd.readouterr().err.splitlines() if "Still compiling decode[bs=8]" in line]
     assert 2 <= len(lines) <= 3
 
 

@@ -227,7 +227,7 @@ def test_should_requests_go_in_circles_those_that_run_go_on(
         sim.add(name, *prompts[name], prompt_logprobs=0)
     sim.run(20 * MAX_FRUITLESS)
     check(sim, prompts)
-    assert f"{MAX_FRUITLESS} times in a row a request took the place of others" in caplog.text
+    assert f"{MAX_FRUITLESS} retractions in a row without a new token" in caplog.text
 
 
 def test_an_engine_whose_requests_cannot_go_on_fails(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ def test_an_engine_whose_requests_cannot_go_on_fails(tiny: TinyEngine, monkeypat
     monkeypatch.setattr(core._groups, "schedule", lambda: None)
     for _ in range(engine_core.MAX_STALLED):
         collector.step()
-    with pytest.raises(RuntimeError, match="no step can be planned"):
+    with pytest.raises(RuntimeError, match="no step can be scheduled"):
         collector.step()
     monkeypatch.undo()
     collector.run()

@@ -302,13 +302,13 @@ def test_a_request_ends_at_its_deadline_wherever_it_is() -> None:
     finish = sim.finished["waits"].finish
     assert finish is not None
     assert finish.status == 504
-    assert "within its timeout of 9 s (waiting for its turn)" in str(finish.message)
+    assert "within its timeout of 9 s (waiting in the queue)" in str(finish.message)
     sim.step()
     sim.scheduler._requests["runs"].received -= 3600.0
     sim.scheduler._deadlines = Deadlines()
     sim.scheduler._deadlines.add(sim.scheduler._requests["runs"])
     sim.step()
-    assert "tokens done" in str(sim.finished["runs"].finish.message)
+    assert "tokens generated" in str(sim.finished["runs"].finish.message)
     sim.run()
     assert sim.cache.num_used_tokens == 0
 

@@ -73,7 +73,7 @@ def test_so_many_steps_from_a_later_one_on(tiny: TinyEngine, tmp_path: Path, cap
     generate(core, {"a": random_prompt(10)}, max_tokens=3)
     assert traces(tmp_path) == [], "it has begun, and not ended"
     generate(core, {"b": random_prompt(10)}, max_tokens=10)
-    wait_until(lambda: f"The profile of 4 steps is in {tmp_path}" in caplog.text)
+    wait_until(lambda: f"Wrote a profile of 4 steps to {tmp_path}" in caplog.text)
     assert len(traces(tmp_path)) == 1
     with pytest.raises(InvalidRequestError, match=r"no profile is under way: .*; the last one is over, and in /"):
         stop(core)
@@ -120,7 +120,7 @@ def test_what_could_not_be_written_does_not_stand_in_the_way(tiny: TinyEngine, t
     core, folder, other = tiny.core(), tmp_path / "a", ProfileOptions(str(tmp_path / "b"))
     core.start_profile(ProfileOptions(str(folder)))
     spoil(folder)
-    with pytest.raises(InvalidRequestError, match=r"the profile could not be written to .*/a: .* is not a directory"):
+    with pytest.raises(InvalidRequestError, match=r"cannot write the profile to .*/a: .* is not a directory"):
         stop(core)
     with pytest.raises(InvalidRequestError, match=r"the last profile is still to be written to .*/a, and no other"):
         core.start_profile(other)
@@ -157,8 +157,8 @@ def test_one_that_nobody_stops_ends_after_so_many_steps(
         assert traces(tmp_path) == []
         generate(core, {f"r{salt}": random_prompt(10, salt)}, max_tokens=60)
     wait_until(lambda: bool(traces(tmp_path)))
-    assert f"ends: it has {DEFAULT_STEPS} steps, the default of num_steps" in caplog.text
-    ended_by = f"it has {DEFAULT_STEPS} steps, the default of num_steps"
+    assert f"was stopped: it reached {DEFAULT_STEPS} steps, the default of num_steps" in caplog.text
+    ended_by = f"it reached {DEFAULT_STEPS} steps, the default of num_steps"
     assert stop(core) == ProfileReport(str(tmp_path), ended_by), "who did not ask for that is told"
     with pytest.raises(InvalidRequestError, match="no profile is under way"):
         core.stop_profile()
@@ -171,13 +171,13 @@ def test_one_that_takes_too_long_ends_by_itself(
     profiler = new_profiler(seconds=0.2)
     profiler.start(ProfileOptions(str(tmp_path / "a"), **options))
     wait_until(lambda: bool(traces(tmp_path)))
-    why = "it has run for 0.2 s, and none may run longer"
-    assert f"ends: {why}" in caplog.text
+    why = "it reached the time limit of 0.2 s"
+    assert f"was stopped: {why}" in caplog.text
     wait_until(lambda: profiler.stop() == ProfileReport(str(tmp_path / "a"), why))
     profiler.start(ProfileOptions(str(tmp_path / "next")))
     assert profiler.stop() is None
     wait_until(lambda: profiler.stop() == ProfileReport(str(tmp_path / "next")))
-    assert caplog.text.count("ends: ") == 1
+    assert caplog.text.count("was stopped: ") == 1
 
 
 def test_one_that_fills_the_memory_ends_by_itself(
@@ -187,8 +187,8 @@ def test_one_that_fills_the_memory_ends_by_itself(
     profiler = new_profiler(memory=lambda: next(sizes, 1000 + MAX_GROWTH))
     profiler.start(ProfileOptions(str(tmp_path), num_steps=1000))
     wait_until(lambda: bool(traces(tmp_path)))
-    why = "the engine's process grew by 128 MiB meanwhile, and 128 MiB are the most"
-    assert f"ends: {why}" in caplog.text
+    why = "the engine process grew by 128 MiB, more than the limit of 128 MiB"
+    assert f"was stopped: {why}" in caplog.text
     wait_until(lambda: profiler.stop() == ProfileReport(str(tmp_path), why))
 
 
@@ -216,7 +216,7 @@ def test_steps_run_while_it_is_written(
     core.start_profile(ProfileOptions(str(tmp_path), num_steps=2))
     assert len(generate(core, {"a": random_prompt(10)}, max_tokens=8)["a"]) == 8
     assert core.activity.now.kind != "profile"
-    wait_until(lambda: "is still being written after 0.05 s; no other can begin before" in caplog.text)
+    wait_until(lambda: "after 0.05 s; no other profile can start until it is written" in caplog.text)
     with pytest.raises(InvalidRequestError, match=r"the last profile is being written to /.*; try again in a few"):
         core.start_profile(ProfileOptions(str(tmp_path / "b")))
     assert core.stop_profile() is None
