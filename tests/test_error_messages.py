@@ -21,7 +21,7 @@ FOLDERS = (
 FILES = [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))] + [ROOT / "http/wire/nesting.py"]
 ERRORS = {"InvalidRequestError", "ContextLengthError", "RenderLimitError"}
 COMPUTED = {  # templates that are no constants
-    "runtime/grammar/schema_limits.py": "its callers give constants",
+    "runtime/grammar/limits.py": "its callers give constants",
     "runtime/interface/errors.py": "`of` itself",
 }
 OWN_NAMES = {  # messages with a renamable name, said before any translation

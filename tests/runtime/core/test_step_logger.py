@@ -16,11 +16,13 @@ DECODE = re.compile(  # as a parser of SGLang's lines reads them
 @pytest.mark.parametrize("uses_cuda_graphs", [True, False])
 def test_a_decode_line_says_whether_steps_run_as_cuda_graphs(caplog, uses_cuda_graphs):
     cache = SimpleNamespace(num_used_tokens=32, num_total_tokens=64)
-    groups = SimpleNamespace(schedulers=[SimpleNamespace(cache=cache, retractions=[], running=[])])
+    groups = SimpleNamespace(
+        schedulers=[SimpleNamespace(cache=cache, retractor=SimpleNamespace(take_retractions=list), running=[])]
+    )
     batch = SimpleNamespace(rows=[object(), object()], num_decodes=2, num_waiting=3, size=2)
     logger = StepLogger(groups, 1, uses_cuda_graphs=uses_cuda_graphs)
     with caplog.at_level("INFO", "palladio.engine"):
-        logger.log_step(SimpleNamespace(parts=[(0, batch)]), [2], 4)
+        logger.after_dispatch(SimpleNamespace(planned=SimpleNamespace(parts=[(0, batch)]), bucket_size=4), [2])
     found = DECODE.search(caplog.text)
     assert found is not None
     assert found.group(1, 2, 3, 4, 6) == ("2", "32", "0.50", str(uses_cuda_graphs), "3")
