@@ -49,6 +49,30 @@ class Load:
     words: int
 
 
+class SwitchedTracer:
+    """The engine's tracer, which can be told to do nothing; its hooks are bound when the engine is made."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+
+    def installed(self) -> contextlib.ExitStack:
+        """To be entered before the engine is made."""
+        stack = contextlib.ExitStack()
+        for name in ("after_dispatch", "before_process"):
+            stack.enter_context(mock.patch.object(StepTracer, name, self._switched(vars(StepTracer)[name])))
+        return stack
+
+    def _switched(self, hook: Callable[..., None]) -> Callable[..., None]:
+        def switched(*args: Any) -> None:
+            if self.is_on:
+                hook(*args)
+
+        return switched
+
+
+TRACER = SwitchedTracer()
+
+
 @contextlib.contextmanager
 def nothing_noted() -> Iterator[None]:
     """Takes the noting out, in the engine and in the front; to be entered and left while nothing runs."""
@@ -58,8 +82,6 @@ def nothing_noted() -> Iterator[None]:
         return None
 
     patches: list[tuple[Any, str, Callable[..., Any]]] = [
-        (StepTracer, "after_dispatch", skip),
-        (StepTracer, "before_process", skip),
         (QueueTime, "advance", skip),
         (QueueTime, "join", lambda *_: waits),
         (QueueTime, "leave", lambda *_: waits),
@@ -71,6 +93,7 @@ def nothing_noted() -> Iterator[None]:
         for owner, name, replacement in patches:
             stack.enter_context(mock.patch.object(owner, name, replacement))
         stack.enter_context(mock.patch.object(output_processor, "time", clock))
+        stack.enter_context(mock.patch.object(TRACER, "is_on", False))
         yield
 
 
@@ -142,9 +165,10 @@ async def measure(load: Load, num_turns: int) -> dict[str, list[Turn]]:
             "decode_log_interval": 10_000,
         }
     )
-    engine = AsyncEngine(config, ThreadTransport())
-    await engine.start()
-    await engine.wait_ready()
+    with TRACER.installed():
+        engine = AsyncEngine(config, ThreadTransport())
+        await engine.start()
+        await engine.wait_ready()
     try:
         app = create_app(engine, HttpConfig())
         await turn(app, load)  # warms up
