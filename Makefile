@@ -18,7 +18,7 @@ TORCH_ARGS ?=
 BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 
-.PHONY: help serve test test-slow test-long conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long faults conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -26,7 +26,8 @@ help:
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
 	  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
-	  'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
+	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
+  'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
@@ -47,6 +48,9 @@ test-slow: $(VENV)/.installed-dev
 
 test-long: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test-long $(ARGS)
+
+faults: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/seeded_faults $(ARGS)
 
 conformance: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)

@@ -17,6 +17,8 @@ from scripts.train_default_model.source import Source, is_held_out
 from tests.model.driver import Driver
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
+pytestmark = pytest.mark.slow  # of a script that the server does not need
+
 HERE = Path(corpus.__file__).resolve().parent
 SKILLS = [name for name in corpus.SKILLS if name != "plain text"]
 

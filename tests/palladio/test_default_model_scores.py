@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from scripts.train_default_model.judges import JUDGES, THOUGHTFUL
 from scripts.train_default_model.score_table import recorded, table
+
+pytestmark = pytest.mark.slow  # of a table of figures
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
