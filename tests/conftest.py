@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests import compile_cache, properties, work_order
+from tests import properties, work_order
 
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
@@ -15,7 +15,6 @@ if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILE}".strip()
 
 properties.register()
-compile_cache.use()
 
 
 @pytest.hookimpl(tryfirst=True)
