@@ -228,6 +228,7 @@ def test_what_a_step_is_traced_from_lies_in_the_rooms_of_the_digest():
     seen_otherwise = {
         "scheduling": "buckets are in the program's name; batches are host arguments",
         "grammar": "the host side of masks, which are arguments",
+        "folders": "checks of the folders that programs are kept in",
     }
     imported = set()
     for file in (ROOT / "runtime" / "execution").glob("*.py"):
