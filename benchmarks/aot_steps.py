@@ -42,7 +42,7 @@ from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, plan_memory
 from palladio.runtime.core.sizing import PlatformDefaults
 from palladio.runtime.execution.compile_monitor import CompileMonitor
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.programs import StaticModel, StepPrograms
 from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 
@@ -149,7 +149,7 @@ def declare(
 ) -> StepPrograms:
     """The programs of an engine with so many pages."""
     static = StaticModel(structure, jax.ShapeDtypeStruct((config.hidden_size,), DTYPE), config.vocab_size)
-    return StepPrograms(static, shape.abstract(weights, pages), shape, sizes.buckets, ProgramSet(CompileMonitor()))
+    return StepPrograms(static, shape.abstract(weights, pages), shape, sizes.buckets, ProgramCache(CompileMonitor()))
 
 
 def check(program: Compiled, facts: Facts, target: Target) -> list[str]:

@@ -36,7 +36,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.request_trace import RequestTrace, WaitTimes
 from palladio.runtime.process.transport import ThreadTransport
-from palladio.runtime.scheduling.queue_time import WaitClock
+from palladio.runtime.scheduling.queue_time import QueueTime
 from palladio.runtime.scheduling.request import Request
 
 
@@ -60,9 +60,9 @@ def nothing_noted() -> Iterator[None]:
     patches: list[tuple[Any, str, Callable[..., Any]]] = [
         (StepTracer, "dispatched", skip),
         (StepTracer, "read", skip),
-        (WaitClock, "advance", skip),
-        (WaitClock, "join", lambda *_: waits),
-        (WaitClock, "leave", lambda *_: waits),
+        (QueueTime, "advance", skip),
+        (QueueTime, "join", lambda *_: waits),
+        (QueueTime, "leave", lambda *_: waits),
         (Request, "trace_so_far", lambda *_: trace),
         (OutputStream, "_begin_record", skip),
     ]

@@ -23,7 +23,7 @@ from aot_steps import MODELS
 from palladio.model.config import ModelConfig
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey, largest_keys
 from palladio.runtime.execution.programs import StaticModel, StepPrograms
 from palladio.runtime.interface.config import EngineConfig
@@ -46,7 +46,7 @@ def deployment(model: ModelConfig, topology: str) -> Deployment:
 def sizes(one: Deployment, only: Sequence[str]) -> dict[str, dict[str, int | float]]:
     """Of each of the largest programs: bytes of a device, and the CPU seconds that compiling took."""
     hidden = jax.ShapeDtypeStruct((one.model.hidden_size,), one.shape.dtype)
-    built: ProgramSet[ProgramKey] = ProgramSet(CompileMonitor())
+    built: ProgramCache[ProgramKey] = ProgramCache(CompileMonitor())
     state = one.shape.abstract(one.weights, PROBE_PAGES)
     StepPrograms(StaticModel(one.structure, hidden, one.shape.num_valid_tokens), state, one.shape, one.buckets, built)
     found: dict[str, dict[str, int | float]] = {}

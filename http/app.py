@@ -13,7 +13,7 @@ from palladio.http.batches.routes_batches import batches_router
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
 from palladio.http.generation.context import Context
-from palladio.http.middleware import Admission, BodyLimit, RequestBorder
+from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
 from palladio.http.observability.http_metrics import CountRequests
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.spans import Spans
@@ -81,7 +81,7 @@ def create_app(
         callers,
     )
     middleware = [
-        Middleware(RequestBorder, root_path=config.root_path),
+        Middleware(RequestMiddleware, root_path=config.root_path),
         Middleware(CountRequests, metrics=observer.metrics),
         cors(config, callers),
         Middleware(Admission),

@@ -22,7 +22,7 @@ MIN_RATE = 16 * 1024  # bytes of a body that pay for one more second of waiting 
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,256}")
 
 
-class RequestBorder:
+class RequestMiddleware:
     """The outermost layer.
 
     - `root_path`: the prefix that a reverse proxy strips off; paths work with and without it.

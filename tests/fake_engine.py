@@ -26,10 +26,10 @@ from palladio.runtime.interface.messages import (
     EmbeddingSpec,
     EngineReady,
     EngineStats,
-    GroupStats,
     HistogramData,
     LiveRequest,
     LoadProgress,
+    RankStats,
 )
 from palladio.runtime.interface.outputs import (
     FinishReason,
@@ -111,7 +111,7 @@ class FakeEngine:
         self.abort_status = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.embedding: EmbeddingSpec | None = None
-        self.groups: list[GroupStats] = []
+        self.groups: list[RankStats] = []
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
         self.load_seconds = 0.0

@@ -12,7 +12,7 @@ from palladio.http.batches.batch_lines import DuplicateFinder, LineReader
 from palladio.http.batches.batch_records import Fault, Line, LineResult, faulty, not_run
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import Endpoint, find_endpoint
-from palladio.http.batches.line_runner import EngineGate, LineRunner
+from palladio.http.batches.line_runner import LineRunner, LineSlots
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.files.file_store import (
     RESULT_PREFIX,
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Turns:
+class BatchLimits:
     """What batches take turns with.
 
     Attributes:
@@ -43,7 +43,7 @@ class Turns:
         answering: batches that lines are taken from; between these, line by line.
     """
 
-    gate: EngineGate
+    gate: LineSlots
     validating: asyncio.Semaphore
     answering: asyncio.Semaphore
 
@@ -59,7 +59,7 @@ class BatchRun:
     context: Context
     files: FileStore
     store: BatchStore
-    turns: Turns
+    turns: BatchLimits
     now: Callable[[], float]
     batch_id: str
 

@@ -7,9 +7,9 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 
-from palladio.http.batches.batch_run import BatchRun, Turns
+from palladio.http.batches.batch_run import BatchLimits, BatchRun
 from palladio.http.batches.batch_store import BatchStore
-from palladio.http.batches.line_runner import EngineGate
+from palladio.http.batches.line_runner import LineSlots
 from palladio.http.files.file_store import FileStore
 from palladio.http.generation.context import Context
 from palladio.http.storage.disk_errors import is_of_disk
@@ -37,7 +37,9 @@ class BatchWorker:
         self._files = files
         self._store = store
         self._now = now
-        self._turns = Turns(EngineGate(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING))
+        self._turns = BatchLimits(
+            LineSlots(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING)
+        )
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # the last one runs, those before it are ending
         self._keeper: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()

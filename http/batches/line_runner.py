@@ -30,7 +30,7 @@ _GRACE = 60.0  # seconds that a line has in the engine beyond its batch's time, 
 logger = logging.getLogger(__name__)
 
 
-class EngineGate:
+class LineSlots:
     """How many lines may be with the engine, of all batches together: twice what it runs at a time, so that there is
     always a next one, and no more than half of what --max-queued-requests leaves.
 
@@ -73,7 +73,7 @@ class LineRunner:
 
     context: Context
     store: BatchStore
-    gate: EngineGate
+    gate: LineSlots
     batch: Batch
     endpoint: Endpoint[Any]
     now: Callable[[], float]

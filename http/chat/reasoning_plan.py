@@ -54,7 +54,7 @@ class ReasoningPlan:
         Raises:
             InvalidRequestError: fields contradict each other, or one has no effect with this model; `param` names it.
         """
-        wishes = _Wishes.of(body)
+        wishes = _AskedReasoning.of(body)
         options = body.reasoning or ReasoningOptions()
         if body.include_reasoning and options.exclude:
             raise InvalidRequestError(
@@ -95,7 +95,7 @@ class ReasoningPlan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Wishes:
+class _AskedReasoning:
     """What the fields ask for, whichever way it is written: each with the field that says so.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from palladio.http.generation.generation import OutputStream, check_abort
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenLogprob
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 
 
 class Usage:
@@ -43,7 +43,7 @@ class Usage:
     def timings(self) -> dict[str, Any]:
         """`timings` of the samples that have ended: of several, the longest; detokenize and the counts are sums."""
         ends = [output for output in self._latest.values() if output.finish is not None and output.times is not None]
-        each = [Timings.of_output(end) for end in ends]
+        each = [RequestTimings.of_output(end) for end in ends]
 
         def longest(values: Iterable[float | None]) -> float | None:
             return max((value for value in values if value is not None), default=None)

@@ -23,7 +23,7 @@ from palladio.http.storage.storage import Storage
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.runtime.front.engine_protocol import EngineClient, not_ready
-from palladio.runtime.front.request_intake import Room
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError, ModelNotFoundError
 from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -133,13 +133,13 @@ class Context:
 
     def truncation(self, asked: int | None, reserved: int | None) -> Truncation | None:
         """What becomes of a prompt that is too long: see `Truncation.of`."""
-        room = Room.of(self.engine.info)
+        room = LengthLimit.of(self.engine.info)
         return Truncation.of(room, asked, reserved, is_automatic=self.config.allow_auto_truncate)
 
     @property
     def max_model_len(self) -> int:
         """Most tokens of prompt and output together that a request may have here."""
-        return Room.of(self.engine.info).limit
+        return LengthLimit.of(self.engine.info).limit
 
     @functools.cached_property
     def reasoning(self) -> ReasoningFamily | None:

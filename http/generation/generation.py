@@ -12,7 +12,7 @@ from palladio.http.generation.context import Context
 from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.security.running_requests import engine_id
 from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
-from palladio.runtime.front.request_intake import Room
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.front.sglang_api import Job
 from palladio.runtime.interface.errors import InvalidRequestError, request_error
 from palladio.runtime.interface.outputs import RequestOutput
@@ -192,7 +192,7 @@ def _start(context: Context, job: Job, received: float) -> Outputs:
     engine = context.engine
     params = job.fitted_params(engine.info, len(job.prompt))
     if context.config.allow_auto_truncate:
-        params = Room.of(engine.info).lower(params, len(job.prompt))
+        params = LengthLimit.of(engine.info).lower(params, len(job.prompt))
     return engine.generate(job.prompt, params, request_id=engine_id(job), received=received, options=job.options)
 
 

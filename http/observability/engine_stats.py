@@ -3,7 +3,7 @@
 from palladio.http.observability.shared_call import SharedCall
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.messages import EngineStats, GroupStats
+from palladio.runtime.interface.messages import EngineStats, RankStats
 
 STATS_TIMEOUT = 2.0  # seconds; an engine that needs longer counts as one that does not answer
 
@@ -22,12 +22,12 @@ class EngineStatsReader:
             return None
 
 
-def by_group(stats: EngineStats) -> list[GroupStats]:
+def by_group(stats: EngineStats) -> list[RankStats]:
     """The groups of devices; if there is only one, the whole engine is it."""
     if stats.groups:
         return stats.groups
     cache = stats.cache
-    whole = GroupStats(
+    whole = RankStats(
         num_running=stats.num_running,
         num_waiting=stats.num_waiting,
         num_used_tokens=stats.num_used_tokens,

@@ -6,33 +6,33 @@ from typing import Any
 from palladio.http.observability.request_record import RequestRecord, SampleRecord
 from palladio.runtime.interface.messages import LiveRequest
 from palladio.runtime.interface.outputs import RequestOutput, RequestTimes
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import DecodeSteps, QueueState, RequestTrace, WaitTimes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Story:
+class _Explanation:
     """What is known of a sample, ended or not."""
 
     times: RequestTimes
     trace: RequestTrace | None
-    timings: Timings
+    timings: RequestTimings
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     num_retractions: int
 
     @classmethod
-    def of_end(cls, end: RequestOutput) -> "_Story | None":
+    def of_end(cls, end: RequestOutput) -> "_Explanation | None":
         if end.times is None:
             return None
         counts = (end.prompt_tokens, end.completion_tokens, end.cached_tokens, end.num_retractions)
-        return cls(end.times, end.trace, Timings.of_output(end), *counts)
+        return cls(end.times, end.trace, RequestTimings.of_output(end), *counts)
 
     @classmethod
-    def of_live(cls, live: LiveRequest) -> "_Story":
+    def of_live(cls, live: LiveRequest) -> "_Explanation":
         counts = (live.prompt_tokens, live.completion_tokens, live.cached_tokens, live.num_retractions)
-        return cls(live.times, live.trace, Timings.of(live.times, live.trace), *counts)
+        return cls(live.times, live.trace, RequestTimings.of(live.times, live.trace), *counts)
 
 
 def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_running: int) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_runn
 def _sample(
     record: RequestRecord, index: int, sample: SampleRecord, live: LiveRequest | None, max_running: int
 ) -> dict[str, Any]:
-    story = _Story.of_live(live) if live is not None else None
+    story = _Explanation.of_live(live) if live is not None else None
     if sample.end is not None:
-        story = _Story.of_end(sample.end)
+        story = _Explanation.of_end(sample.end)
     answer: dict[str, Any] = {"index": index, "status": _status(record, sample, live)}
     if sample.end is not None and sample.end.finish is not None:
         answer["finish_reason"] = sample.end.finish.type
@@ -99,7 +99,7 @@ def _status(record: RequestRecord, sample: SampleRecord, live: LiveRequest | Non
     return "unknown" if live is None else live.status
 
 
-def timing_fields(timings: Timings) -> dict[str, float | None]:
+def timing_fields(timings: RequestTimings) -> dict[str, float | None]:
     """Seconds by name."""
     return dataclasses.asdict(timings)
 
@@ -134,13 +134,13 @@ def _trace_fields(times: RequestTimes, trace: RequestTrace) -> dict[str, Any]:
     }
 
 
-def describe_timings(timings: Timings) -> str:
+def describe_timings(timings: RequestTimings) -> str:
     """`queue 0.012 s, prefill 0.250 s, …`, as far as they are known."""
     known = [(name, value) for name, value in timing_fields(timings).items() if value is not None]
     return ", ".join(f"{name} {value:.3f} s" for name, value in known)
 
 
-def _summarize(story: _Story, queue: QueueState | None, max_running: int) -> str:
+def _summarize(story: _Explanation, queue: QueueState | None, max_running: int) -> str:
     """One line for a person."""
     parts: list[str] = []
     trace = story.trace
@@ -163,7 +163,7 @@ def _summarize(story: _Story, queue: QueueState | None, max_running: int) -> str
     return "; ".join(parts)
 
 
-def _waited(story: _Story, waits: WaitTimes, max_running: int, *, still: bool) -> str:
+def _waited(story: _Explanation, waits: WaitTimes, max_running: int, *, still: bool) -> str:
     reasons = sorted(
         (
             (waits.slots, f"all {max_running} slots were taken"),
@@ -193,7 +193,7 @@ def _present(queue: QueueState) -> str:
             return f"{place}, a step is under way"
 
 
-def _prefill(story: _Story, trace: RequestTrace) -> str:
+def _prefill(story: _Explanation, trace: RequestTrace) -> str:
     tokens = sum(chunk.tokens for chunk in trace.chunks)
     bucket = sum(chunk.bucket_tokens for chunk in trace.chunks)
     padding = 1 - sum(chunk.step_tokens for chunk in trace.chunks) / bucket
@@ -203,7 +203,7 @@ def _prefill(story: _Story, trace: RequestTrace) -> str:
     return f"prefill of {tokens} tokens{cached}{seconds} ({chunks}, {padding:.0%} padding)"
 
 
-def _decode(story: _Story, decode: DecodeSteps) -> str:
+def _decode(story: _Explanation, decode: DecodeSteps) -> str:
     seconds = "" if story.timings.decode is None else f" in {story.timings.decode:.2f} s"
     rows, bucket = decode.rows / decode.steps, decode.bucket_rows / decode.steps
     return f"{story.completion_tokens} tokens{seconds} ({rows:.1f} requests a step, buckets of {bucket:.1f})"

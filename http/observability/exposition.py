@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from palladio.http.observability.engine_stats import by_group
 from palladio.http.observability.front_metrics import FrontMetrics
-from palladio.runtime.interface.messages import EngineReady, EngineStats, GroupStats, HistogramData
+from palladio.runtime.interface.messages import EngineReady, EngineStats, HistogramData, RankStats
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 Labels = Mapping[str, str]
@@ -184,7 +184,7 @@ def _rank(group: int) -> Labels:
     return {"dp_rank": str(group)}
 
 
-def _parts(stats: EngineStats) -> list[tuple[Labels, GroupStats]]:
+def _parts(stats: EngineStats) -> list[tuple[Labels, RankStats]]:
     """The groups with their labels; or, if there is only one, the whole engine without a label."""
     if stats.groups:
         return [(_rank(number), group) for number, group in enumerate(stats.groups)]
@@ -194,7 +194,7 @@ def _parts(stats: EngineStats) -> list[tuple[Labels, GroupStats]]:
 def _load(write: _Writer, stats: EngineStats) -> Iterator[Family]:
     parts = _parts(stats)
 
-    def gauge(name: str, text: str, value: Callable[[GroupStats], float], *more: tuple[Labels, float]) -> Family:
+    def gauge(name: str, text: str, value: Callable[[RankStats], float], *more: tuple[Labels, float]) -> Family:
         return write.gauges(f"sglang:{name}", text, [*((labels, value(part)) for labels, part in parts), *more])
 
     waiting: list[tuple[Labels, float]] = []

@@ -3,7 +3,7 @@
 import collections
 
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.telemetry.histogram import Histogram
 
 # Upper bounds, seconds. They reach from a single short answer to a long one behind a long queue.
@@ -44,7 +44,7 @@ class FrontMetrics:
         self.http_responses: collections.Counter[tuple[str, str, int]] = collections.Counter()
         self.http_active = 0
 
-    def observe_sample(self, timings: Timings, completion_tokens: int) -> None:
+    def observe_sample(self, timings: RequestTimings, completion_tokens: int) -> None:
         """A sample has ended."""
         if timings.total is not None:
             self.whole_request.observe(timings.total)

@@ -8,7 +8,7 @@ NO_ROUTE = "(none)"
 
 
 class CountRequests:
-    """Pure ASGI middleware, inside RequestBorder."""
+    """Pure ASGI middleware, inside RequestMiddleware."""
 
     def __init__(self, app: ASGIApp, metrics: FrontMetrics) -> None:
         self._app = app

@@ -9,7 +9,7 @@ from palladio.http.observability.front_metrics import FrontMetrics
 from palladio.http.security.running_requests import engine_id
 from palladio.runtime.front.sglang_api import Job
 from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestOutput, RequestTimes
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import RequestTrace
 
 RecordStatus = Literal["live", "finished", "failed"]
@@ -57,8 +57,8 @@ class SampleRecord:
     texts: list[str] = dataclasses.field(default_factory=list)
 
     @property
-    def timings(self) -> Timings | None:
-        return None if self.end is None or self.end.times is None else Timings.of_output(self.end)
+    def timings(self) -> RequestTimings | None:
+        return None if self.end is None or self.end.times is None else RequestTimings.of_output(self.end)
 
     def take(self, output: RequestOutput) -> None:
         """Its next output."""

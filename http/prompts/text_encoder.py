@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from palladio.http.prompts.truncation import Truncation
 from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.front.request_intake import LONG_TEXT, Room
+from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -71,7 +71,7 @@ class TextEncoder:
         if not self._bounded:
             self.check_counted(len(text))
         elif len(text) > LONG_TEXT:
-            room = Room.of(self._engine.info)
+            room = LengthLimit.of(self._engine.info)
             if len(text) > room.limit * self._find_longest_token():
                 raise ContextLengthError(
                     f"The input ({len(text)} characters) is longer than {room.name} ({room.limit} tokens) can hold. "
@@ -83,7 +83,7 @@ class TextEncoder:
     @property
     def max_counted(self) -> int:
         """Characters of a text that is only to be counted: some eight contexts of English, and more of a small one."""
-        return COUNTED_BASE + COUNTED_PER_TOKEN * Room.of(self._engine.info).limit
+        return COUNTED_BASE + COUNTED_PER_TOKEN * LengthLimit.of(self._engine.info).limit
 
     def check_counted(self, num_characters: int) -> None:
         """

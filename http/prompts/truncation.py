@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Self
 
-from palladio.runtime.front.request_intake import Room
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
 
 FIELD = "truncate_prompt_tokens"
@@ -21,7 +21,7 @@ class Truncation:
     keeps_end: bool
 
     @classmethod
-    def of(cls, room: Room, asked: int | None, reserved: int | None, *, is_automatic: bool) -> Self | None:
+    def of(cls, room: LengthLimit, asked: int | None, reserved: int | None, *, is_automatic: bool) -> Self | None:
         """
         Args:
             asked: truncate_prompt_tokens: the last so many tokens stay; -1: as many as fit; None: it is not given.

@@ -11,13 +11,13 @@ from palladio.http.generation.context import Context
 from palladio.http.observability.engine_stats import EngineStatsReader, by_group
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages import GroupStats
+from palladio.runtime.interface.messages import RankStats
 
 
 def load_router(context: Context) -> APIRouter:
     router, reader = APIRouter(), EngineStatsReader(context.engine)
 
-    async def read() -> list[GroupStats]:
+    async def read() -> list[RankStats]:
         context.require_ready()
         stats = await reader.read()
         if stats is None:
@@ -69,7 +69,7 @@ def load_router(context: Context) -> APIRouter:
     return router
 
 
-def _load(rank: int, group: GroupStats, max_running: int) -> dict[str, Any]:
+def _load(rank: int, group: RankStats, max_running: int) -> dict[str, Any]:
     hits, prompts = group.num_hit_tokens, group.num_prompt_tokens
     return {
         "dp_rank": rank,

@@ -4,7 +4,7 @@ import dataclasses
 
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.front.request_intake import Room
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
@@ -37,6 +37,6 @@ class RequestLimits:
     @property
     def _context_length(self) -> int:
         try:
-            return Room.of(self.engine.info).limit
+            return LengthLimit.of(self.engine.info).limit
         except (EngineNotReadyError, EngineDeadError):
             return (MOST_BYTES - BASE_BYTES) // TOKEN_BYTES

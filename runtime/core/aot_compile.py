@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.warmup import describe_programs
 from palladio.runtime.execution.out_of_memory import explaining_compiles
 from palladio.runtime.front.progress import ProgressDisplay
@@ -35,7 +35,7 @@ def compile_ahead(config: EngineConfig) -> None:
             config, execution=dataclasses.replace(config.execution, compilation_cache_dir="")
         )  # what comes from there cannot be exported
     source = resolve_source(config.source, needs_weights=False)
-    design = EngineDesign.of(dataclasses.replace(config, source=source))
+    design = EnginePlan.of(dataclasses.replace(config, source=source))
     for line in design.plan.table():
         logger.info(line)
     display, built, start = ProgressDisplay(), design.programs.built, time.perf_counter()

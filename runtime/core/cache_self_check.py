@@ -14,7 +14,7 @@ from collections.abc import Callable
 from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.radix_cache import RadixNode
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
@@ -28,7 +28,7 @@ logger = logging.getLogger("palladio.engine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Hit:
+class _CacheHit:
     group: int
     request_id: str
     cache_salt: str | None
@@ -39,7 +39,7 @@ class _Hit:
 class _Running:
     """A check under way: the cached pages, held by their node, and the request that computes them again."""
 
-    hit: _Hit
+    hit: _CacheHit
     node: RadixNode
     cached_pages: list[int]
     request: Request
@@ -58,7 +58,11 @@ class CacheSelfCheck:
     """
 
     def __init__(
-        self, rate: float, groups: Groups, page_difference: Callable[[int, list[int], list[int]], float], seed: int
+        self,
+        rate: float,
+        groups: DataParallelScheduler,
+        page_difference: Callable[[int, list[int], list[int]], float],
+        seed: int,
     ) -> None:
         self.num_checks = 0
         self.num_failures = 0
@@ -67,7 +71,7 @@ class CacheSelfCheck:
         self._page_difference = page_difference
         self._random = random.Random(seed)
         self._serial = itertools.count()
-        self._pending: collections.deque[_Hit] = collections.deque(maxlen=MAX_PENDING)
+        self._pending: collections.deque[_CacheHit] = collections.deque(maxlen=MAX_PENDING)
         self._running: _Running | None = None
 
     @property
@@ -88,7 +92,7 @@ class CacheSelfCheck:
                 hit = 0 < request.num_cached_tokens == row.start and not row.decodes
                 if hit and request.num_retractions == 0 and self._random.random() < self._rate:
                     tokens = request.prompt_ids[: request.num_cached_tokens]
-                    self._pending.append(_Hit(group, request.request_id, request.options.cache_salt, tokens))
+                    self._pending.append(_CacheHit(group, request.request_id, request.options.cache_salt, tokens))
 
     def start(self) -> None:
         """Queues the recomputation of one remembered hit, if it is still cached and there is room for a second copy."""

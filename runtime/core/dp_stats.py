@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from palladio.runtime.core.explain import num_retracted_waiting
-from palladio.runtime.interface.messages import GroupStats
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.interface.messages import RankStats
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler
 
 
-def group_stats(groups: Groups, throughputs: Sequence[float]) -> list[GroupStats]:
+def rank_stats(groups: DataParallelScheduler, throughputs: Sequence[float]) -> list[RankStats]:
     """One entry a group; none if there is only one, which is the whole engine. Args: throughputs: of each, tokens/s."""
     if len(groups.schedulers) == 1:
         return []
@@ -20,15 +20,15 @@ def num_waiting_tokens(scheduler: Scheduler) -> int:
     return sum(len(request.token_ids) for request in scheduler.waiting)
 
 
-def _stats(scheduler: Scheduler, throughput: float) -> GroupStats:
+def _stats(scheduler: Scheduler, throughput: float) -> RankStats:
     cache, kept = scheduler.cache, scheduler.cache.stats()
-    return GroupStats(
+    return RankStats(
         num_running=len(scheduler.running),
         num_waiting=len(scheduler.waiting),
         num_used_tokens=cache.num_used_tokens,
         num_total_tokens=cache.num_total_tokens,
         last_gen_throughput=throughput,
-        new_token_ratio=scheduler.admission.ratio.value,
+        new_token_ratio=scheduler.kv_budget.ratio.value,
         num_retracted_waiting=num_retracted_waiting(scheduler),
         num_retractions=scheduler.clock.num_retracted,
         num_cached_tokens=kept.num_cached_tokens,

@@ -12,11 +12,11 @@ import jax
 
 from palladio.runtime.core.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.device_idle import DeviceIdle
-from palladio.runtime.core.dp_stats import group_stats, num_waiting_tokens
+from palladio.runtime.core.dp_stats import num_waiting_tokens, rank_stats
 from palladio.runtime.core.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.core.startup import build_engine_parts
 from palladio.runtime.core.step_logger import StepLogger
-from palladio.runtime.core.step_timer import StepClock
+from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.core.step_tracer import StepTracer
 from palladio.runtime.execution.compile_monitor import CompileMonitor
 from palladio.runtime.execution.model_runner import InFlightStep, ModelRunner
@@ -38,9 +38,9 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.multihost.bootstrap import lead
-from palladio.runtime.multihost.coordinator import Leader
-from palladio.runtime.scheduling.dp_scheduler import Groups
-from palladio.runtime.scheduling.grammar_queue import GrammarDesk
+from palladio.runtime.multihost.coordinator import HostCoordinator
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.grammar_queue import GrammarQueue
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.token_acceptance import constraint_failure
@@ -64,12 +64,12 @@ class EngineCore:
         self,
         config: EngineConfig,
         ready: EngineReady,
-        groups: Groups,
+        groups: DataParallelScheduler,
         runner: ModelRunner,
         monitor: CompileMonitor,
         memory: MemoryReport,
         grammars: GrammarCompiler,
-        hosts: Leader | None = None,
+        hosts: HostCoordinator | None = None,
     ) -> None:
         self.ready = ready
         self.activity = Activity()
@@ -77,7 +77,7 @@ class EngineCore:
         self._runner = runner
         self._monitor = monitor
         self._memory = memory
-        self._grammars = GrammarDesk(grammars, tuple(ready.eos_token_ids))
+        self._grammars = GrammarQueue(grammars, tuple(ready.eos_token_ids))
         self._hosts = hosts
         self._fails_on_recompile = config.execution.fail_on_recompile
         self._num_recompiles = 0
@@ -90,7 +90,7 @@ class EngineCore:
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
         self._idle = DeviceIdle()
-        self._clock = StepClock()
+        self._clock = StepTimer()
         self._tracer = StepTracer(groups)
         self._profiler = Profiler(self.activity)
         self._self_check = CacheSelfCheck(
@@ -239,12 +239,12 @@ class EngineCore:
                 num_self_check_failures=self._self_check.num_failures,
             ),
             device_idle=self._idle.histogram.data(),
-            new_token_ratio=max(scheduler.admission.ratio.value for scheduler in schedulers),
+            new_token_ratio=max(scheduler.kv_budget.ratio.value for scheduler in schedulers),
             num_retracted_waiting=sum(map(num_retracted_waiting, schedulers)),
             num_retractions=sum(scheduler.clock.num_retracted for scheduler in schedulers),
             num_waiting_tokens=sum(map(num_waiting_tokens, schedulers)) + self._grammars.num_tokens,
             steps=self._tracer.stats(),
-            groups=group_stats(groups, self._log.group_throughputs),
+            groups=rank_stats(groups, self._log.group_throughputs),
             compile=self._compile_stats(),
             memory=self._memory,
             num_grammars=self._grammars.num_grammars,

@@ -1,4 +1,4 @@
-"""EngineDesign: all of an engine that flags, model and device decide, before a single weight is loaded."""
+"""EnginePlan: all of an engine that flags, model and device decide, before a single weight is loaded."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ from palladio.runtime.devices.device_choice import choose_device, tell_fallback
 from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.out_of_memory import compile_advice, explaining_compiles
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.execution.program_store import ProgramStore
 from palladio.runtime.execution.programs import StaticModel, StepPrograms
@@ -45,7 +45,7 @@ logger = logging.getLogger("palladio.engine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EngineDesign:
+class EnginePlan:
     """Attributes:
     device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
     layout: of the model over the devices.
@@ -99,7 +99,7 @@ class EngineDesign:
         stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
 
         def declare(num_pages: int) -> StepPrograms:
-            built: ProgramSet[ProgramKey] = ProgramSet(monitor, stores.exports)
+            built: ProgramCache[ProgramKey] = ProgramCache(monitor, stores.exports)
             built.advise = functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups)
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
@@ -236,7 +236,7 @@ def memory_needs(
     """What an engine of this shape has to place on each device; see MemoryNeeds.
 
     Args:
-        num_mask_rows: of the masks that allow everything, see StepExecutor.
+        num_mask_rows: of the masks that allow everything, see DeviceExecutor.
     """
     state = shape.abstract(weights, 1)
     return MemoryNeeds(

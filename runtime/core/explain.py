@@ -38,7 +38,7 @@ class _Queue:
     @classmethod
     def of(cls, scheduler: Scheduler) -> Self:
         positions = {request.request_id: number for number, request in enumerate(scheduler.waiting, start=1)}
-        return cls(positions, scheduler.admission.reserved_tokens(scheduler.running))
+        return cls(positions, scheduler.kv_budget.reserved_tokens(scheduler.running))
 
 
 def _explain(scheduler: Scheduler, request: Request, queue: _Queue | None) -> LiveRequest:
@@ -64,7 +64,7 @@ def _explain(scheduler: Scheduler, request: Request, queue: _Queue | None) -> Li
 
 def _queue_state(scheduler: Scheduler, request: Request, queue: _Queue) -> QueueState:
     size, max_running = scheduler.cache.page_size, scheduler.limits.max_running
-    needed = scheduler.admission.needed_tokens(request, scheduler.cache.find_prefix(request), queue.reserved)
+    needed = scheduler.kv_budget.needed_tokens(request, scheduler.cache.find_prefix(request), queue.reserved)
     return QueueState(
         scheduler.clock.reason,
         position=queue.positions[request.request_id],

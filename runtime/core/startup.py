@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.weights import load_model
-from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.device_executor import StepExecutor
+from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
@@ -30,11 +30,11 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
-from palladio.runtime.scheduling.dp_router import Router
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_router import DataParallelRouter
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.waiting_lines import WaitingLines
+from palladio.runtime.scheduling.waiting_lines import WaitingQueue
 
 # With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
 PATIENCE = 4
@@ -42,7 +42,7 @@ PATIENCE = 4
 logger = logging.getLogger("palladio.engine")
 
 
-class Hosts(Protocol):
+class HostAgreement(Protocol):
     """The other hosts that run this model, as start-up sees them."""
 
     def smallest(self, value: int) -> int:
@@ -56,8 +56,8 @@ class BuiltExecutor:
     memory: the plan's table, with the workspace that the compiled programs need. seconds: that compiling took.
     """
 
-    design: EngineDesign
-    executor: StepExecutor
+    design: EnginePlan
+    executor: DeviceExecutor
     memory: MemoryReport
     warm_up: WarmUp
 
@@ -69,7 +69,7 @@ class EngineParts:
     """
 
     ready: EngineReady
-    groups: Groups
+    groups: DataParallelScheduler
     runner: ModelRunner
     monitor: CompileMonitor
     memory: MemoryReport
@@ -77,7 +77,7 @@ class EngineParts:
 
 
 def build_executor(
-    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: Hosts | None = None
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: HostAgreement | None = None
 ) -> BuiltExecutor:
     """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
 
@@ -89,7 +89,7 @@ def build_executor(
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
-    design = EngineDesign.of(config, (lambda value: value) if hosts is None else hosts.smallest)
+    design = EnginePlan.of(config, (lambda value: value) if hosts is None else hosts.smallest)
     logger.info(describe_engine(design))
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
@@ -101,7 +101,7 @@ def build_executor(
         _log_pool(design)
         jax.block_until_ready(state)
     warm_up.finish()
-    executor = StepExecutor(state, design.shape, design.programs)
+    executor = DeviceExecutor(state, design.shape, design.programs)
     memory = dataclasses.replace(
         design.plan.report, workspace=max(design.plan.report.workspace, design.programs.workspace)
     )
@@ -121,7 +121,7 @@ def build_executor(
 
 
 def build_engine_parts(
-    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: Hosts | None = None
+    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: HostAgreement | None = None
 ) -> EngineParts:
     """`build_executor`, and what the engine's host 0 has beside it.
 
@@ -153,7 +153,7 @@ def build_groups(
     num_pages: int,
     seed: int,
     embedding: EmbeddingSpec | None = None,
-) -> Groups:
+) -> DataParallelScheduler:
     """The host's half of an engine: scheduler, queue and cache manager of each group of devices.
 
     Args:
@@ -182,7 +182,7 @@ def build_groups(
             shares_prefixes=shares_prefixes(config, None if embedding is None else embedding.pooling),
             eviction_policy=config.cache.radix_eviction_policy,
         )
-        waiting = WaitingLines.create(
+        waiting = WaitingQueue.create(
             options.schedule_policy,
             cache.tree,
             page_size,
@@ -191,8 +191,8 @@ def build_groups(
         )
         schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting))
     num_tokens = schedulers[0].cache.num_total_tokens
-    router = Router(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
-    return Groups(schedulers, router)
+    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
+    return DataParallelScheduler(schedulers, router)
 
 
 def shares_prefixes(config: EngineConfig, pooling: str | None) -> bool:
@@ -200,7 +200,7 @@ def shares_prefixes(config: EngineConfig, pooling: str | None) -> bool:
     return not config.cache.disable_radix_cache and pooling in (None, "last")
 
 
-def describe_engine(design: EngineDesign) -> str:
+def describe_engine(design: EnginePlan) -> str:
     """One line: what the engine runs on, and how."""
     device, shape = design.device, design.shape
     found = len(jax.devices())
@@ -215,7 +215,7 @@ def describe_engine(design: EngineDesign) -> str:
     )
 
 
-def _load(design: EngineDesign, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
+def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
     source = design.config.source
     before, start = _available_gb(), time.perf_counter()
     logger.info("Load weight begin. avail mem=%.2f GB", before)
@@ -266,7 +266,7 @@ def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:
         )
 
 
-def _ready(design: EngineDesign, seconds: float) -> EngineReady:
+def _ready(design: EnginePlan, seconds: float) -> EngineReady:
     reports, pooling = design.programs.built.reports, design.shape.pooling
     return EngineReady(
         context_length=design.limits.context_length,
@@ -292,14 +292,14 @@ def _ready(design: EngineDesign, seconds: float) -> EngineReady:
     )
 
 
-def _log_pool(design: EngineDesign) -> None:
+def _log_pool(design: EnginePlan) -> None:
     half = design.plan.report.kv_cache / 2 / 2**30
     num_tokens = design.plan.total_tokens
     logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
     logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
 
 
-def _log_limits(design: EngineDesign) -> None:
+def _log_limits(design: EnginePlan) -> None:
     logger.info(
         "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
         "context_len=%d, available_gpu_mem=%.2f GB",

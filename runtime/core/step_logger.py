@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.telemetry.logs import fields
@@ -16,10 +16,10 @@ class StepLogger:
     """Logs each prefill batch, and every so many decode batches with the throughput since the last such line; where
     there are several groups of devices, of each, which the line then begins with."""
 
-    def __init__(self, groups: Groups, decode_log_interval: int) -> None:
+    def __init__(self, groups: DataParallelScheduler, decode_log_interval: int) -> None:
         names = [f"DP{group} " for group in range(len(groups.schedulers))] if len(groups.schedulers) > 1 else [""]
         self._groups = [
-            _GroupLogger(name, scheduler, decode_log_interval)
+            _RankLogger(name, scheduler, decode_log_interval)
             for name, scheduler in zip(names, groups.schedulers, strict=True)
         ]
 
@@ -41,7 +41,7 @@ class StepLogger:
             group.log_retractions()
 
 
-class _GroupLogger:
+class _RankLogger:
     """Attributes:
     last_gen_throughput: tokens per second of the last logged decode interval.
     """

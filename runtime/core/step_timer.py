@@ -1,4 +1,4 @@
-"""StepClock: how long steps take."""
+"""StepTimer: how long steps take."""
 
 import time
 from collections import deque
@@ -6,7 +6,7 @@ from collections import deque
 _SPARED = 0.8  # of a step's expected time: the rest is for the host, and for steps that end early
 
 
-class StepClock:
+class StepTimer:
     """How long each step takes, as the requests feel it: from the end of the one before, as the host has read it, or
     from its own dispatch if that was later."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from palladio.runtime.interface.messages import BucketSteps
 from palladio.runtime.interface.request_trace import DecodeSteps, PrefillChunk
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 
 
@@ -34,7 +34,7 @@ class StepTracer:
         groups: the `decode_steps` of their schedulers are counted here.
     """
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: DataParallelScheduler) -> None:
         self._groups = groups
         self._in_flight: collections.deque[_Step] = collections.deque()
         self._counts: dict[tuple[str, int], list[int]] = {}  # by kind and bucket: steps, tokens, padding

@@ -1,4 +1,4 @@
-"""StepExecutor: the device's state, and the programs that change it, called with host arrays alone."""
+"""DeviceExecutor: the device's state, and the programs that change it, called with host arrays alone."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +18,7 @@ HostArray = npt.NDArray[Any]
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 
-class StepExecutor:
+class DeviceExecutor:
     """Runs programs by key. The state after some calls depends on nothing but the calls: several hosts that make the
     same ones in the same order hold the same state, each its devices' part.
 

@@ -16,7 +16,7 @@ from palladio.runtime.execution.batch_builder import (
     SlotColumns,
     num_scored,
 )
-from palladio.runtime.execution.device_executor import HostArray, StepExecutor
+from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program_keys import TIERS, ProgramKey
 from palladio.runtime.execution.programs import COMPARED_PAGES, RESET_TOKENS
@@ -76,13 +76,13 @@ class _Slots:
 
     Attributes:
         columns: for sampling. tiers: in which each is sampled.
-        tenants: the request that each was last filled for, and how often that had been retracted then.
+        holders: the request that each was last filled for, and how often that had been retracted then.
     """
 
     def __init__(self, num_slots: int) -> None:
         self.columns = SlotColumns(num_slots)
         self.tiers: list[SampleTier] = ["greedy"] * num_slots
-        self.tenants: list[tuple[Request | None, int]] = [(None, 0)] * num_slots
+        self.holders: list[tuple[Request | None, int]] = [(None, 0)] * num_slots
 
 
 class ModelRunner:
@@ -97,7 +97,7 @@ class ModelRunner:
     """
 
     def __init__(
-        self, executor: StepExecutor, shape: DeviceShape, eos_ids: Iterable[int] = (), *, is_lazy: bool
+        self, executor: DeviceExecutor, shape: DeviceShape, eos_ids: Iterable[int] = (), *, is_lazy: bool
     ) -> None:
         self.executor = executor
         self._eos_ids = frozenset(eos_ids)
@@ -121,7 +121,7 @@ class ModelRunner:
         if step.kind == "prefill" and self._shape.pooling is None:
             for group, batch in step.parts:
                 for row in batch.rows[batch.num_decodes :]:
-                    self._settle(group, row.request)
+                    self._fill_slot(group, row.request)
         host = self._builder.build(step)
         for updates in host.early_updates:
             self._run(ProgramKey("tables"), updates)
@@ -173,7 +173,7 @@ class ModelRunner:
         return largest
 
     def _run(self, key: ProgramKey, *arrays: list[Any]) -> Any:
-        """See StepExecutor.run. Args: arrays: of each group."""
+        """See DeviceExecutor.run. Args: arrays: of each group."""
         return self.executor.run(key, *map(self._shape.for_groups, arrays))
 
     def _of_group(self, group: int, tree: Any) -> Any:
@@ -240,13 +240,13 @@ class ModelRunner:
         }
         return next((tier for tier in reversed(TIERS) if tier in tiers), "greedy")
 
-    def _settle(self, group: int, request: Request) -> None:
+    def _fill_slot(self, group: int, request: Request) -> None:
         """Fills the host's and the device's columns of a slot when a request first runs in it."""
         slots, slot, params = self._groups[group], request.slot, request.params
-        tenant, num_retractions = slots.tenants[slot]
-        if tenant is request and num_retractions == request.num_retractions:
+        holder, num_retractions = slots.holders[slot]
+        if holder is request and num_retractions == request.num_retractions:
             return
-        slots.tenants[slot] = request, request.num_retractions
+        slots.holders[slot] = request, request.num_retractions
         assert params.seed is not None, "the front sets the seed"
         slots.columns.assign(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
         has_history = params.has_history

@@ -36,7 +36,7 @@ class ProgramError(PalladioError):
     """A program could not be made when a step needed it; the device's state is as it was."""
 
 
-class ProgramSet(Generic[Key]):
+class ProgramCache(Generic[Key]):
     """Programs by key; keys print as the programs' names.
 
     Added with the arguments they will be called with, then built: taken from the store of exported programs, else
@@ -52,7 +52,7 @@ class ProgramSet(Generic[Key]):
         num_lazy_compiles: what XLA compiled for them.
         advise: what to tell a caller whose program is too large for the device.
         announce: opened around a build that a caller waits for, with the program's name. alongside: likewise, with the
-            key; other hosts build it meanwhile, see Leader.building.
+            key; other hosts build it meanwhile, see HostCoordinator.building.
         refused: the program that XLA could not compile, if there is one.
     """
 

@@ -1,4 +1,4 @@
-"""StepPrograms: every compiled program that a running engine calls, by bucket (StepExecutor calls them)."""
+"""StepPrograms: every compiled program that a running engine calls, by bucket (DeviceExecutor calls them)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from palladio.runtime.execution.embedding_plan import (
     open_embedding_buckets,
 )
 from palladio.runtime.execution.pooler import pool_step
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_keys import (
     TIERS,
     ProgramKey,
@@ -82,7 +82,7 @@ class StepPrograms:
         state: DeviceState,
         shape: DeviceShape,
         buckets: Buckets,
-        built: ProgramSet[ProgramKey],
+        built: ProgramCache[ProgramKey],
     ) -> None:
         self.buckets = buckets
         self.layouts = StepLayouts.of(buckets, shape.page_size, shape.num_decode_steps)
@@ -339,7 +339,7 @@ class StepPrograms:
         return self._from_host(shape, jnp.int32)
 
     def _from_host(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """What each group gets one of, see StepExecutor.run."""
+        """What each group gets one of, see DeviceExecutor.run."""
         if self._shape.num_groups > 1:
             shape = (self._shape.num_groups, *shape)
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._exchanged)

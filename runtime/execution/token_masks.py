@@ -38,7 +38,7 @@ def _fill(batch: ScheduledBatch, masks: Int32Array, backend: GrammarBackend | No
     rows = [
         (i, request, request.constraint)
         for i, request in enumerate(row.request for row in batch.rows[: batch.num_sampled_rows])
-        if request.constraint is not None and request.status is not RequestStatus.FINISHED and not request.num_void
+        if request.constraint is not None and request.status is not RequestStatus.FINISHED and not request.num_discarded
     ]
     to_fill = [(matcher, i) for i, _, constraint in rows if (matcher := constraint.matcher) is not None]
     if to_fill:

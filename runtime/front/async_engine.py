@@ -15,8 +15,8 @@ from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.engine_protocol import EngineState, not_ready
 from palladio.runtime.front.liveness import Liveness
 from palladio.runtime.front.progress import ProgressDisplay
-from palladio.runtime.front.request_intake import LONG_TEXT, RequestFront
-from palladio.runtime.front.request_table import StreamTable
+from palladio.runtime.front.request_intake import LONG_TEXT, RequestIntake
+from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.supervisor import RestartBudget, Supervisor
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import (
@@ -79,7 +79,7 @@ class AsyncEngine:
         self._display = ProgressDisplay()
         self._failure: EngineFailed | None = None
         self._info: EngineReady | None = None
-        self._front: RequestFront | None = None
+        self._front: RequestIntake | None = None
         self._resolved: EngineConfig | None = None  # with local directories; the engine has been told of it
         self._launch_task: asyncio.Task[None] | None = None
         self._restart_task: asyncio.Task[None] | None = None
@@ -88,7 +88,7 @@ class AsyncEngine:
         self._tokenizer_loaded = False
         self._settled = asyncio.Event()  # no longer starting
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
-        self._streams = StreamTable(None if self._dumper is None else self._dumper.recorder)
+        self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
         self._calls = ControlCalls(transport.send)
         timeout = 0.0 if transport.shares_interpreter else config.survival.health_timeout
         self.liveness = Liveness(lambda: transport.send(GetStats(_NOBODY)), timeout)
@@ -265,7 +265,7 @@ class AsyncEngine:
 
     def _become_ready(self) -> None:
         if self._phase == "starting" and self._info is not None and self._tokenizer_loaded:
-            self._front = RequestFront(self._info, self.tokenizer, self.config.scheduler)
+            self._front = RequestIntake(self._info, self.tokenizer, self.config.scheduler)
             self._phase = "ready"
             self._settle()
 
@@ -344,7 +344,7 @@ class AsyncEngine:
             interval = self.liveness.interval if self._settled.is_set() else 1.0
             asyncio.get_running_loop().call_later(interval, self._tick)
 
-    def _loaded_front(self) -> RequestFront:
+    def _loaded_front(self) -> RequestIntake:
         assert self._front is not None, "it has been ready"
         return self._front
 

@@ -19,7 +19,7 @@ LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, s
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Room:
+class LengthLimit:
     """What a request may hold, prompt and output together.
 
     Attributes:
@@ -60,7 +60,7 @@ class Room:
         return dataclasses.replace(params, max_tokens=room)
 
 
-class RequestFront:
+class RequestIntake:
     """Host-only request logic, the same for every transport.
 
     Args:
@@ -74,7 +74,7 @@ class RequestFront:
     ) -> None:
         self._info = info
         self._scheduler = scheduler
-        self._room = Room.of(info)
+        self._room = LengthLimit.of(info)
         self._tokenizer = tokenizer
         self._random = random.Random(info.random_seed)
         self._serial = itertools.count()
@@ -83,13 +83,13 @@ class RequestFront:
             self._eos_ids.append(tokenizer.eos_token_id)
 
     @property
-    def room(self) -> Room:
+    def room(self) -> LengthLimit:
         return self._room
 
     def renew(self, info: EngineReady) -> None:
         """Goes on with another engine of the same model, and its limits; serials and seeds go on as well."""
         self._info = info
-        self._room = Room.of(info)
+        self._room = LengthLimit.of(info)
 
     def prompt_ids(self, prompt: str | list[int]) -> list[int]:
         """Token ids of a prompt. May take long for a long text, and is safe to run in another thread.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from palladio.runtime.front.crash_dump import CrashRecorder
 from palladio.runtime.front.output_processor import SampleProcessor, merge_outputs
-from palladio.runtime.front.request_intake import Room
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.errors import (
     DeadlineError,
     EngineDeadError,
@@ -87,7 +87,7 @@ class Stream:
             waiting.set_result(None)
 
 
-class StreamTable:
+class RequestTable:
     """All streams. Methods that end samples return the engine-side ids that the engine must be told to abort.
 
     Args:
@@ -227,7 +227,7 @@ class StreamTable:
                 )
                 self._drop(stream)
 
-    def requests_to_resend(self, room: Room) -> list[AddRequest]:
+    def requests_to_resend(self, room: LengthLimit) -> list[AddRequest]:
         """The samples that the new engine must be told of, in the order in which they came.
 
         Args:

@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.front.request_intake import LONG_TEXT, Room
+from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenLogprob
 from palladio.runtime.interface.request_options import RequestOptions
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -88,7 +88,7 @@ class Job:
         """The parameters with max_tokens settled, where `default_length` says so."""
         if self.default_length is None:
             return self.params
-        return Room.of(info).fit(self.params, num_prompt_tokens, self.default_length)
+        return LengthLimit.of(info).fit(self.params, num_prompt_tokens, self.default_length)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ def time_info(end: RequestOutput) -> dict[str, float]:
     """The fields of meta_info that come from the times of a sample's last output; what is not known is left out."""
     times = end.times
     assert times is not None
-    timings = Timings.of_output(end)
+    timings = RequestTimings.of_output(end)
     latency = None if times.first_token is None else times.first_token - times.received
     info = {
         "request_received_ts": times.received,

@@ -17,7 +17,7 @@ class Compilation:
     Attributes:
         result: its exception is an InvalidRequestError if the grammar is to blame.
         started: when a thread took it up, by time.monotonic; None: it waits for one.
-        num_waiting: requests that wait for it; their desk counts them.
+        num_waiting: requests that wait for it; their queue counts them.
         num_bytes: that it holds when it is compiled; 0: it is not yet.
         is_small: surely, so that there is always room for it.
         is_given_up: nobody waits for it any more, and the rest of the work on it is left.

@@ -220,7 +220,7 @@ class LiveRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GroupStats:
+class RankStats:
     """One group of devices, where there are several (--dp-size).
 
     Attributes:
@@ -286,7 +286,7 @@ class EngineStats:
     num_retractions: int = 0
     num_waiting_tokens: int = 0
     steps: list[BucketSteps] = dataclasses.field(default_factory=list)
-    groups: list[GroupStats] = dataclasses.field(default_factory=list)
+    groups: list[RankStats] = dataclasses.field(default_factory=list)
     num_grammars: int = 0
     grammar_bytes: int = 0
 

@@ -8,7 +8,7 @@ from palladio.runtime.interface.request_trace import RequestTrace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Timings:
+class RequestTimings:
     """Seconds of one sample; None: it did not get that far, or ended where nobody could tell.
 
     Attributes:

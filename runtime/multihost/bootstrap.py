@@ -11,71 +11,71 @@ from palladio.runtime.devices.device_choice import choose_device
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
-from palladio.runtime.multihost.config_digest import passport
-from palladio.runtime.multihost.coordinator import Invitation, Leader, Member
+from palladio.runtime.multihost.config_digest import config_digest
+from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
 from palladio.runtime.multihost.links import listen
 
 _MAX_SILENCE = 60.0  # seconds without a word after which a host is lost; --watchdog-timeout may be less
 _JAX_HEARTBEAT = 7 * 24 * 3600  # seconds: its own way to find a lost host ends the process without a word
 
 
-def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[Leader, EngineConfig]:
+def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[HostCoordinator, EngineConfig]:
     """Host 0: waits for the others. Before this, jax must not have looked for devices. Returns the links to them, and
     the config with what is the same on all hosts.
 
     Args:
-        on_lost: see Leader.
+        on_lost: see HostCoordinator.
 
     Raises:
         ConfigError: a port is taken, a host was started differently, or has another rank than its devices.
         HostLostError: one does not come.
     """
-    invitation = invitation_of(config)
-    if invitation.rank > 0:
+    rendezvous = rendezvous_of(config)
+    if rendezvous.rank > 0:
         raise ConfigError(
-            f"--node-rank {invitation.rank}: only host 0 takes requests; run `palladio serve` here, with these flags"
+            f"--node-rank {rendezvous.rank}: only host 0 takes requests; run `palladio serve` here, with these flags"
         )
     seed = config.execution.random_seed
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    with _reserve_coordinator(config.parallel, invitation.address) as reserved:
+    with _reserve_coordinator(config.parallel, rendezvous.address) as reserved:
         coordinator = int(reserved.getsockname()[1])
-        leader = Leader.meet(invitation, {"coordinator": coordinator, "random_seed": seed}, on_lost)
+        leader = HostCoordinator.meet(rendezvous, {"coordinator": coordinator, "random_seed": seed}, on_lost)
     try:
-        _initialize(invitation, coordinator, config.execution.device)
+        _initialize(rendezvous, coordinator, config.execution.device)
     except ConfigError as error:
         leader.close(str(error))
         raise
     return leader, _with_seed(config, seed)
 
 
-def join(config: EngineConfig, on_end: Callable[[str], None]) -> tuple[Member, EngineConfig]:
+def join(config: EngineConfig, on_end: Callable[[str], None]) -> tuple[HostWorker, EngineConfig]:
     """Another host: goes to host 0. Returns its link, and the config with what host 0 decided.
 
     Raises:
         ConfigError, HostLostError: as `lead`.
     """
-    invitation = invitation_of(config)
-    member, welcome = Member.meet(invitation, on_end)
+    rendezvous = rendezvous_of(config)
+    member, welcome = HostWorker.meet(rendezvous, on_end)
     try:
-        _initialize(invitation, int(welcome["coordinator"]), config.execution.device)
+        _initialize(rendezvous, int(welcome["coordinator"]), config.execution.device)
     except ConfigError as error:
         member.fail(str(error))
         raise
     return member, _with_seed(config, int(welcome["random_seed"]))
 
 
-def invitation_of(config: EngineConfig) -> Invitation:
+def rendezvous_of(config: EngineConfig) -> Rendezvous:
     parallel = config.parallel
     assert parallel.dist_init_addr is not None, "checked by EngineConfig"
     assert parallel.node_rank is not None, "checked by EngineConfig"
     host, _, port = parallel.dist_init_addr.rpartition(":")
-    return Invitation(
+    return Rendezvous(
         rank=parallel.node_rank,
         num_hosts=parallel.num_hosts,
         address=(host.strip("[]"), int(port)),
         timeout=float(parallel.dist_timeout),
         silence=min(_MAX_SILENCE, config.survival.watchdog_timeout or _MAX_SILENCE),
-        passport=passport(config),
+        config_digest=config_digest(config),
     )
 
 
@@ -83,7 +83,7 @@ def _with_seed(config: EngineConfig, seed: int) -> EngineConfig:
     return dataclasses.replace(config, execution=dataclasses.replace(config.execution, random_seed=seed))
 
 
-def _initialize(invitation: Invitation, port: int, device: str) -> None:
+def _initialize(rendezvous: Rendezvous, port: int, device: str) -> None:
     """
     Args:
         device: --device; jax looks for devices here.
@@ -91,24 +91,24 @@ def _initialize(invitation: Invitation, port: int, device: str) -> None:
     Raises:
         ConfigError: there is no such device, or libtpu numbers the hosts otherwise.
     """
-    host = invitation.address[0]
+    host = rendezvous.address[0]
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         jax.distributed.initialize(
             name,
-            invitation.num_hosts,
-            invitation.rank,
+            rendezvous.num_hosts,
+            rendezvous.rank,
             cluster_detection_method="deactivate",
-            initialization_timeout=int(invitation.timeout),
+            initialization_timeout=int(rendezvous.timeout),
             heartbeat_timeout_seconds=_JAX_HEARTBEAT,
             coordinator_bind_address=name,
         )
     except RuntimeError as error:
-        raise ConfigError(f"--nnodes {invitation.num_hosts}: jax cannot join the hosts' devices: {error}") from error
+        raise ConfigError(f"--nnodes {rendezvous.num_hosts}: jax cannot join the hosts' devices: {error}") from error
     choose_device(device)
-    if (jax.process_index(), jax.process_count()) != (invitation.rank, invitation.num_hosts):
+    if (jax.process_index(), jax.process_count()) != (rendezvous.rank, rendezvous.num_hosts):
         raise ConfigError(
-            f"--node-rank {invitation.rank} with --nnodes {invitation.num_hosts}: the devices say that this is host "
+            f"--node-rank {rendezvous.rank} with --nnodes {rendezvous.num_hosts}: the devices say that this is host "
             f"{jax.process_index()} of {jax.process_count()}; number the hosts as they do"
         )
 

@@ -20,7 +20,7 @@ _FILES = ("config.json", "model.safetensors.index.json", "palladio_checkpoint.js
 _SAMPLE = 2**16  # bytes at the beginning, in the middle and at the end of a file of weights
 
 
-def passport(config: EngineConfig) -> Mapping[str, str]:
+def config_digest(config: EngineConfig) -> Mapping[str, str]:
     """Flag or fact → value, as text. `source.model_path` is a directory."""
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in config.flags().items() if name not in _OWN}
     packages = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}

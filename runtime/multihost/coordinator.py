@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from palladio.runtime.interface.errors import ConfigError, HostLostError
-from palladio.runtime.multihost.links import Frame, Heart, HostArray, Link, accept, connect, differences, listen
+from palladio.runtime.multihost.links import Frame, Heartbeat, HostArray, Link, accept, connect, differences, listen
 
 _GOODBYE_SECONDS = 5.0  # for the others to end: jax's service, which they are connected to, lives in host 0
 
@@ -25,14 +25,14 @@ logger = logging.getLogger("palladio.engine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Invitation:
+class Rendezvous:
     """What a host knows of the meeting.
 
     Attributes:
         rank: of this host. num_hosts: that are expected, this one included.
         address: of host 0: name and port.
         timeout: seconds that hosts wait for each other. silence: seconds without a word after which one is lost.
-        passport: name → value of what has to be the same everywhere.
+        config_digest: name → value of what has to be the same everywhere.
     """
 
     rank: int
@@ -40,10 +40,10 @@ class Invitation:
     address: tuple[str, int]
     timeout: float
     silence: float
-    passport: Mapping[str, str]
+    config_digest: Mapping[str, str]
 
 
-class Leader:
+class HostCoordinator:
     """Host 0's end.
 
     Args:
@@ -62,7 +62,7 @@ class Leader:
         self._values: dict[int, queue.SimpleQueue[int | None]] = {rank: queue.SimpleQueue() for rank in links}
         self._is_over = False
         self._lock = threading.Lock()
-        self._heart = Heart(links.values(), silence, self._lose)
+        self._heartbeat = Heartbeat(links.values(), silence, self._lose)
         self._listeners = [
             threading.Thread(target=self._listen, args=(rank, link), name=f"palladio-host-{rank}", daemon=True)
             for rank, link in links.items()
@@ -71,7 +71,7 @@ class Leader:
             listener.start()
 
     @classmethod
-    def meet(cls, invitation: Invitation, welcome: Mapping[str, Any], on_lost: OnLost) -> "Leader":
+    def meet(cls, rendezvous: Rendezvous, welcome: Mapping[str, Any], on_lost: OnLost) -> "HostCoordinator":
         """Waits for the other hosts.
 
         Args:
@@ -82,18 +82,18 @@ class Leader:
             HostLostError: one does not come.
         """
         try:
-            listener = listen(invitation.address)
+            listener = listen(rendezvous.address)
         except OSError as error:
-            host, port = invitation.address
+            host, port = rendezvous.address
             raise ConfigError(
                 f"host 0 cannot listen on --dist-init-addr {host}:{port} ({error}); give an address of this host and a "
                 "free port"
             ) from error
         with listener:
-            links = _Reception(invitation).receive(listener)
+            links = _HostCheck(rendezvous).receive(listener)
         for link in links.values():
             link.send(Frame({"kind": "welcome", **welcome}))
-        return cls(links, invitation.silence, on_lost)
+        return cls(links, rendezvous.silence, on_lost)
 
     @property
     def num_sent_bytes(self) -> int:
@@ -101,7 +101,7 @@ class Leader:
         return sum(link.num_sent_bytes for link in self._links.values())
 
     def call(self, key: tuple[Any, ...] | None, arrays: tuple[HostArray, ...]) -> None:
-        """Tells the others to make a call; see StepExecutor.on_call."""
+        """Tells the others to make a call; see DeviceExecutor.on_call."""
         self.num_calls += 1
         frame = Frame({"kind": "call", "key": key}, arrays)
         for link in self._links.values():
@@ -140,7 +140,7 @@ class Leader:
             if self._is_over:
                 return
             self._is_over = True
-        self._heart.stop()
+        self._heartbeat.stop()
         if self.num_calls:
             logger.info(
                 "Told %d hosts of %d calls, %d bytes each", len(self._links), self.num_calls,
@@ -180,30 +180,30 @@ class Leader:
             values.put(None)
 
 
-class _Reception:
+class _HostCheck:
     """Lets the other hosts in."""
 
-    def __init__(self, invitation: Invitation) -> None:
-        self._invitation = invitation
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self._rendezvous = rendezvous
         self._links: dict[int, Link] = {}
         self._problem = ""
 
     def receive(self, listener: socket.socket) -> dict[int, Link]:
-        invitation = self._invitation
-        deadline = time.monotonic() + invitation.timeout
-        host, port = invitation.address
-        others = invitation.num_hosts - 1
+        rendezvous = self._rendezvous
+        deadline = time.monotonic() + rendezvous.timeout
+        host, port = rendezvous.address
+        others = rendezvous.num_hosts - 1
         logger.info("Waiting at %s:%d for %d other host%s", host, port, others, "s" * (others > 1))
         accept(listener, deadline, self._judge, wanted=lambda: 0 if self._problem else others - len(self._links))
         if self._problem:
             self._refuse_all(self._problem)
             raise ConfigError(self._problem)
-        missing = [rank for rank in range(1, invitation.num_hosts) if rank not in self._links]
+        missing = [rank for rank in range(1, rendezvous.num_hosts) if rank not in self._links]
         if missing:
             names = ", ".join(map(str, missing))
             message = (
-                f"host{'s' * (len(missing) > 1)} {names} of {invitation.num_hosts} did not come to {host}:{port} "
-                f"within {invitation.timeout:g} s (--dist-timeout); start the same command there with --node-rank "
+                f"host{'s' * (len(missing) > 1)} {names} of {rendezvous.num_hosts} did not come to {host}:{port} "
+                f"within {rendezvous.timeout:g} s (--dist-timeout); start the same command there with --node-rank "
                 f"{names}"
             )
             self._refuse_all(message)
@@ -213,12 +213,12 @@ class _Reception:
     def _judge(self, frame: Frame, link: Link) -> bool:
         if frame.kind != "hello":
             return False
-        invitation, head = self._invitation, frame.head
+        rendezvous, head = self._rendezvous, frame.head
         rank = int(head["rank"])
         link.name = f"host {rank} ({head['name']}, {link.address})"
-        if head["num_hosts"] != invitation.num_hosts:
-            problem = f"--nnodes is {invitation.num_hosts} on host 0 and {head['num_hosts']} on {link.name}"
-        elif different := differences(invitation.passport, head["passport"]):
+        if head["num_hosts"] != rendezvous.num_hosts:
+            problem = f"--nnodes is {rendezvous.num_hosts} on host 0 and {head['num_hosts']} on {link.name}"
+        elif different := differences(rendezvous.config_digest, head["config_digest"]):
             problem = f"host 0 and {link.name} were started differently: {'; '.join(different)}"
         elif rank in self._links and self._links[rank].is_open():
             problem = f"--node-rank {rank} was given to {self._links[rank].name} and to {link.name}"
@@ -241,7 +241,7 @@ def _refuse(link: Link, message: str) -> None:
     link.close()
 
 
-class Member:
+class HostWorker:
     """Another host's end.
 
     Args:
@@ -253,51 +253,51 @@ class Member:
         self._on_end = on_end
         self._calls: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._values: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._heart = Heart([link], silence, lambda _, why: on_end(f"host 0 is lost: {why}"))
+        self._heartbeat = Heartbeat([link], silence, lambda _, why: on_end(f"host 0 is lost: {why}"))
         threading.Thread(target=self._listen, name="palladio-host-0", daemon=True).start()
 
     @classmethod
-    def meet(cls, invitation: Invitation, on_end: OnLost) -> "tuple[Member, dict[str, Any]]":
+    def meet(cls, rendezvous: Rendezvous, on_end: OnLost) -> "tuple[HostWorker, dict[str, Any]]":
         """Goes to host 0, and returns when all hosts are there, with what it says then.
 
         Raises:
             ConfigError: a host was started with something else.
             HostLostError: host 0, or another one, is not there.
         """
-        host, port = invitation.address
-        deadline = time.monotonic() + invitation.timeout
+        host, port = rendezvous.address
+        deadline = time.monotonic() + rendezvous.timeout
         logger.info("Going to host 0 at %s:%d", host, port)
         try:
-            link = connect(invitation.address, deadline)
+            link = connect(rendezvous.address, deadline)
             link.send(
                 Frame(
                     {
                         "kind": "hello",
-                        "rank": invitation.rank,
-                        "num_hosts": invitation.num_hosts,
+                        "rank": rendezvous.rank,
+                        "num_hosts": rendezvous.num_hosts,
                         "name": socket.gethostname(),
-                        "passport": dict(invitation.passport),
+                        "config_digest": dict(rendezvous.config_digest),
                     }
                 )
             )
-            answer = link.receive(seconds=max(1.0, deadline - time.monotonic()) + invitation.timeout)
+            answer = link.receive(seconds=max(1.0, deadline - time.monotonic()) + rendezvous.timeout)
         except (EOFError, OSError, ValueError) as error:
             raise HostLostError(
-                f"host 0 did not answer at {host}:{port} within {invitation.timeout:g} s (--dist-timeout): {error}; "
+                f"host 0 did not answer at {host}:{port} within {rendezvous.timeout:g} s (--dist-timeout): {error}; "
                 "start the same command there with --node-rank 0, and check --dist-init-addr"
             ) from error
         if answer.kind == "refused":
             raise ConfigError(str(answer.head["message"]))
-        return cls(link, invitation.silence, on_end), answer.head
+        return cls(link, rendezvous.silence, on_end), answer.head
 
     def smallest(self, value: int) -> int:
-        """See Leader.smallest."""
+        """See HostCoordinator.smallest."""
         self._link.send(Frame({"kind": "value", "value": value}))
         return self._values.get()
 
     def calls(self) -> Iterator[tuple[list[Any] | None, tuple[HostArray, ...] | None]]:
-        """Key and arrays of each call, for ever. Arrays None: the program is only to be built, see Leader.building, and
-        `smallest` says that it is there."""
+        """Key and arrays of each call, for ever. Arrays None: the program is only to be built, see
+        HostCoordinator.building, and `smallest` says that it is there."""
         while True:
             frame = self._calls.get()
             yield frame.head["key"], frame.arrays if frame.kind == "call" else None
@@ -316,10 +316,10 @@ class Member:
                 elif frame.kind == "value":
                     self._values.put(int(frame.head["value"]))
                 elif frame.kind == "stop":
-                    self._heart.stop()
+                    self._heartbeat.stop()
                     self._link.close()
                     return self._on_end(str(frame.head["message"]))
         except (EOFError, OSError, ValueError):
-            self._heart.stop()
+            self._heartbeat.stop()
             self._on_end("host 0 is lost: it has ended")
         return None

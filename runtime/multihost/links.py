@@ -160,7 +160,7 @@ def accept(
             link.close()
 
 
-class Heart:
+class Heartbeat:
     """A thread that says on every link that this host lives, and finds out which of the others do not.
 
     Args:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from palladio.model.sharding import make_mesh
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey, decode_key
 from palladio.runtime.execution.programs import StaticModel, StepPrograms
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
@@ -109,7 +109,7 @@ def compile_deployment(deployment: Deployment) -> CompiledPlan:
         jax.ShapeDtypeStruct((deployment.model.hidden_size,), shape.dtype),
         shape.num_valid_tokens,
     )
-    built: ProgramSet[ProgramKey] = ProgramSet(CompileMonitor())
+    built: ProgramCache[ProgramKey] = ProgramCache(CompileMonitor())
     state = shape.abstract(deployment.weights, PROBE_PAGES)
     programs = StepPrograms(static, state, shape, deployment.buckets, built)
     decode = decode_key(deployment.buckets.decode[-1], shape.num_decode_steps) if deployment.buckets.decode else None

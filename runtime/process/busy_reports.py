@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from palladio.runtime.interface.messages import EngineBusy
-from palladio.runtime.telemetry.watchdog import Activity, Doing
+from palladio.runtime.telemetry.watchdog import Activity, CurrentActivity
 
 _INTERVAL = 0.5  # seconds
 
@@ -31,7 +31,7 @@ class BusyReports:
         self._thread.join()
 
     def _run(self) -> None:
-        last: Doing | None = None
+        last: CurrentActivity | None = None
         while not self._over.wait(self._interval):
             doing = self._activity.now
             if doing is last and doing.kind in ("compile", "profile"):

@@ -22,7 +22,7 @@ from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 
-Turn = Literal["all", "foreground", "background"]
+ScheduleTurn = Literal["all", "foreground", "background"]
 
 MAX_PREFILL_SECONDS = 0.05  # of a step with only background requests: whoever comes meanwhile waits for its end
 _WEIGHT = 0.2  # of the latest step in the mean of its bucket
@@ -44,7 +44,7 @@ class _Foreground(NamedTuple):
     needs: _Needs
 
 
-class BackgroundShare:
+class BatchShare:
     """Attributes:
     slowdown: how much longer others may take, as a share of their time.
     num_background, num_foreground: requests in the engine, of all its groups of devices: they share its steps.
@@ -129,7 +129,7 @@ def _is_ready(request: Request) -> bool:
     return not request.is_prefilling and request.wants_token
 
 
-class Turns:
+class ScheduleTurns:
     """Whose step the next one is, and who takes part in it.
 
     Args:
@@ -140,7 +140,7 @@ class Turns:
     """
 
     def __init__(self, slowdown: float, running: list[Request]) -> None:
-        self.share = BackgroundShare(slowdown)
+        self.share = BatchShare(slowdown)
         self._running = running
 
     @property
@@ -160,7 +160,7 @@ class Turns:
         """It has ended."""
         self._count(request, -1)
 
-    def order(self, num_waiting: int) -> tuple[Turn, ...]:
+    def order(self, num_waiting: int) -> tuple[ScheduleTurn, ...]:
         """Whose step the next one is; then whose, if those cannot run, or have nothing left to do.
 
         Args:
@@ -175,13 +175,13 @@ class Turns:
             return "background", "foreground"
         return "foreground", "background"
 
-    def members(self, turn: Turn) -> list[Request]:
+    def members(self, turn: ScheduleTurn) -> list[Request]:
         """The running requests whose step it is."""
         if turn == "all" or not self.is_shared:
             return self._running
         return [request for request in self._running if request.options.background == (turn == "background")]
 
-    def decoders(self, turn: Turn, buckets: Buckets) -> list[Request]:
+    def decoders(self, turn: ScheduleTurn, buckets: Buckets) -> list[Request]:
         """Those that may decode in it: background requests beside others as far as that hardly costs."""
         members = self.members(turn)
         if turn != "foreground" or not self.is_shared:
@@ -193,7 +193,7 @@ class Turns:
         return members + list(itertools.islice(ready, num_free))
 
     @staticmethod
-    def look_at_foreground(groups: Sequence["Turns"]) -> None:
+    def look_at_foreground(groups: Sequence["ScheduleTurns"]) -> None:
         """Before a step of several groups, which share `share`, is planned: a group with fewer rows than another, or
         none, has as many in the step's bucket as that one."""
         found = [turns._foreground() for turns in groups]

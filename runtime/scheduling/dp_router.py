@@ -1,4 +1,4 @@
-"""Router: which group of devices gets a request (--load-balance-method).
+"""DataParallelRouter: which group of devices gets a request (--load-balance-method).
 
     round_robin     one group after the other
     shortest_queue  the one whose requests have the fewest tokens
@@ -21,7 +21,7 @@ MAX_REMEMBERED = 1024  # prompts whose group is known
 Figures = Callable[[], Sequence[int]]  # of each group; asked for only if the method needs them
 
 
-class Router:
+class DataParallelRouter:
     """Args:
     patience: tokens by which a group with a cached prefix may be busier than others.
     """

@@ -1,4 +1,4 @@
-"""Groups: the schedulers of all groups of devices as one. A step serves every group at once, in one shape.
+"""The schedulers of all data-parallel ranks as one. A step serves every rank at once, in one shape.
 
 Each group has its own requests, pages and slots; a request stays in the group that the router chose when it came. Only
 while it waits it may move, unless its caller chose the group: one in which nobody waits takes requests that another has
@@ -14,21 +14,21 @@ from collections.abc import Hashable, Sequence
 
 from palladio.runtime.interface.messages import CacheStats
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
-from palladio.runtime.scheduling.batch_share import Turn, Turns
+from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.buckets import Buckets
-from palladio.runtime.scheduling.dp_router import Router
+from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep, StepTokens
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WINDOW
 
 
-class Groups:
+class DataParallelScheduler:
     """Attributes:
     schedulers: one a group, all of the same limits.
     """
 
-    def __init__(self, schedulers: Sequence[Scheduler], router: Router) -> None:
+    def __init__(self, schedulers: Sequence[Scheduler], router: DataParallelRouter) -> None:
         self.schedulers = schedulers
         self._router = router
         self._loads: list[int] | None = None  # as of the last step, and what has come since; None: not counted yet
@@ -53,7 +53,7 @@ class Groups:
         return sum(scheduler.cache.num_total_tokens for scheduler in self.schedulers)
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> ScheduleTurns:
         """Of whom it does not matter which group they are in."""
         return self.schedulers[0].turns
 
@@ -162,7 +162,7 @@ class Groups:
             )
         return first
 
-    def _plan(self, turn: Turn) -> ScheduledStep | None:
+    def _plan(self, turn: ScheduleTurn) -> ScheduledStep | None:
         if turn == "foreground":
             self.turns.look_at_foreground([scheduler.turns for scheduler in self.schedulers])
         batches = [scheduler.plan(turn) for scheduler in self.schedulers]
@@ -189,7 +189,7 @@ class Groups:
             request = None if full.clock.reason == "step" else _first_free(full)
             if request is None or request.num_pending or not request.shares_prefix or not _has_room(idle, request):
                 continue  # what shares no prefix computes what its own group has cached again, see CacheSelfCheck
-            full.hand_over(request)
+            full.forget(request)
             idle.add(request, is_accepted=True)
 
     def _count_loads(self) -> list[int]:
@@ -204,7 +204,7 @@ class Groups:
 
 def _has_room(idle: Scheduler, request: Request) -> bool:
     """Whether the scheduler could admit a request at once, if it waited there."""
-    return idle.admission.room(request, idle.buckets).suffices()
+    return idle.kv_budget.room(request, idle.buckets).suffices()
 
 
 def _first_free(full: Scheduler) -> Request | None:

@@ -1,4 +1,4 @@
-"""GrammarDesk: requests whose grammar is being compiled, before they are queued."""
+"""GrammarQueue: requests whose grammar is being compiled, before they are queued."""
 
 import concurrent.futures
 import dataclasses
@@ -33,10 +33,10 @@ class _Waiting:
     since: float
 
 
-class GrammarDesk:
+class GrammarQueue:
     """
     Args:
-        compiler: closed with this desk.
+        compiler: closed with this queue.
         eos_ids: the model's.
     """
 

@@ -1,19 +1,19 @@
-"""Admission: who of those that wait is next, and whether there is cache for it, so that those that run seldom lose
+"""KVBudget: who of those that wait is next, and whether there is cache for it, so that those that run seldom lose
 theirs."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from palladio.runtime.scheduling.batch_share import Turn, Turns
+from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix, Released
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.waiting_lines import WaitingLines
+from palladio.runtime.scheduling.waiting_lines import WaitingQueue
 
 
-class Admission:
+class KVBudget:
     """
     Args:
         running, waiting: the scheduler's.
@@ -26,9 +26,9 @@ class Admission:
         self,
         cache: CacheManager,
         limits: SchedulerLimits,
-        turns: Turns,
+        turns: ScheduleTurns,
         running: Sequence[Request],
-        waiting: WaitingLines,
+        waiting: WaitingQueue,
     ) -> None:
         self.ratio = NewTokenRatio(limits.conservativeness)
         self._cache = cache
@@ -41,7 +41,7 @@ class Admission:
         """Requests that may run at once."""
         return min(self._limits.max_running, buckets.max_requests)
 
-    def next_waiting(self, turn: Turn, budget: int) -> Request | None:
+    def next_waiting(self, turn: ScheduleTurn, budget: int) -> Request | None:
         """Who is to be admitted next; None: nobody in this step. Args: budget: tokens of prompts that it may have."""
         request = self._waiting.peek()
         if request is None or (turn == "foreground" and request.options.background):
@@ -50,7 +50,7 @@ class Admission:
             return None  # pending: retracted a moment ago, and its last token has not been read yet
         return request
 
-    def next_urgent(self, turn: Turn, budget: int) -> Request | None:
+    def next_urgent(self, turn: ScheduleTurn, budget: int) -> Request | None:
         """The same, if there may be running requests that give way to it."""
         gives_way = self._limits.preemption_threshold is not None or self._turns.is_shared
         if not gives_way or not len(self._waiting):
@@ -81,13 +81,13 @@ class Admission:
     def reserved_tokens(self, running: Iterable[Request]) -> int:
         return sum(map(self.expected_tokens, running))
 
-    def room(self, request: Request, buckets: Buckets) -> "Room":
+    def room(self, request: Request, buckets: Buckets) -> "AdmissionCheck":
         """What room there is for a waiting request, beside those running ones that it has to leave theirs."""
         others = self._turns.members("all" if request.options.background else "foreground")
-        return Room(self, self._cache, request, len(self._running), self.num_slots(buckets), others)
+        return AdmissionCheck(self, self._cache, request, len(self._running), self.num_slots(buckets), others)
 
 
-class Room:
+class AdmissionCheck:
     """Whether a waiting request fits, and whether it would if running ones gave up their pages and slots.
 
     Args:
@@ -97,19 +97,19 @@ class Room:
 
     def __init__(
         self,
-        admission: Admission,
+        kv_budget: KVBudget,
         cache: CacheManager,
         request: Request,
         num_running: int,
         num_slots: int,
         others: Iterable[Request],
     ) -> None:
-        self._admission = admission
+        self._kv_budget = kv_budget
         self._cache = cache
         self._request = request
         self._num_running = num_running
         self._num_slots = num_slots
-        self._expected = {other: admission.expected_tokens(other) for other in others}
+        self._expected = {other: kv_budget.expected_tokens(other) for other in others}
         self._reserved = sum(self._expected.values())
         self._prefix = cache.find_prefix(request)
         self._released = Released()
@@ -120,7 +120,7 @@ class Room:
         if self._num_running >= self._num_slots:
             return False
         prefix = dataclasses.replace(self._prefix, num_idle_pages=self._released.num_idle_pages(self._prefix.node))
-        needed = self._admission.needed_tokens(self._request, prefix, self._reserved)
+        needed = self._kv_budget.needed_tokens(self._request, prefix, self._reserved)
         num_available = self._cache.num_available_tokens + self._released.num_pages * self._cache.page_size
         return self._num_running == 0 or needed <= num_available
 

@@ -1,11 +1,11 @@
-"""WaitClock: how long requests have waited in the queue, and for what."""
+"""QueueTime: how long requests have waited in the queue, and for what."""
 
 import time
 
 from palladio.runtime.interface.request_trace import WaitReason, WaitTimes
 
 
-class WaitClock:
+class QueueTime:
     """Runs while somebody waits, and puts the time down to one reason: the one that the last planned step met.
 
     A request that joins or leaves the queue stops the time, so that it gets its own part of an interval. A moment

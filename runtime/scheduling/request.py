@@ -31,7 +31,7 @@ class Request:
         token_ids: the prompt, then every output token that the host has read.
         num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run.
         num_pending: tokens sampled by dispatched steps and not read yet (they live on the device).
-        num_void: tokens that dispatched steps sample for nobody: the request went on without them.
+        num_discarded: tokens that dispatched steps sample for nobody: the request went on without them.
         constraint: which tokens its output may have next; None: all.
         prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
         pages: the KV pages of its tokens, in order; empty unless RUNNING. See cache_manager for who owns which.
@@ -61,7 +61,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     num_computed: int = 0
     num_pending: int = 0
-    num_void: int = 0
+    num_discarded: int = 0
     constraint: Constraint | None = None
     prefill_end: int = 0
     pages: list[int] = dataclasses.field(default_factory=list)
@@ -136,7 +136,7 @@ class Request:
 
     def void_pending(self) -> None:
         """What dispatched steps sample for it is not to be read."""
-        self.num_void += self.num_pending
+        self.num_discarded += self.num_pending
         self.num_pending = 0
 
     def take_prompt_logprobs(self, start: int, new: list[TokenLogprob] | None) -> None:

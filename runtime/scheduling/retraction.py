@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from palladio.runtime.interface.request_trace import LostPages
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
-from palladio.runtime.scheduling.kv_budget import Admission
+from palladio.runtime.scheduling.kv_budget import KVBudget
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
@@ -43,13 +43,13 @@ class Retractor:
     def __init__(
         self,
         cache: CacheManager,
-        admission: Admission,
+        kv_budget: KVBudget,
         running: Sequence[Request],
         suspend: Callable[[Request], None],
         limits: SchedulerLimits,
     ) -> None:
         self._cache = cache
-        self._admission = admission
+        self._kv_budget = kv_budget
         self._running = running
         self._suspend = suspend
         self._threshold = limits.preemption_threshold
@@ -80,7 +80,7 @@ class Retractor:
         giving_way = [running for running in self._running if self._gives_way(running, request)]
         if not giving_way or self._is_in_circles():
             return []
-        room = self._admission.room(request, buckets)
+        room = self._kv_budget.room(request, buckets)
         if room.suffices():
             return []
         giving_way.sort(key=self._order, reverse=True)

@@ -10,18 +10,18 @@ from typing import Literal
 
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.request_trace import DecodeSteps, WaitReason
-from palladio.runtime.scheduling.batch_share import Turn, Turns
+from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.deadlines import Deadlines, timeout_reason
-from palladio.runtime.scheduling.kv_budget import Admission
-from palladio.runtime.scheduling.queue_time import WaitClock
+from palladio.runtime.scheduling.kv_budget import KVBudget
+from palladio.runtime.scheduling.queue_time import QueueTime
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.retraction import Retraction, Retractor
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, take_token
-from palladio.runtime.scheduling.waiting_lines import WaitingLines
+from palladio.runtime.scheduling.waiting_lines import WaitingQueue
 
 
 class Scheduler:
@@ -35,12 +35,12 @@ class Scheduler:
         decode_steps: whose tokens have been read, since the start; whoever reads a step counts it here first.
         compile_seconds: that steps have waited for programs to be compiled, since the start; set by the engine.
         clock: why requests wait.
-        admission: how much cache requests are expected to take.
+        kv_budget: how much cache requests are expected to take.
         turns: whose step is next, where there are background requests.
         prefilled_last: whether the last step prefilled: then decode steps are next, unless steps hold both.
     """
 
-    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingLines) -> None:
+    def __init__(self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingQueue) -> None:
         self.limits = limits
         self.buckets = buckets
         self.cache = cache
@@ -49,14 +49,14 @@ class Scheduler:
         self.retractions: list[Retraction] = []
         self.decode_steps = DecodeSteps()
         self.compile_seconds = 0.0
-        self.clock = WaitClock()
-        self.turns = Turns(limits.background_slowdown, self.running)
+        self.clock = QueueTime()
+        self.turns = ScheduleTurns(limits.background_slowdown, self.running)
         self._requests: dict[str, Request] = {}
         self._free_slots = list(range(limits.max_running, 0, -1))
-        self.admission = Admission(cache, limits, self.turns, self.running, waiting)
+        self.kv_budget = KVBudget(cache, limits, self.turns, self.running, waiting)
         self._deadlines = Deadlines()
         self.prefilled_last = False
-        self._retractor = Retractor(cache, self.admission, self.running, self._suspend, limits)
+        self._retractor = Retractor(cache, self.kv_budget, self.running, self._suspend, limits)
 
     @property
     def has_requests(self) -> bool:
@@ -85,7 +85,7 @@ class Scheduler:
             self.waiting.add(request)
         self._deadlines.add(request)
 
-    def hand_over(self, request: Request) -> None:
+    def forget(self, request: Request) -> None:
         """Forgets a waiting request, none of whose tokens is pending: another scheduler queues it."""
         assert not request.num_pending
         self.waiting.remove(request)
@@ -115,7 +115,7 @@ class Scheduler:
     def start_over(self) -> None:
         """After the device has lost its state: every running request is computed anew, without a token lost."""
         for request in self._requests.values():
-            request.num_pending = request.num_void = 0
+            request.num_pending = request.num_discarded = 0
         self._retractor.retract_all()
         self.cache.table_updates.clear()
         self.cache.flush()
@@ -132,7 +132,7 @@ class Scheduler:
             self.clock.advance()
         self.cache.drop_duplicates()
 
-    def plan(self, turn: Turn) -> ScheduledBatch | None:
+    def plan(self, turn: ScheduleTurn) -> ScheduledBatch | None:
         """See `schedule`; of the requests whose turn it is."""
         mixes = self.limits.mixes and 2 * len(self.running) <= self.max_step_tokens
         decoding: list[Request] | None = None
@@ -169,8 +169,8 @@ class Scheduler:
                 continue  # ended while this step was under way
             if tokens.prompt_logprobs is not None:
                 request.take_prompt_logprobs(row.start, tokens.prompt_logprobs[i])
-            if row.samples and request.num_void:
-                request.num_void -= 1
+            if row.samples and request.num_discarded:
+                request.num_discarded -= 1
             elif row.samples and step < row.num_tokens:
                 outputs.append(self._take_token(request, tokens, i, now))
         return outputs
@@ -200,10 +200,10 @@ class Scheduler:
 
     @property
     def _has_free_slot(self) -> bool:
-        return len(self.running) < self.admission.num_slots(self.buckets)
+        return len(self.running) < self.kv_budget.num_slots(self.buckets)
 
     def _take_prefill(
-        self, turn: Turn, first: Request | None, num_decoding: int, may_admit: bool
+        self, turn: ScheduleTurn, first: Request | None, num_decoding: int, may_admit: bool
     ) -> list[ScheduledRow]:
         """Chunks of prompts: of the one that took others' place, of running ones, of those that wait and have room."""
         rows: list[ScheduledRow] = []
@@ -220,24 +220,24 @@ class Scheduler:
             self.clock.reason = self._admit_waiting(turn, rows, budget, max_rows) if may_admit else "memory"
         return rows
 
-    def _admit_waiting(self, turn: Turn, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
+    def _admit_waiting(self, turn: ScheduleTurn, rows: list[ScheduledRow], budget: int, max_rows: int) -> WaitReason:
         """Adds the first chunks of those that wait; returns for what the rest of them, if any, go on waiting."""
         slots: WaitReason = "slots" if self.buckets.max_requests >= self.limits.max_running else "compile"
         if not self._has_free_slot:
             return slots
-        reserved = self.admission.reserved_tokens(self.turns.members("foreground" if turn == "foreground" else "all"))
+        reserved = self.kv_budget.reserved_tokens(self.turns.members("foreground" if turn == "foreground" else "all"))
         self.waiting.refresh()
         while budget > 0 and self._has_free_slot and len(rows) < max_rows:
-            request = self.admission.next_waiting(turn, budget)
+            request = self.kv_budget.next_waiting(turn, budget)
             if request is None:
                 return "step"
             prefix = self.cache.find_prefix(request)
-            if self.running and not self.admission.fits(request, prefix, reserved):
+            if self.running and not self.kv_budget.fits(request, prefix, reserved):
                 return "memory"  # alone it fits: the front refuses requests that do not fit an empty pool
             self.waiting.take()
             self._admit(request, prefix)
             budget -= self._add_chunk(rows, request, budget)
-            reserved += self.admission.expected_tokens(request)
+            reserved += self.kv_budget.expected_tokens(request)
         return "step" if self._has_free_slot else slots
 
     def _admit(self, request: Request, prefix: Prefix) -> None:
@@ -269,7 +269,7 @@ class Scheduler:
 
     # Decode
 
-    def _take_decoding(self, turn: Turn) -> list[Request]:
+    def _take_decoding(self, turn: ScheduleTurn) -> list[Request]:
         """Requests that can decode, each with room for one more token."""
         size = self.cache.page_size
         ready: list[Request] = []
@@ -282,7 +282,7 @@ class Scheduler:
             if length >= len(request.pages) * size:
                 growing.append(request)
         if len(growing) > self.cache.num_available_pages:
-            self.retractions.append(self._retractor.make_room(growing, self.admission.ratio))
+            self.retractions.append(self._retractor.make_room(growing, self.kv_budget.ratio))
             ready = [r for r in ready if r.status is RequestStatus.RUNNING]
         for request in growing:
             if request.status is RequestStatus.RUNNING:
@@ -319,14 +319,14 @@ class Scheduler:
         num_decodes = sum(row.decodes for row in rows)
         self._retractor.note_step(samples=rows[0].samples)  # those that do come first
         if num_decodes:
-            self.admission.ratio.decay()
+            self.kv_budget.ratio.decay()
         return ScheduledBatch(kind, rows, updates, len(self.waiting), num_decodes)
 
     # Retraction and preemption
 
-    def _preempt(self, turn: Turn, num_decoding: int) -> Request | None:
+    def _preempt(self, turn: ScheduleTurn, num_decoding: int) -> Request | None:
         """The next waiting request, if it has just taken the place of running ones that give way to it: it runs now."""
-        request = self.admission.next_urgent(turn, self.max_step_tokens - num_decoding)
+        request = self.kv_budget.next_urgent(turn, self.max_step_tokens - num_decoding)
         victims = [] if request is None else self._retractor.find_victims(request, self.buckets)
         if request is None or not victims:
             return None

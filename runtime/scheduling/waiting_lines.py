@@ -1,4 +1,4 @@
-"""WaitingLines: the requests that wait; background requests stand in a line of their own, behind all others."""
+"""WaitingQueue: the requests that wait; background requests stand in a line of their own, behind all others."""
 
 import itertools
 from collections.abc import Iterator
@@ -8,18 +8,18 @@ from palladio.runtime.interface.config import SchedulePolicy
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.scheduling.radix_cache import RadixCache
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.waiting_queue import WaitingQueue
+from palladio.runtime.scheduling.waiting_queue import PolicyQueue
 
 
-class WaitingLines:
-    """A WaitingQueue, as the scheduler sees it.
+class WaitingQueue:
+    """A PolicyQueue, as the scheduler sees it.
 
     Args:
         foreground: in the order that --schedule-policy says.
         background: whose requests have their turn when nobody waits in the other one.
     """
 
-    def __init__(self, foreground: WaitingQueue, background: WaitingQueue) -> None:
+    def __init__(self, foreground: PolicyQueue, background: PolicyQueue) -> None:
         self._foreground = foreground
         self._background = background
 
@@ -33,15 +33,15 @@ class WaitingLines:
         low_values_first: bool = False,
         seed: int = 0,
     ) -> Self:
-        """Args: as for WaitingQueue; of the foreground.
+        """Args: as for PolicyQueue; of the foreground.
 
         Background requests are taken in the order that they came; with the policy priority in that of their priority
         too: it says which of them give way to which, and those that do must stand behind.
         """
         behind: SchedulePolicy = "priority" if policy == "priority" else "fcfs"
         return cls(
-            WaitingQueue(policy, cache, page_size, low_values_first=low_values_first, seed=seed),
-            WaitingQueue(behind, cache, page_size, low_values_first=low_values_first),
+            PolicyQueue(policy, cache, page_size, low_values_first=low_values_first, seed=seed),
+            PolicyQueue(behind, cache, page_size, low_values_first=low_values_first),
         )
 
     def __len__(self) -> int:
@@ -75,19 +75,19 @@ class WaitingLines:
             )
 
     def add(self, request: Request) -> None:
-        """See WaitingQueue.add."""
+        """See PolicyQueue.add."""
         self._line(request).add(request)
 
     def put_back(self, request: Request) -> None:
-        """See WaitingQueue.put_back."""
+        """See PolicyQueue.put_back."""
         self._line(request).put_back(request)
 
     def remove(self, request: Request) -> None:
-        """See WaitingQueue.remove."""
+        """See PolicyQueue.remove."""
         self._line(request).remove(request)
 
     def refresh(self) -> None:
-        """See WaitingQueue.refresh."""
+        """See PolicyQueue.refresh."""
         self._foreground.refresh()
 
     def peek(self) -> Request | None:
@@ -98,5 +98,5 @@ class WaitingLines:
         """Takes the next request out of its line; somebody waits."""
         return (self._foreground if len(self._foreground) else self._background).take()
 
-    def _line(self, request: Request) -> WaitingQueue:
+    def _line(self, request: Request) -> PolicyQueue:
         return self._background if request.options.background else self._foreground

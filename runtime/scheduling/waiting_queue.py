@@ -1,4 +1,4 @@
-"""WaitingQueue: in which order waiting requests are admitted (--schedule-policy).
+"""PolicyQueue: in which order waiting requests are admitted (--schedule-policy).
 
     fcfs        the one that came first
     lpm         the one with the longest cached prefix, so that it is used before it is evicted
@@ -34,7 +34,7 @@ WINDOW = 64  # how many requests, those that waited longest, lpm and dfs-weight 
 _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
 
 
-class WaitingQueue:
+class PolicyQueue:
     """The waiting requests, in the policy's order.
 
     Args:

@@ -20,7 +20,7 @@ logger = logging.getLogger("palladio.engine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Doing:
+class CurrentActivity:
     """What the engine's thread is at.
 
     Attributes:
@@ -50,7 +50,7 @@ class Activity:
     """Set by the engine's thread, read by any other."""
 
     def __init__(self) -> None:
-        self.now = Doing("idle", "", 0, time.time())
+        self.now = CurrentActivity("idle", "", 0, time.time())
 
     def rest(self) -> None:
         """Nothing to do until a message comes."""
@@ -60,7 +60,7 @@ class Activity:
         self._change("messages")
 
     def begin_step(self) -> None:
-        self.now = Doing("step", "", self.now.num_steps + 1, time.time())
+        self.now = CurrentActivity("step", "", self.now.num_steps + 1, time.time())
 
     def compiling(self, what: str) -> contextlib.AbstractContextManager[None]:
         """While it is open the thread compiles `what`, or waits for that: it may take as long as it takes.
@@ -76,14 +76,14 @@ class Activity:
     @contextlib.contextmanager
     def _meanwhile(self, kind: Literal["compile", "profile"], what: str) -> Iterator[None]:
         before = self.now
-        self.now = Doing(kind, what, before.num_steps, time.time())
+        self.now = CurrentActivity(kind, what, before.num_steps, time.time())
         try:
             yield
         finally:
             self.now = dataclasses.replace(before, since=time.time())
 
     def _change(self, kind: Literal["idle", "messages"]) -> None:
-        self.now = Doing(kind, "", self.now.num_steps, time.time())
+        self.now = CurrentActivity(kind, "", self.now.num_steps, time.time())
 
 
 class Watchdog:
@@ -145,7 +145,7 @@ class Watchdog:
         if self._end_hung is not None:
             faulthandler.cancel_dump_traceback_later()
 
-    def _report(self, doing: Doing, *, is_first: bool) -> None:
+    def _report(self, doing: CurrentActivity, *, is_first: bool) -> None:
         message = f"no step ended within {self._timeout:g} s (--watchdog-timeout): the engine hangs in {doing}"
         logger.error("%s", message)
         if is_first:

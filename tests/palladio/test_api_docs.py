@@ -56,7 +56,7 @@ from palladio.runtime.grammar.schema_limits import MAX_OPTIONAL
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface import sampling_params
 from palladio.runtime.interface.config import GrammarConfig
-from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, GroupStats
+from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, RankStats
 from palladio.runtime.interface.request_options import MAX_SALT_LENGTH
 from palladio.runtime.interface.stats_report import describe_stats
 from palladio.runtime.text.template_meter import MAX_CHARACTERS
@@ -240,7 +240,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
 def test_server_info(server: TestClient) -> None:
     (state,) = server.get("/server_info").json()["internal_states"]
     assert {name for cell, _ in rows("internal states") for name in names(cell)} == set(paths_of(state))
-    group = GroupStats(*[0] * len(dataclasses.fields(GroupStats)))
+    group = RankStats(*[0] * len(dataclasses.fields(RankStats)))
     state = describe_stats(EngineStats(0, 0, 0, 0, 0.0, 0, None, groups=[group]))
     assert {name for cell, _ in rows("groups of internal states") for name in names(cell)} == {
         f"groups[].{path}" for path in paths_of(state["groups"][0])

@@ -15,7 +15,7 @@ from palladio import __version__
 from palladio.runtime.core import installation
 from palladio.runtime.core.installation import DISTRIBUTION, IMPORT_NAME, find_conflicts
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.multihost.config_digest import passport
+from palladio.runtime.multihost.config_digest import config_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -129,4 +129,4 @@ def test_nothing_asks_for_the_version_of_another_project(tmp_path, monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     shutil.copytree(ROOT / "palladio" / "default_checkpoint", tmp_path / "model")
-    assert passport(EngineConfig.from_flags({"model_path": str(tmp_path / "model")}))["palladio"] == __version__
+    assert config_digest(EngineConfig.from_flags({"model_path": str(tmp_path / "model")}))["palladio"] == __version__

@@ -9,7 +9,7 @@ import pytest
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.execution.programs import StaticModel, StepPrograms
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
@@ -43,7 +43,7 @@ def deployment(topology: str, model: dict[str, Any], **flags: object) -> Deploym
 def declared(one: Deployment) -> list[ProgramKey]:
     """The closed set."""
     hidden = jax.ShapeDtypeStruct((one.model.hidden_size,), one.shape.dtype)
-    built: ProgramSet[ProgramKey] = ProgramSet(CompileMonitor())
+    built: ProgramCache[ProgramKey] = ProgramCache(CompileMonitor())
     state = one.shape.abstract(one.weights, 2)
     StepPrograms(StaticModel(one.structure, hidden, one.shape.num_valid_tokens), state, one.shape, one.buckets, built)
     return built.declared

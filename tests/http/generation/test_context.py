@@ -17,7 +17,7 @@ from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import error_body
 from palladio.runtime.front.engine_protocol import not_ready
-from palladio.runtime.front.request_intake import LONG_TEXT, Room
+from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
 from palladio.runtime.front.request_table import _refusal
 from palladio.runtime.interface.errors import (
     ContextLengthError,
@@ -133,7 +133,7 @@ def test_logits_that_are_not_finite_are_the_servers_fault() -> None:
 def test_a_default_length_makes_way_for_the_prompt(
     tokenizer: Tokenizer, num_prompt: int, min_tokens: int, max_tokens: int
 ) -> None:
-    room = Room.of(SmallPoolEngine(tokenizer).info)
+    room = LengthLimit.of(SmallPoolEngine(tokenizer).info)
     assert room.fit(SamplingParams(min_tokens=min_tokens), num_prompt, 16).max_tokens == max_tokens
 
 

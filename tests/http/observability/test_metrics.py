@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from palladio.http.observability.engine_stats import STATS_TIMEOUT, EngineStatsReader
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
-from palladio.runtime.interface.messages import CompileStats, EngineStats, GroupStats, MemoryReport, ProgramReport
+from palladio.runtime.interface.messages import CompileStats, EngineStats, MemoryReport, ProgramReport, RankStats
 from tests.fake_engine import CACHED_TOKENS, MODEL, FakeEngine
 from tests.http.conftest import wait_until
 
@@ -110,8 +110,8 @@ def test_groups_of_devices(http: httpx.Client, engine: FakeEngine, monkeypatch: 
     alone = Scrape(http)
     assert not [key for key in alone.samples if "dp_rank" in str(key)], "one group has no label"
     assert "groups" not in http.get("/server_info").json()["internal_states"][0]
-    busy = GroupStats(3, 2, 160, 10240, 55.5, 0.7, 1, 7, 64, 80, 20, 48)
-    idle = GroupStats(0, 0, 0, 10240, 44.4, 0.5, 0, 2, 32, 0, 0, 16)
+    busy = RankStats(3, 2, 160, 10240, 55.5, 0.7, 1, 7, 64, 80, 20, 48)
+    idle = RankStats(0, 0, 0, 10240, 44.4, 0.5, 0, 2, 32, 0, 0, 16)
     engine.groups = [busy, idle]
     ready, stats = engine.info, engine.stats
 

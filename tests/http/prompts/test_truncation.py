@@ -8,7 +8,7 @@ import pytest
 
 from palladio.http.prompts.text_encoder import TextEncoder
 from palladio.http.prompts.truncation import Truncation
-from palladio.runtime.front.request_intake import LONG_TEXT, Room
+from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.sampling_params import SamplingParams
@@ -29,7 +29,7 @@ def post(url: str, path: str, **body: Any) -> dict[str, Any]:
 
 def test_cutting() -> None:
     ids = list(range(10))
-    room = Room(8, "the context")
+    room = LengthLimit(8, "the context")
     last = Truncation.of(room, 4, 5, is_automatic=True)
     assert last is not None
     assert (last.cut(ids), last.cut(ids, 1, 2), last.cut(ids[:4])) == ([6, 7, 8, 9], [0, 7, 8, 9], [0, 1, 2, 3])
@@ -134,7 +134,7 @@ def test_automatically_max_tokens_is_lowered(serve: Serve, engine: FakeEngine) -
         post(url, "/v1/completions", prompt=prompts, max_tokens=100)
         lowered = {len(call.prompt_ids): call.params.max_tokens for call in engine.calls[-len(prompts) :]}
         assert lowered == {len(prompt): CONTEXT - len(prompt) for prompt in prompts}
-    room = Room(10, "")
+    room = LengthLimit(10, "")
     kept = SamplingParams(max_tokens=3)
     assert room.lower(kept, 7) is kept
     assert room.lower(kept, 10) is kept  # the engine says that there is no room

@@ -6,12 +6,12 @@ import httpx
 import pytest
 
 from palladio import __version__
-from palladio.runtime.interface.messages import GroupStats
+from palladio.runtime.interface.messages import RankStats
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until
 
-BUSY = GroupStats(3, 2, 160, 640, 55.55, 0.7, 1, 7, 64, 80, 20, 48, num_waiting_tokens=24)
-IDLE = GroupStats(0, 0, 0, 640, 0.0, 0.5, 0, 2, 32, 0, 0, 16)
+BUSY = RankStats(3, 2, 160, 640, 55.55, 0.7, 1, 7, 64, 80, 20, 48, num_waiting_tokens=24)
+IDLE = RankStats(0, 0, 0, 640, 0.0, 0.5, 0, 2, 32, 0, 0, 16)
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 

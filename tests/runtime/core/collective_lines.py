@@ -3,13 +3,13 @@
 import re
 from collections.abc import Collection
 
-from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.engine_plan import EnginePlan
 
 _OPCODES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 COLLECTIVE = re.compile(rf"= (.*?) ({_OPCODES})(?:-start)?\(.*")  # shapes, opcode
 
 
-def collectives_by_kind(design: EngineDesign, only: Collection[str] | None = None) -> dict[str, list[re.Match[str]]]:
+def collectives_by_kind(design: EnginePlan, only: Collection[str] | None = None) -> dict[str, list[re.Match[str]]]:
     """Of one program of each kind, such as "forward prefill" or "sample greedy": its collectives' lines in the HLO.
 
     Args:

@@ -8,7 +8,7 @@ import pytest
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
@@ -52,7 +52,7 @@ def held(monkeypatch):
     """What would be built in the background, held back: the tests build it when they want to."""
     waiting = {}
     monkeypatch.setattr(
-        ProgramSet,
+        ProgramCache,
         "build_in_background",
         lambda self, keys, on_built=lambda: None: waiting.update(programs=self, keys=list(keys), on_built=on_built),
     )

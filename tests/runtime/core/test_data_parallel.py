@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.grammar_spec import Grammar
@@ -214,7 +214,7 @@ def collectives(folder: str) -> dict[str, list[str]]:
     """Of one program of each kind: the devices between which its collectives run."""
     flags = {**FLAGS, **MESH_FLAGS, "compilation_cache_dir": ""}
     config = EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": 2, "dp_size": 2})
-    design = EngineDesign.of(config)
+    design = EnginePlan.of(config)
     return {
         kind: [match[1] if (match := re.search(r"replica_groups=(\S+),", line[0])) else line[0] for line in lines]
         for kind, lines in collectives_by_kind(design).items()

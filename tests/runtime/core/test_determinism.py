@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.front.request_intake import RequestFront
+from palladio.runtime.front.request_intake import RequestIntake
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
@@ -134,7 +134,7 @@ def test_sample_i_is_that_of_seed_plus_i(tiny: TinyEngine) -> None:
     lone = [generate(plain, {"x": PROMPT}, **{**SAMPLED, "seed": SAMPLED["seed"] + i})["x"] for i in range(5)]
     assert len(set(map(tuple, lone))) == 5
     core = tiny.core()
-    messages = RequestFront(core.ready, None).expand("x", PROMPT, SamplingParams(**SAMPLED, n=5, ignore_eos=True), 0.0)
+    messages = RequestIntake(core.ready, None).expand("x", PROMPT, SamplingParams(**SAMPLED, n=5, ignore_eos=True), 0.0)
     collector = Collector(core)
     for message in messages:
         collector.send(message)

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.interface.config import EngineConfig
@@ -185,7 +185,7 @@ def test_the_programs_are_few(engines):
 def test_programs_that_come_later(folders, engines, monkeypatch, mode):
     held: list[Any] = []
     monkeypatch.setattr(
-        ProgramSet, "build_in_background", lambda self, keys, on_built: held.append((self, list(keys), on_built))
+        ProgramCache, "build_in_background", lambda self, keys, on_built: held.append((self, list(keys), on_built))
     )
     flags = EMBEDS | {"compile": mode, "chunked_prefill_size": 512, "max_total_tokens": 1024}
     engine = TinyEngine(folders["mean"], **flags)

@@ -5,11 +5,9 @@ import dataclasses
 import jax
 import pytest
 
-from palladio.runtime.core import aot_compile as precompile
-from palladio.runtime.core import engine_plan as engine_design
-from palladio.runtime.core import startup
+from palladio.runtime.core import aot_compile, engine_plan, startup
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.runtime.tiny_engine import FLAGS
@@ -68,7 +66,7 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
 )
 def test_batch_sizes_far_from_each_other_are_told(tiny_dir, caplog, flags, told):
     with caplog.at_level("WARNING"):
-        engine_design.EngineDesign.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
+        engine_plan.EnginePlan.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
     assert told in caplog.text
     assert ("are padded to" in caplog.text) == bool(told)
 
@@ -86,7 +84,7 @@ def test_batch_sizes_far_from_each_other_are_told(tiny_dir, caplog, flags, told)
     ids=str,
 )
 def test_one_line_tells_what_the_engine_runs_on(tiny_dir, flags, told):
-    line = startup.describe_engine(engine_design.EngineDesign.of(config(tiny_dir, **flags)))
+    line = startup.describe_engine(engine_plan.EnginePlan.of(config(tiny_dir, **flags)))
     count = jax.device_count()
     device = "device=1" if count == 1 else f"device=1 of {count}"
     assert line.startswith(f"Engine: {device} x cpu (cpu), attention_backend=xla, dtype=float32, ")
@@ -95,26 +93,26 @@ def test_one_line_tells_what_the_engine_runs_on(tiny_dir, flags, told):
 
 def test_one_shape_is_measured_too(tiny_dir, small_device):
     """--deterministic has no decode programs."""
-    design = engine_design.EngineDesign.of(config(tiny_dir, deterministic=True))
+    design = engine_plan.EnginePlan.of(config(tiny_dir, deterministic=True))
     assert design.plan.is_tight
     assert design.plan.report.workspace > 0
 
 
 def test_what_was_measured_once_is_known_afterwards(tiny_dir, small_device, tmp_path, caplog):
     flags = {"compilation_cache_dir": str(tmp_path)}
-    first = engine_design.EngineDesign.of(config(tiny_dir, **flags)).plan
+    first = engine_plan.EnginePlan.of(config(tiny_dir, **flags)).plan
     with caplog.at_level("INFO"):
-        assert engine_design.EngineDesign.of(config(tiny_dir, **flags)).plan == first
+        assert engine_plan.EnginePlan.of(config(tiny_dir, **flags)).plan == first
     assert "Compiling" not in caplog.text
     with caplog.at_level("INFO"):  # of other programs it is not known
-        engine_design.EngineDesign.of(config(tiny_dir, **flags, chunked_prefill_size=32))
+        engine_plan.EnginePlan.of(config(tiny_dir, **flags, chunked_prefill_size=32))
     assert "Compiling the largest programs" in caplog.text
 
 
 @pytest.mark.slow
 def test_a_replica_of_exported_programs_measures_nothing(tiny_dir, small_device, tmp_path, caplog):
     flags = {"compiled_dir": str(tmp_path / "programs"), "compilation_cache_dir": ""}
-    precompile.compile_ahead(config(tiny_dir, **flags))
+    aot_compile.compile_ahead(config(tiny_dir, **flags))
     caplog.clear()
     with caplog.at_level("INFO"):
         parts = startup.build_engine_parts(config(tiny_dir, **flags), lambda progress: None)
@@ -155,16 +153,16 @@ def test_a_program_that_is_too_large_to_be_measured_names_its_flag(tiny_dir, sma
         def compile(self):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.")
 
-    add = ProgramSet.add
-    monkeypatch.setattr(ProgramSet, "add", lambda self, key, jitted, *args: add(self, key, Refusing(), *args))
+    add = ProgramCache.add
+    monkeypatch.setattr(ProgramCache, "add", lambda self, key, jitted, *args: add(self, key, Refusing(), *args))
     flags = {"chunked_prefill_size": 64, "compilation_cache_dir": ""}
     with pytest.raises(ConfigError, match=r"does not fit .* --chunked-prefill-size 16"):
-        engine_design.EngineDesign.of(config(tiny_dir, **flags))
+        engine_plan.EnginePlan.of(config(tiny_dir, **flags))
 
 
 def test_where_there_is_room_nothing_is_measured_ahead(tiny_dir, caplog):
     with caplog.at_level("INFO"):
-        design = engine_design.EngineDesign.of(config(tiny_dir))
+        design = engine_plan.EnginePlan.of(config(tiny_dir))
     assert "Compiling" not in caplog.text
     assert design.plan.num_tokens == 2 * 256  # two contexts
     assert len(design.programs.built) == 0
@@ -182,7 +180,7 @@ def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeyp
     def refuse(self, weights, num_pages):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte")
 
-    monkeypatch.setattr(engine_design.DeviceShape, "allocate", refuse)
+    monkeypatch.setattr(engine_plan.DeviceShape, "allocate", refuse)
     with pytest.raises(ConfigError, match=r"memory did not suffice .* XLA says: RESOURCE_EXHAUSTED"):
         startup.build_engine_parts(config(tiny_dir), lambda progress: None)
 
@@ -201,13 +199,13 @@ def test_several_hosts_leave_no_device_out(tiny_dir, monkeypatch, flags, message
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "devices", lambda: 4 * jax.local_devices())
     with pytest.raises(ConfigError, match=message):
-        engine_design.EngineDesign.of(config(tiny_dir, **flags))
+        engine_plan.EnginePlan.of(config(tiny_dir, **flags))
 
 
 def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
-    design = engine_design.EngineDesign.of(config(tiny_dir, chunked_prefill_size=64))
+    design = engine_plan.EnginePlan.of(config(tiny_dir, chunked_prefill_size=64))
     largest = design.programs.built.declared
-    monkeypatch.setattr(engine_design.EngineDesign, "of", lambda config, agree: design)
+    monkeypatch.setattr(engine_plan.EnginePlan, "of", lambda config, agree: design)
 
     class Refusing:
         def lower(self, *args):

@@ -9,7 +9,7 @@ import pytest
 
 from palladio.model.functional import flatten_model
 from palladio.model.weights import abstract_model
-from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.many_devices import call_with_devices
@@ -42,10 +42,10 @@ def uneven_collectives(folder: str) -> dict[str, Any]:
     return {kind: [[line[2], re.findall(r"\[([\d,]*)\]", line[1])] for line in found] for kind, found in lines.items()}
 
 
-def uneven_design(folder: str) -> EngineDesign:
+def uneven_design(folder: str) -> EnginePlan:
     flags = {**FLAGS, "compilation_cache_dir": "", "load_format": "auto", "skip_tokenizer_init": True}
     config = EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": 4, "ep_size": 2})
-    return EngineDesign.of(config)
+    return EnginePlan.of(config)
 
 
 def test_four_devices_in_two_parts(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_models_that_have_too_few_experts(tiny_dir: Path, tmp_path: Path) -> Non
     with pytest.raises(
         ConfigError, match=r"--ep-size 12 spreads the experts.*Qwen3ForCausalLM has none.*leave --ep-size"
     ):
-        EngineDesign.of(EngineConfig.from_flags({"model_path": str(tiny_dir), **flags}))
+        EnginePlan.of(EngineConfig.from_flags({"model_path": str(tiny_dir), **flags}))
     make_checkpoint(tmp_path, "qwen3_moe")
     with pytest.raises(ConfigError, match="--ep-size 12 is more than the model's 8 experts; use --ep-size 6"):
-        EngineDesign.of(EngineConfig.from_flags({"model_path": str(tmp_path), **flags}))
+        EnginePlan.of(EngineConfig.from_flags({"model_path": str(tmp_path), **flags}))

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from palladio.runtime.core import host_worker as follower
+from palladio.runtime.core import host_worker
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.multihost import bootstrap as several_hosts
-from palladio.runtime.multihost import links as host_links
+from palladio.runtime.multihost import bootstrap, links
 from tests.runtime.multihost.meeting import Ends, free_address
 
 
@@ -36,9 +35,9 @@ def executor(monkeypatch):
     """Of the host that follows; jax is told of no other host."""
     executor = Executor()
     built = SimpleNamespace(executor=executor, warm_up=SimpleNamespace(go_on=lambda: executor.told.put("ready")))
-    monkeypatch.setattr(follower, "build_executor", lambda config, on_progress, member: built)
-    monkeypatch.setattr(several_hosts, "_initialize", lambda invitation, port, device: None)
-    monkeypatch.setattr(host_links, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(host_worker, "build_executor", lambda config, on_progress, member: built)
+    monkeypatch.setattr(bootstrap, "_initialize", lambda invitation, port, device: None)
+    monkeypatch.setattr(links, "BEAT_SECONDS", 0.05)
     return executor
 
 
@@ -47,8 +46,8 @@ def exit_codes(monkeypatch):
     """What the host that follows would exit with, again and again: its threads outlive the test, so what they call
     stays replaced."""
     codes = queue.SimpleQueue()
-    names = vars(follower) | {"os": SimpleNamespace(_exit=codes.put)}
-    monkeypatch.setattr(follower, "_end", types.FunctionType(follower._end.__code__, names))
+    names = vars(host_worker) | {"os": SimpleNamespace(_exit=codes.put)}
+    monkeypatch.setattr(host_worker, "_end", types.FunctionType(host_worker._end.__code__, names))
     return codes
 
 
@@ -60,12 +59,12 @@ class Hosts:
         flags = {"model_path": str(folder), "nnodes": 3, "dist_init_addr": f"{host}:{port}", **flags}
         configs = [EngineConfig.from_flags({**flags, "node_rank": rank}) for rank in range(3)]
         following = (configs[2], lambda progress: None)
-        self.thread = threading.Thread(target=follower.follow, args=following, daemon=True)  # it never returns
+        self.thread = threading.Thread(target=host_worker.follow, args=following, daemon=True)  # it never returns
         self.thread.start()
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            joined = pool.submit(several_hosts.join, configs[1], Ends())
+            joined = pool.submit(bootstrap.join, configs[1], Ends())
             self.ends = Ends()
-            self.leader, _ = several_hosts.lead(configs[0], self.ends)
+            self.leader, _ = bootstrap.lead(configs[0], self.ends)
             self.member, _ = joined.result(10)
 
 
@@ -120,7 +119,7 @@ def test_what_a_host_fails_of_is_told_to_all(tiny_dir, executor, exit_codes, mon
     def fail(config, on_progress, member):
         raise ConfigError("no memory is left for the KV cache")
 
-    monkeypatch.setattr(follower, "build_executor", fail)
+    monkeypatch.setattr(host_worker, "build_executor", fail)
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     hosts = Hosts(tiny_dir)
     assert hosts.ends.wait().endswith("is lost: no memory is left for the KV cache")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.many_devices import call_with_devices
@@ -47,7 +47,7 @@ def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path) -> None:
 def collectives(folder: str, tp_size: int) -> dict[str, list[list[Any]]]:
     """Of one program of each kind: opcode and shapes of each collective in its HLO."""
     flags = {**FLAGS, **MESH_FLAGS, "json_model_override_args": WIDE_VOCABULARY, "skip_tokenizer_init": True}
-    design = EngineDesign.of(EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": tp_size}))
+    design = EnginePlan.of(EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": tp_size}))
     return {
         kind: [[line[2], re.findall(r"\[([\d,]*)\]", line[1])] for line in lines]
         for kind, lines in collectives_by_kind(design).items()

@@ -19,7 +19,7 @@ import pytest
 
 from palladio.runtime.execution import program_store
 from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
-from palladio.runtime.execution.program_cache import ProgramSet
+from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.program_store import SOURCE_ROOMS, ProgramStore, source_digest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +40,7 @@ def monitor():
 
 def numbered(monitor, count=4, store=None, salt=0.0):
     """Programs 0 … count - 1; number n adds n + salt."""
-    programs = ProgramSet(monitor, store)
+    programs = ProgramCache(monitor, store)
     for number in range(count):
         programs.add(number, jax.jit(lambda x, number=number: x + number + salt), VECTOR)
     return programs
@@ -146,7 +146,7 @@ def export(monitor, store, salt):
 
 def test_exported_programs_are_loaded_and_nothing_is_traced_or_compiled(monitor, store, tmp_path):
     assert sum(export(monitor, store, 2.0)) == sum(file.stat().st_size for file in (tmp_path / "store").iterdir())
-    programs, before = ProgramSet(monitor, store), monitor.count_here()
+    programs, before = ProgramCache(monitor, store), monitor.count_here()
     for number in range(4):
         programs.add(number, None, VECTOR)  # there is nothing to trace
     programs.build(programs.declared)

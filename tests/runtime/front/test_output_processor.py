@@ -3,13 +3,13 @@ import dataclasses
 import pytest
 
 from palladio.runtime.front.output_processor import SampleProcessor, merge_outputs
-from palladio.runtime.front.request_intake import RequestFront
+from palladio.runtime.front.request_intake import RequestIntake
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
 from palladio.runtime.interface.request_options import RequestOptions
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import RequestTrace
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -147,7 +147,7 @@ def test_merge_outputs(tokenizer):
 
 @pytest.fixture
 def front(tokenizer):
-    return RequestFront(make_ready(context_length=32), tokenizer)
+    return RequestIntake(make_ready(context_length=32), tokenizer)
 
 
 def test_expand_one(front):
@@ -174,7 +174,7 @@ def test_expand_settles_the_options(front, tokenizer):
     with pytest.raises(InvalidRequestError, match="--schedule-policy priority"):
         front.expand("r", [5], SamplingParams(), 1.0, RequestOptions(priority=1))
     scheduler = SchedulerConfig(schedule_policy="priority", request_timeout=9.0)
-    (request,) = RequestFront(make_ready(), tokenizer, scheduler).expand(
+    (request,) = RequestIntake(make_ready(), tokenizer, scheduler).expand(
         "r", [5], SamplingParams(), 1.0, RequestOptions(priority=1)
     )
     assert request.options == RequestOptions(None, 1, 9.0)
@@ -182,7 +182,7 @@ def test_expand_settles_the_options(front, tokenizer):
 
 def test_drawn_seeds_follow_the_engines_seed(tokenizer):
     seeds = [
-        [request.params.seed for request in RequestFront(make_ready(), tokenizer).expand("r", [5], params, 1.0)]
+        [request.params.seed for request in RequestIntake(make_ready(), tokenizer).expand("r", [5], params, 1.0)]
         for params in (SamplingParams(n=4), SamplingParams(n=4))
     ]
     assert seeds[0] == seeds[1]
@@ -212,7 +212,7 @@ def test_just_fits(front):
 
 
 def test_small_pool_is_named(tokenizer):
-    front = RequestFront(make_ready(context_length=4096, max_total_tokens=16), tokenizer)
+    front = RequestIntake(make_ready(context_length=4096, max_total_tokens=16), tokenizer)
     with pytest.raises(ContextLengthError, match="--mem-fraction-static"):
         front.expand("r", [5] * 17, SamplingParams(), 1.0)
 
@@ -252,7 +252,7 @@ def test_as_many_stop_ids_as_there_may_be(front):
 
 
 def test_text_without_tokenizer():
-    front = RequestFront(make_ready(), None)
+    front = RequestIntake(make_ready(), None)
     with pytest.raises(InvalidRequestError, match="--skip-tokenizer-init"):
         front.prompt_ids("Hello")
     with pytest.raises(InvalidRequestError, match="stop_token_ids"):
@@ -267,7 +267,7 @@ def test_a_stop_string_keeps_what_the_engine_told_with_the_first_token(tokenizer
     assert end.finish == FinishReason("stop", matched="de")
     assert (end.times.scheduled, end.times.first_token, end.trace) == (101.0, 102.0, trace)
     assert end.times.finished > 102.0
-    timings = Timings.of_output(end)
+    timings = RequestTimings.of_output(end)
     assert (timings.queue, timings.prefill, timings.compile_wait) == (1.0, 1.0, 0.0)
     assert timings.decode == end.times.finished - 102.0
     assert 0 < timings.detokenize < 5

@@ -1,12 +1,12 @@
-"""StreamTable: which requests outlive an engine, and what the next one is told."""
+"""RequestTable: which requests outlive an engine, and what the next one is told."""
 
 import tracemalloc
 
 import pytest
 
 from palladio.runtime.front.crash_dump import CrashRecorder
-from palladio.runtime.front.request_intake import Room
-from palladio.runtime.front.request_table import MAX_CRASHES, MERGE_AT, MERGE_SHARE, StreamTable
+from palladio.runtime.front.request_intake import LengthLimit
+from palladio.runtime.front.request_table import MAX_CRASHES, MERGE_AT, MERGE_SHARE, RequestTable
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
 from palladio.runtime.interface.messages import AddRequest, StepOutputs
 from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestTimes, TokenLogprob, TokenOutput
@@ -15,7 +15,7 @@ from palladio.runtime.interface.request_trace import RequestTrace, WaitTimes
 from palladio.runtime.interface.sampling_params import SamplingParams
 
 DEAD = EngineDeadError("killed")
-ROOMY = Room(1000, "the KV cache")
+ROOMY = LengthLimit(1000, "the KV cache")
 
 
 def sample(engine_id, max_tokens=10, timeout=None, num_prompt_tokens=2):
@@ -34,7 +34,7 @@ def ids(requests):
 
 
 async def test_those_without_output_are_sent_again_in_order():
-    table = StreamTable(None)
+    table = RequestTable(None)
     pair = [sample("a-0~0"), sample("a-1~1")]
     waiting = begin(table, "a", *pair)
     served = begin(table, "b", sample("b-0~2"), sample("b-1~3"))
@@ -52,7 +52,7 @@ async def test_those_without_output_are_sent_again_in_order():
 
 
 async def test_crashes_are_counted_for_those_who_were_there():
-    table = StreamTable(None)
+    table = RequestTable(None)
     old = begin(table, "old", sample("old~0"))
     for _ in range(MAX_CRASHES - 1):
         assert table.fail_served(DEAD) == (0, 1)
@@ -64,17 +64,17 @@ async def test_crashes_are_counted_for_those_who_were_there():
 
 
 async def test_what_does_not_fit_any_more_fails():
-    table = StreamTable(None)
+    table = RequestTable(None)
     large = begin(table, "large", sample("large~0", max_tokens=9, num_prompt_tokens=2))
     begin(table, "small", sample("small~1", max_tokens=8, num_prompt_tokens=2))
     table.fail_served(DEAD)
-    assert ids(table.requests_to_resend(Room(10, "the KV cache"))) == ["small~1"]
+    assert ids(table.requests_to_resend(LengthLimit(10, "the KV cache"))) == ["small~1"]
     with pytest.raises(EngineDeadError, match=r"less room: 11 tokens of prompt and output are over the KV cache \(10"):
         await large.take()
 
 
 async def test_deadlines():
-    table = StreamTable(None)
+    table = RequestTable(None)
     late = begin(table, "late", sample("late~0", timeout=5.0))
     begin(table, "free", sample("free~1"))
     table.expire(104.9)
@@ -86,7 +86,7 @@ async def test_deadlines():
 
 
 async def test_a_refusal_tells_what_the_engine_knew():
-    table = StreamTable(None)
+    table = RequestTable(None)
     late, full = begin(table, "late", sample("late-0~0"), sample("late-1~1")), begin(table, "full", sample("full~2"))
     finish = FinishReason("abort", message="too late", status=504)
     trace = RequestTrace(100.5, WaitTimes(memory=4.5))
@@ -106,7 +106,7 @@ async def test_a_refusal_tells_what_the_engine_knew():
 
 @pytest.mark.parametrize("num_samples", [1, 16])
 async def test_what_a_slow_reader_leaves_is_merged(num_samples):
-    table, num_tokens = StreamTable(None), 4000
+    table, num_tokens = RequestTable(None), 4000
     names = [f"r-{index}~{index}" for index in range(num_samples)]
     stream = begin(table, "r", *(sample(name, max_tokens=num_tokens) for name in names))
     tracemalloc.start()
@@ -130,7 +130,7 @@ async def test_what_a_slow_reader_leaves_is_merged(num_samples):
 
 
 async def test_an_abort_before_it_began():
-    table = StreamTable(None)
+    table = RequestTable(None)
     stream = table.open("r")
     assert table.abort("r") == (1, [])
     assert table.begin(stream, "r", [sample("r~0")], None) == []
@@ -139,7 +139,7 @@ async def test_an_abort_before_it_began():
 
 
 async def test_ids_are_free_again_and_idle_is_known():
-    table = StreamTable(None)
+    table = RequestTable(None)
     table.open("r")
     assert not table.idle.is_set()
     with pytest.raises(InvalidRequestError, match="already running"):
@@ -151,7 +151,7 @@ async def test_ids_are_free_again_and_idle_is_known():
 
 async def test_the_recorder_hears_of_every_end():
     recorder = CrashRecorder()
-    table = StreamTable(recorder)
+    table = RequestTable(recorder)
     for name in ("done", "refused", "gone", "aborted", "running"):
         begin(table, name, sample(f"{name}~0"))
     length = FinishReason("length")

@@ -165,7 +165,7 @@ def test_a_judge_without_time_is_no_verdict(make: Callable[..., GrammarCompiler]
     compiler = make()
     compilation = compiler.compile(expensive(0))
     assert isinstance(compilation.result.exception(60), OverloadedError)
-    compiler.give_up(expensive(0), compilation)  # as the desk does when its requests have heard of it
+    compiler.give_up(expensive(0), compilation)  # as the queue does when its requests have heard of it
     judge.judge = working  # type: ignore[method-assign]
     assert compiler.compile(expensive(0)).result.exception(60) is None
 

@@ -10,7 +10,7 @@ import pytest
 from palladio.runtime.core.explain import explain_requests, num_retracted_waiting
 from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
 from palladio.runtime.interface.request_options import RequestOptions
-from palladio.runtime.interface.request_timings import Timings
+from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import (
     MAX_CHUNKS,
     DecodeSteps,
@@ -21,7 +21,7 @@ from palladio.runtime.interface.request_trace import (
 )
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
-from palladio.runtime.scheduling.queue_time import WaitClock
+from palladio.runtime.scheduling.queue_time import QueueTime
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.tiny_engine import TinyEngine, random_prompt
 
@@ -65,7 +65,7 @@ def test_slots(ticking) -> None:
 
 def test_memory(ticking) -> None:
     sim = Simulation(num_pages=8, page_size=4, max_running=4)
-    sim.scheduler.admission.ratio.value = sim.scheduler.admission.ratio._lowest = 1.0
+    sim.scheduler.kv_budget.ratio.value = sim.scheduler.kv_budget.ratio._lowest = 1.0
     for name in ("a", "b"):
         sim.add(name, [1] * 12, 10, ignore_eos=True)
     waits = run(sim, ticking)["b"].waits
@@ -114,7 +114,7 @@ def test_a_late_request_gets_its_own_part_of_an_interval(ticking) -> None:
 
 def test_retractions_are_noted_and_counted_for_those_that_wait(ticking) -> None:
     sim = Simulation(num_pages=12, page_size=4, max_running=4)
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     for i in range(6):
         sim.add(f"r{i}", [i + 1] * 6, 30, ignore_eos=True)
     traces = run(sim, ticking)
@@ -135,7 +135,7 @@ def test_retractions_are_noted_and_counted_for_those_that_wait(ticking) -> None:
 def test_decode_steps_of_retracted_requests_are_their_own(ticking) -> None:
     """One step ahead of the device: the last token before a retraction is read when the request waits already."""
     sim = Simulation(num_pages=12, page_size=4, max_running=4)
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     for i in range(6):
         sim.add(f"r{i}", [i + 1] * 6, 30, ignore_eos=True)
     count_steps(sim)
@@ -169,7 +169,7 @@ def test_who_ends_in_the_queue_has_waited_until_then(ticking) -> None:
     end = sim.finished["late"]
     assert (end.finish.status, end.times.scheduled) == (504, None)
     assert end.trace.waits.slots == end.trace.waits.total == 3 * TICK
-    timings = Timings.of(end.times, end.trace)
+    timings = RequestTimings.of(end.times, end.trace)
     assert timings.queue == timings.total
     assert timings.queue >= 0.05
 
@@ -181,8 +181,8 @@ def test_positions_of_many_are_counted_once(ticking) -> None:
         sim.add(name, [1] * 4, 2)
     sim.step()
     asked = []
-    reserved = sim.scheduler.admission.reserved_tokens
-    sim.scheduler.admission.reserved_tokens = lambda running: asked.append(1) or reserved(running)
+    reserved = sim.scheduler.kv_budget.reserved_tokens
+    sim.scheduler.kv_budget.reserved_tokens = lambda running: asked.append(1) or reserved(running)
     states = {state.request_id: state for state in explain_requests(sim.scheduler, reversed(names))}
     assert states["r0"].status == "running"
     assert [states[name].queue.position for name in names[1:]] == list(range(1, 40))
@@ -191,7 +191,7 @@ def test_positions_of_many_are_counted_once(ticking) -> None:
 
 def test_what_waits_now(ticking) -> None:
     sim = Simulation(num_pages=8, page_size=4, max_running=3)
-    sim.scheduler.admission.ratio.value = sim.scheduler.admission.ratio._lowest = 1.0
+    sim.scheduler.kv_budget.ratio.value = sim.scheduler.kv_budget.ratio._lowest = 1.0
     for name in ("a", "b", "c"):
         sim.add(name, [1] * 12, 10, ignore_eos=True)
     sim.step()
@@ -208,7 +208,7 @@ def test_what_waits_now(ticking) -> None:
 
 
 def test_the_clock_stops_while_nobody_waits(ticking) -> None:
-    clock = WaitClock()
+    clock = QueueTime()
     mark = clock.join("step")
     ticking()
     waits = WaitTimes()

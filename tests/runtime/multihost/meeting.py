@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from palladio.runtime.multihost.coordinator import Invitation, Leader, Member
+from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
 
-PASSPORT = {"palladio": "1", "--page-size": "16"}
+CONFIG_DIGEST = {"palladio": "1", "--page-size": "16"}
 
 
 def free_address() -> tuple[str, int]:
@@ -37,9 +37,9 @@ class Ends:
         return self.messages[0]
 
 
-def invite(address: tuple[str, int], rank: int, num_hosts: int = 2, **changes: Any) -> Invitation:
-    values = {"timeout": 10.0, "silence": 30.0, "passport": PASSPORT, **changes}
-    return Invitation(rank=rank, num_hosts=num_hosts, address=address, **values)
+def invite(address: tuple[str, int], rank: int, num_hosts: int = 2, **changes: Any) -> Rendezvous:
+    values = {"timeout": 10.0, "silence": 30.0, "config_digest": CONFIG_DIGEST, **changes}
+    return Rendezvous(rank=rank, num_hosts=num_hosts, address=address, **values)
 
 
 class Group:
@@ -49,10 +49,12 @@ class Group:
         self.ends = [Ends() for _ in range(num_hosts)]
         with concurrent.futures.ThreadPoolExecutor() as pool:
             members = [
-                pool.submit(Member.meet, invite(address, rank, num_hosts, **changes), self.ends[rank])
+                pool.submit(HostWorker.meet, invite(address, rank, num_hosts, **changes), self.ends[rank])
                 for rank in range(1, num_hosts)
             ]
-            self.leader = Leader.meet(invite(address, 0, num_hosts, **changes), {"random_seed": 5}, self.ends[0])
+            self.leader = HostCoordinator.meet(
+                invite(address, 0, num_hosts, **changes), {"random_seed": 5}, self.ends[0]
+            )
             met = [member.result() for member in members]
         self.members = [member for member, _ in met]
         self.welcomes = [welcome for _, welcome in met]

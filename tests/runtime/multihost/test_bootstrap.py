@@ -8,7 +8,7 @@ import pytest
 
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.multihost import bootstrap as several_hosts
+from palladio.runtime.multihost import bootstrap
 from tests.runtime.multihost.meeting import Ends, free_address
 
 
@@ -22,21 +22,21 @@ def told(monkeypatch):
     """Rank and jax's port of each host, and whether the port was free when jax was to listen on it."""
     found = []
 
-    def initialize(invitation, port, device):
-        is_free = invitation.rank > 0
+    def initialize(rendezvous, port, device):
+        is_free = rendezvous.rank > 0
         if not is_free:
-            with socket.create_server((invitation.address[0], port)):
+            with socket.create_server((rendezvous.address[0], port)):
                 is_free = True
-        found.append((invitation.rank, port, is_free))
+        found.append((rendezvous.rank, port, is_free))
 
-    monkeypatch.setattr(several_hosts, "_initialize", initialize)
+    monkeypatch.setattr(bootstrap, "_initialize", initialize)
     return found
 
 
 def meet(folder, address, leader_flags, member_flags):
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        joined = pool.submit(several_hosts.join, config(folder, 1, address, **member_flags), Ends())
-        leader, _ = several_hosts.lead(config(folder, 0, address, **leader_flags), Ends())
+        joined = pool.submit(bootstrap.join, config(folder, 1, address, **member_flags), Ends())
+        leader, _ = bootstrap.lead(config(folder, 0, address, **leader_flags), Ends())
         joined.result(10)
         leader.close()
 
@@ -67,7 +67,7 @@ def test_a_taken_port_is_named_at_once_with_its_flag(tiny_dir, told, is_given):
     """jax does not look: its process ends with a segmentation fault."""
     address = host, first = free_address()
     with socket.create_server((host, first + 1)), pytest.raises(ConfigError) as error:
-        several_hosts.lead(config(tiny_dir, 0, address, dist_coordinator_port=first + 1 if is_given else None), Ends())
+        bootstrap.lead(config(tiny_dir, 0, address, dist_coordinator_port=first + 1 if is_given else None), Ends())
     named = "--dist-coordinator-port {}" if is_given else "port {}, the one after --dist-init-addr's,"
     assert str(error.value).startswith(f"host 0 cannot listen on {named.format(first + 1)} at 127.0.0.1 (")
     assert "with --dist-coordinator-port (0 takes any free one)" in str(error.value)
@@ -77,7 +77,7 @@ def test_a_taken_port_is_named_at_once_with_its_flag(tiny_dir, told, is_given):
 def test_nobody_takes_the_port_while_hosts_are_awaited(tiny_dir, told):
     address = host, first = free_address()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        leading = pool.submit(several_hosts.lead, config(tiny_dir, 0, address), Ends())
+        leading = pool.submit(bootstrap.lead, config(tiny_dir, 0, address), Ends())
         deadline = time.monotonic() + 10
         while not _is_taken(host, first + 1):
             assert time.monotonic() < deadline
@@ -85,7 +85,7 @@ def test_nobody_takes_the_port_while_hosts_are_awaited(tiny_dir, told):
         for _ in range(20):
             assert _is_taken(host, first + 1)
             time.sleep(0.01)
-        several_hosts.join(config(tiny_dir, 1, address), Ends())
+        bootstrap.join(config(tiny_dir, 1, address), Ends())
         leader, _ = leading.result(10)
         leader.close()
     assert sorted(told) == [(0, first + 1, True), (1, first + 1, True)]
@@ -102,5 +102,5 @@ def _is_taken(host, port):
 @pytest.mark.parametrize(("watchdog_timeout", "silence"), [(300.0, 60.0), (61.0, 60.0), (7.0, 7.0), (0.0, 60.0)])
 def test_a_host_may_be_silent_for_60_seconds_or_a_shorter_watchdog_timeout(tiny_dir, watchdog_timeout, silence):
     for rank in (0, 1):
-        invitation = several_hosts.invitation_of(config(tiny_dir, rank, watchdog_timeout=watchdog_timeout))
-        assert invitation.silence == silence
+        rendezvous = bootstrap.rendezvous_of(config(tiny_dir, rank, watchdog_timeout=watchdog_timeout))
+        assert rendezvous.silence == silence

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.multihost.config_digest import passport
+from palladio.runtime.multihost.config_digest import config_digest
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
@@ -18,7 +18,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def passport_of(path: Path, **flags: Any) -> dict[str, str]:
-    return dict(passport(EngineConfig.from_flags({"model_path": str(path), **flags})))
+    return dict(config_digest(EngineConfig.from_flags({"model_path": str(path), **flags})))
 
 
 def test_paths_ranks_and_waits_may_differ(model, tmp_path):

@@ -8,20 +8,20 @@ import time
 import numpy as np
 import pytest
 
-from palladio.runtime.core.engine_plan import EngineDesign
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.execution.program_keys import ProgramKey, decode_key
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError
-from palladio.runtime.multihost import links as host_links
-from palladio.runtime.multihost.coordinator import Invitation, Leader, Member
+from palladio.runtime.multihost import links
+from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
 from palladio.runtime.multihost.links import Frame
-from tests.runtime.multihost.meeting import PASSPORT, Ends, Group, free_address, group, invite
+from tests.runtime.multihost.meeting import CONFIG_DIGEST, Ends, Group, free_address, group, invite
 
 
 @pytest.fixture(autouse=True)
 def fast_beat(monkeypatch):
-    monkeypatch.setattr(host_links, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(host_links, "_HELLO_SECONDS", 0.3)
+    monkeypatch.setattr(links, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(links, "_HELLO_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -29,15 +29,15 @@ def address() -> tuple[str, int]:
     return free_address()
 
 
-def attempt(address: tuple[str, int], *invitations: Invitation) -> list[str]:
+def attempt(address: tuple[str, int], *invitations: Rendezvous) -> list[str]:
     """Each host's error."""
 
-    def go(invitation: Invitation) -> str:
+    def go(rendezvous: Rendezvous) -> str:
         try:
-            if invitation.rank == 0:
-                Leader.meet(invitation, {}, Ends()).close()
+            if rendezvous.rank == 0:
+                HostCoordinator.meet(rendezvous, {}, Ends()).close()
             else:
-                Member.meet(invitation, Ends())
+                HostWorker.meet(rendezvous, Ends())
         except (ConfigError, HostLostError) as error:
             return f"{type(error).__name__}: {error}"
         return ""
@@ -68,10 +68,10 @@ def test_calls_arrive_in_order_with_their_arrays(address):
 
 def test_a_step_is_told_in_some_hundred_bytes_and_one_of_256_requests_in_twenty_kilobytes(address, tiny_dir):
     flags = {"model_path": str(tiny_dir), "max_total_tokens": 8192, "max_running_requests": 256}
-    programs = EngineDesign.of(EngineConfig.from_flags(flags)).programs.built
+    programs = EnginePlan.of(EngineConfig.from_flags(flags)).programs.built
     sizes = {}
     with group(address) as hosts:
-        hosts.leader._heart.stop()
+        hosts.leader._heartbeat.stop()
         for num_requests in (1, 256):
             before = hosts.leader.num_sent_bytes
             decode, sample = decode_key(num_requests, 1), ProgramKey("sample", num_requests, tier="greedy")
@@ -175,16 +175,16 @@ def test_a_silent_host_is_lost_on_both_sides(address):
     with group(address, 2, silence=0.5) as hosts:
         time.sleep(1.0)
         assert not hosts.ends[0].messages, "beats are words"
-        hosts.members[0]._heart.stop()
+        hosts.members[0]._heartbeat.stop()
         assert hosts.ends[0].wait().endswith("is lost: it has not been heard of for 0.5 s")
     with group(address, 2, silence=0.5) as hosts:
-        hosts.leader._heart.stop()
+        hosts.leader._heartbeat.stop()
         assert hosts.ends[1].wait() == "host 0 is lost: it has not been heard of for 0.5 s"
 
 
 def test_flags_that_differ_are_named_on_both(address):
-    other = {**PASSPORT, "--page-size": "32", "--tp-size": "8"}
-    leader, member = attempt(address, invite(address, 0), invite(address, 1, passport=other))
+    other = {**CONFIG_DIGEST, "--page-size": "32", "--tp-size": "8"}
+    leader, member = attempt(address, invite(address, 0), invite(address, 1, config_digest=other))
     assert leader == member
     assert leader.startswith("ConfigError: host 0 and host 1 (")
     assert "--page-size is 16 here and 32 there; --tp-size is unknown here and 8 there" in leader
@@ -218,10 +218,10 @@ def test_a_host_0_that_is_not_there_is_named(address):
 
 def test_a_late_host_finds_the_others_waiting(address):
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        leader = pool.submit(Leader.meet, invite(address, 0), {}, Ends())
+        leader = pool.submit(HostCoordinator.meet, invite(address, 0), {}, Ends())
         time.sleep(1.0)
-        member, _ = Member.meet(invite(address, 1), Ends())
-        assert isinstance(member, Member)
+        member, _ = HostWorker.meet(invite(address, 1), Ends())
+        assert isinstance(member, HostWorker)
         leader.result(5).close()
 
 
@@ -238,12 +238,12 @@ def test_a_late_host_finds_the_others_waiting(address):
 )
 def test_strangers_are_not_let_in(address, knock):
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        leader = pool.submit(Leader.meet, invite(address, 0), {}, Ends())
-        silent = host_links.connect(address, time.monotonic() + 5)
+        leader = pool.submit(HostCoordinator.meet, invite(address, 0), {}, Ends())
+        silent = links.connect(address, time.monotonic() + 5)
         with socket.create_connection(address) as stranger:
             stranger.sendall(knock)
             stranger.shutdown(socket.SHUT_WR)
-            Member.meet(invite(address, 1), Ends())
+            HostWorker.meet(invite(address, 1), Ends())
         leader.result(30).close()
         silent.close()
 

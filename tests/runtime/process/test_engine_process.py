@@ -26,9 +26,9 @@ from palladio.runtime.interface.messages import (
     EngineStats,
     FlushCache,
     GetStats,
-    GroupStats,
     HistogramData,
     LoadProgress,
+    RankStats,
     Shutdown,
     StepOutputs,
 )
@@ -106,7 +106,7 @@ def test_codec_to_engine(message):
         ControlReply(
             1,
             ok=True,
-            stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, groups=[GroupStats(1, 2, 3, 4, 5.0, 0.5, 6, 7, 8, 9, 10, 11)]),
+            stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, groups=[RankStats(1, 2, 3, 4, 5.0, 0.5, 6, 7, 8, 9, 10, 11)]),
         ),
         StepOutputs(
             [

@@ -16,7 +16,7 @@ from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.waiting_lines import WaitingLines
+from palladio.runtime.scheduling.waiting_lines import WaitingQueue
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 
 EOS = 7
@@ -123,7 +123,7 @@ class Simulation:
             preemption_threshold=PREEMPTION_THRESHOLD if self.policy == "priority" else None,
             background_slowdown=self.background_slowdown,
         )
-        waiting = WaitingLines.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
+        waiting = WaitingQueue.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
         self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting)
         self.tables: dict[int, dict[int, int]] = {}
         self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}

@@ -6,10 +6,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.core.step_timer import StepClock
+from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.request_options import RequestOptions
-from palladio.runtime.scheduling.batch_share import BackgroundShare
+from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from tests.properties import examples
@@ -144,7 +144,7 @@ def test_others_pay_no_more_than_was_said(slowdown: float) -> None:
 
 
 def test_what_others_paid_before_does_not_count() -> None:
-    share = BackgroundShare(0.2)
+    share = BatchShare(0.2)
     buckets = Buckets.create(max_running=4, max_step_tokens=16, growth=2)
     sim = Simulation(num_pages=60)
     sim.add("a", PROMPT, 50, ignore_eos=True)
@@ -182,7 +182,7 @@ def test_they_do_not_fill_the_queue_of_others() -> None:
 def test_clock_counts_each_step_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    clock = StepClock()
+    clock = StepTimer()
     times = []
     for moment, event in ((1.0, "dispatch"), (2.0, "dispatch"), (5.0, "read"), (6.5, "read"), (9.0, "dispatch")):
         now[0] = moment
@@ -197,7 +197,7 @@ def test_clock_counts_each_step_from_the_end_of_the_one_before(monkeypatch: pyte
 def test_spare_time_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    clock = StepClock()
+    clock = StepTimer()
     clock.dispatched()
     assert clock.spare(1.0) == pytest.approx(0.8)
     now[0] = 10.5

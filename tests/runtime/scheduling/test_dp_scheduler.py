@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from palladio.runtime.core.dp_stats import group_stats
+from palladio.runtime.core.dp_stats import rank_stats
 from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.dp_router import Router
-from palladio.runtime.scheduling.dp_scheduler import Groups
+from palladio.runtime.scheduling.dp_router import DataParallelRouter
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep, StepTokens
 from tests.runtime.scheduling.scheduler_sim import Simulation
@@ -24,7 +24,7 @@ class Driver:
     def __init__(self, method: str = "round_robin", **limits: Any) -> None:
         sims = [Simulation(**{"num_pages": 60, "page_size": 4, "max_running": 4, **limits}) for _ in range(2)]
         patience = sims[0].cache.num_total_tokens // 4
-        self.groups = Groups([sim.scheduler for sim in sims], Router(method, 2, patience))  # type: ignore[arg-type]
+        self.groups = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, patience))  # type: ignore[arg-type]
         self.tokens: dict[str, list[int]] = {}
         self.finished: dict[str, int] = {}
         self.steps: list[tuple[str, list[list[tuple[str, int]]]]] = []
@@ -203,14 +203,14 @@ def test_each_group_tells_what_it_is_at() -> None:
     driver.add("third", 8, 30)
     driver.step()
     driver.step()
-    one, other = group_stats(driver.groups, [2.5, 1.5])
+    one, other = rank_stats(driver.groups, [2.5, 1.5])
     assert [one.num_running, one.num_waiting, one.last_gen_throughput] == [1, 1, 2.5]
     assert [other.num_running, other.num_waiting, other.last_gen_throughput] == [1, 0, 1.5]
     assert 8 <= one.num_used_tokens < other.num_used_tokens < one.num_total_tokens == other.num_total_tokens
     assert [one.num_prompt_tokens, other.num_prompt_tokens] == [8, 12]
     assert [one.num_waiting_tokens, other.num_waiting_tokens] == [8, 0]
     driver.run()
-    assert [group.num_used_tokens for group in group_stats(driver.groups, [0.0, 0.0])] == [0, 0]
+    assert [group.num_used_tokens for group in rank_stats(driver.groups, [0.0, 0.0])] == [0, 0]
 
 
 def test_background_requests_fill_the_rows_of_a_group_that_others_leave_empty() -> None:

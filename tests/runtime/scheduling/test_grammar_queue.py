@@ -1,4 +1,4 @@
-"""The desk where requests wait for their grammar: refusals, limits, and who goes on meanwhile."""
+"""The queue where requests wait for their grammar: refusals, limits, and who goes on meanwhile."""
 
 import dataclasses
 import threading
@@ -15,8 +15,8 @@ from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling import grammar_queue as grammar_desk
-from palladio.runtime.scheduling.grammar_queue import GrammarDesk
+from palladio.runtime.scheduling import grammar_queue
+from palladio.runtime.scheduling.grammar_queue import GrammarQueue
 from palladio.runtime.scheduling.request import Request
 from tests.runtime.core.constrained import EOS, FRANCE, run
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
@@ -51,7 +51,7 @@ def test_requests_that_wait_for_their_grammar(tiny: TinyEngine) -> None:
 
 
 def test_a_grammar_that_takes_too_long(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request's own deadline, then the desk's; and neither keeps another from its turn."""
+    """The request's own deadline, then the queue's; and neither keeps another from its turn."""
     core = tiny.core()
     never = Compilation()
     monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar, owner: never)
@@ -65,7 +65,7 @@ def test_a_grammar_that_takes_too_long(tiny: TinyEngine, monkeypatch: pytest.Mon
     assert collector.finish["plain"].type == "length"
     assert collector.finish["late"].status == 504
     collector.add("slower", random_prompt(6), grammar=FRANCE)
-    monkeypatch.setattr(grammar_desk, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(grammar_queue, "MAX_SECONDS", 0.0)
     while "slow" not in collector.finish:
         collector.step()
     assert collector.finish["slow"].status == 503, "no thread has taken it up"
@@ -76,7 +76,7 @@ def test_a_grammar_that_is_taken_up_and_takes_too_long(tiny: TinyEngine, monkeyp
     core = tiny.core()
     slow = Compilation()
     slow.result.set_running_or_notify_cancel()
-    slow.started = time.monotonic() - 2 * grammar_desk.MAX_SECONDS
+    slow.started = time.monotonic() - 2 * grammar_queue.MAX_SECONDS
     monkeypatch.setattr(core._grammars._compiler, "compile", lambda grammar, owner: slow)
     collector = Collector(core)
     collector.add("a", random_prompt(6), grammar=FRANCE)
@@ -98,21 +98,21 @@ def test_what_nobody_waits_for_is_not_compiled(tiny_dir: Path) -> None:
         def fill(self, matchers: Any, masks: Any) -> None:
             raise AssertionError
 
-    desk = GrammarDesk(GrammarCompiler(Slow), (EOS,))
+    queue = GrammarQueue(GrammarCompiler(Slow), (EOS,))
     params = SamplingParams(max_tokens=5, seed=0)
     for number in range(12):
         grammar = Grammar("regex", f"a{number % 10}")
         message = AddRequest(str(number), [5], dataclasses.replace(params, grammar=grammar), [], 0.0)
-        desk.add(Request.from_message(message))
+        queue.add(Request.from_message(message))
     for number in range(10):  # 10 and 11 wait for the grammars of 0 and 1
-        desk.abort(str(number))
+        queue.abort(str(number))
     release.set()
     ended = set()
     while len(ended) < 2:
-        ended |= {request.request_id for request, failure in desk.take(wait=True) if failure is not None}
+        ended |= {request.request_id for request, failure in queue.take(wait=True) if failure is not None}
     assert ended == {"10", "11"}
     assert len(set(compiled)) < 10, "those that no thread had begun are not begun"
-    desk.close()
+    queue.close()
 
 
 def test_a_library_that_fails(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_nobody_gives_way_for_nothing() -> None:
 def test_no_more_give_way_than_have_to(mixes: bool) -> None:
     """The one that loses least first; whoever preempts runs in that very step, and the others go on."""
     sim = Simulation(num_pages=80, page_size=1, max_running=3, max_step_tokens=32, policy="priority", mixes=mixes)
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     for name, length in (("long", 15), ("short", 6), ("middle", 10)):
         sim.add(name, [ord(name[0]), *range(length)], 12, ignore_eos=True)
     for _ in range(3):
@@ -120,7 +120,7 @@ def test_no_more_give_way_than_have_to(mixes: bool) -> None:
 def test_memory_is_taken_from_who_loses_least(last: int) -> None:
     """Whenever it came."""
     sim = Simulation(num_pages=31, page_size=1, max_running=3, max_step_tokens=32)
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     lengths = {"long": 12, "middle": 8, "short": 4}
     names = sorted(lengths, key=lambda name: list(lengths).index(name) == last)
     for name in names:
@@ -145,7 +145,7 @@ def test_only_a_priority_above_the_threshold_takes_a_place(above: int) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_of_those_that_lose_the_same_the_youngest_gives_way(count: int) -> None:
     sim = Simulation(num_pages=10 * count + 1, page_size=1, max_running=count, max_step_tokens=32)
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     names = [f"r{number}" for number in range(count)]
     for number, name in enumerate(names):
         sim.add(name, [50 + number, *range(6)], 12, ignore_eos=True, received=float(number))
@@ -158,7 +158,7 @@ def test_of_those_that_lose_the_same_the_youngest_gives_way(count: int) -> None:
 
 def test_who_has_lost_its_pages_gets_them_before_those_that_came_later() -> None:
     sim = Simulation(num_pages=25, page_size=1, max_running=2, max_step_tokens=32)
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     for name, max_tokens in (("a", 12), ("b", 12), ("late", 2)):
         sim.add(name, [ord(name[0]), *range(6)], max_tokens, ignore_eos=True)
     while not sim.scheduler.retractions:
@@ -186,7 +186,7 @@ def test_those_that_run_keep_room_for_what_they_are_expected_to_write() -> None:
 def test_pages_that_victims_share_with_others_are_not_counted(num_low: int) -> None:
     """What two requests share is free only when both give way; and what the waiting one shares with them it keeps."""
     sim = Simulation(num_pages=25, page_size=1, max_running=4, max_step_tokens=32, policy="priority")
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
     shared = list(range(20, 34))
     for number in range(2):
         priority = 0 if number < num_low else 20

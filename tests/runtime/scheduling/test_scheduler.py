@@ -50,7 +50,7 @@ def test_max_tokens_zero_only_computes_the_prompt() -> None:
 def test_out_of_pages_retracts_and_loses_nothing() -> None:
     sim = Simulation(num_pages=12, page_size=4, max_running=4)
     prompts = {f"r{i}": ([i + 1] * 6, 30) for i in range(6)}
-    sim.scheduler.admission.ratio = NewTokenRatio(0.0)  # admit as if no request made output
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)  # admit as if no request made output
     for name, (prompt, max_tokens) in prompts.items():
         sim.add(name, prompt, max_tokens)
     sim.run()

@@ -10,7 +10,7 @@ from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.waiting_queue import FAIR_TURN, WINDOW, WaitingQueue
+from palladio.runtime.scheduling.waiting_queue import FAIR_TURN, WINDOW, PolicyQueue
 from tests.properties import examples
 
 PAGE_SIZE = 2
@@ -24,8 +24,8 @@ def make(name: str, prompt: str = "a", *, max_tokens: int = 1, priority: int = 0
     return Request.from_message(AddRequest(name, [*ids, 0], params, [], 0.0, options))
 
 
-def make_queue(policy, cache: RadixCache | None = None, **options) -> WaitingQueue:
-    return WaitingQueue(policy, cache or RadixCache("lru"), PAGE_SIZE, **options)
+def make_queue(policy, cache: RadixCache | None = None, **options) -> PolicyQueue:
+    return PolicyQueue(policy, cache or RadixCache("lru"), PAGE_SIZE, **options)
 
 
 def cache_of(*prompts: str, salt: str | None = None) -> RadixCache:
@@ -39,7 +39,7 @@ def cache_of(*prompts: str, salt: str | None = None) -> RadixCache:
     return cache
 
 
-def take_all(queue: WaitingQueue) -> str:
+def take_all(queue: PolicyQueue) -> str:
     """The names in the order they are taken, with a scheduling round for each."""
     names = []
     while len(queue):
@@ -52,7 +52,7 @@ def take_all(queue: WaitingQueue) -> str:
     return "".join(request.request_id for request in names)
 
 
-def fill(queue: WaitingQueue, *requests: Request) -> None:
+def fill(queue: PolicyQueue, *requests: Request) -> None:
     for request in requests:
         queue.add(request)
 
