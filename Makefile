@@ -18,7 +18,7 @@ TORCH_ARGS ?=
 BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 
-.PHONY: help serve test test-slow test-long test-training conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -27,7 +27,8 @@ help:
 	  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
 	  'make test-training  tests of training/, which made the embedded model' \
-	  'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
+	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
+  'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
@@ -52,6 +53,9 @@ test-long: $(VENV)/.installed-dev
 test-training: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --requirement training/requirements.txt
 	PATH="$(abspath $(BIN)):$$PATH" python -m pytest -q training/tests $(ARGS)
+
+faults: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/seeded_faults $(ARGS)
 
 conformance: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)

@@ -131,7 +131,7 @@ def engine_pid(server: RunningServer) -> int:
     assert server.process is not None
     for pid in _descendants(server.process.pid):
         with contextlib.suppress(OSError):
-            if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"palladio.runtime.process.engine_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     raise RuntimeError("the server has no engine process")
 

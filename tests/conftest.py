@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests import properties
+from tests import properties, work_order
 
 FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
@@ -22,6 +22,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """The long run has a seed that it can tell, the same in all workers."""
     if str(config.getoption("--hypothesis-profile")).startswith("long") and not config.getoption("--hypothesis-seed"):
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> work_order.WorkOrder | None:
+    return work_order.WorkOrder(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    work_order.sort(items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

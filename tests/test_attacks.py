@@ -16,6 +16,8 @@ from attack_list import ATTACKS, batch_form, chat_body, nested, text_of  # noqa:
 from attack_watch import Longest  # noqa: E402
 from attacks import HEAD, Row, chosen, table  # noqa: E402
 
+pytestmark = pytest.mark.slow  # of a benchmark, not of the server
+
 ROW = Row("a", "200 in 0.10 s", 0.02, 1.5, 2_000_000, -1_000_000, is_alive=True, was_killed=False, errors={})
 BEFORE = ROOT / "benchmarks" / "results" / "cpu-2026-11-23" / "attacks_before.json"
 

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.slow  # of `make clients`, which nothing else runs either
+
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 ENVIRONMENT = dict.fromkeys(("PALLADIO_URL", "PALLADIO_KEY", "PALLADIO_MODEL", "PALLADIO_MODEL_DIR"), "x")
 

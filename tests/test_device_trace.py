@@ -10,6 +10,8 @@ from jax.profiler import ProfileData
 
 from benchmarks.device_trace import Kernel, idle_intervals, read_kernels, step_starts, summarize
 
+pytestmark = pytest.mark.slow  # of a benchmark, not of the server
+
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS, GAP, BETWEEN = 3, 4_000.0, 100.0  # ns
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # of a benchmark, not of the server
+
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = {
     "requests": 1,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # of the tests themselves
+
 ROOT = Path(__file__).parent.parent
 FAILING = """
 import hypothesis

@@ -135,7 +135,8 @@ class RenderLimitError(InvalidRequestError):
 
 
 class ModelNotFoundError(InvalidRequestError):
-    default_param, default_code = "model", "model_not_found"
+    default_param = "model"
+    default_code = "model_not_found"
 
 
 class OverloadedError(PalladioError):

@@ -7,6 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow  # of `make conformance`, which .ci/run runs
+
 SELECTION = tomllib.loads(
     (Path(__file__).resolve().parents[2] / "scripts" / "conformance.toml").read_text(encoding="utf-8")
 )

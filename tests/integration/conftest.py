@@ -1,4 +1,7 @@
-"""One real server for all tests of this folder that a pytest process runs: a tiny checkpoint, small limits, CPU."""
+"""Real servers for all tests of this folder that a pytest process runs, each started when it is first asked for.
+
+tests/work_order.py has the files that share one run by one worker.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,16 +9,24 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.integration.serving import LIMITS, MODEL, OTHER_NAME, Server, build_checkpoint, launch_command
+from tests import compile_cache
+from tests.integration.serving import (
+    EMBEDDED_LIMITS,
+    LIMITS,
+    MODEL,
+    OTHER_NAME,
+    Server,
+    build_checkpoint,
+    launch_command,
+)
 
 Launch = Callable[[str], Server]
 
 
 @pytest.fixture(scope="session")
-def cache_dir(request: pytest.FixtureRequest) -> Path:
-    """Compiled programs, kept from one run of the tests to the next (`pytest --cache-clear` drops them)."""
-    assert request.config.cache is not None
-    return Path(request.config.cache.mkdir("palladio"))
+def cache_dir() -> Path:
+    """Compiled programs, those of all tests."""
+    return compile_cache.folder()
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +49,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared_server(checkpoint: Path, environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = f"{LIMITS} --served-model-name {MODEL} {OTHER_NAME}"
     server = Server(launch_command(checkpoint, flags), tmp_path_factory.mktemp("server") / "log")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def embedded_model_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """What `palladio serve` without a model serves."""
+    server = Server(
+        f"python3 -m palladio serve --host 127.0.0.1 {EMBEDDED_LIMITS}", tmp_path_factory.mktemp("embedded") / "log"
+    )
     yield server
     server.stop()
 

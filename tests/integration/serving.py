@@ -27,6 +27,10 @@ LIMITS = (
     f"--page-size 8 --max-running-requests {MAX_RUNNING} --chunked-prefill-size 64 --max-total-tokens 2048 "
     f"{DECODE_SIZES}--fail-on-recompile"
 )
+EMBEDDED_LIMITS = (
+    "--page-size 8 --max-running-requests 2 --chunked-prefill-size 64 --context-length 1024 --max-total-tokens 4096 "
+    "--fail-on-recompile"
+)
 START_SECONDS = 200.0
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
 BODIES = {
@@ -75,7 +79,7 @@ class Server:
         (pid,) = [
             pid
             for pid in _descendants(self.process.pid)
-            if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"palladio.runtime.process.engine_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         return pid
 

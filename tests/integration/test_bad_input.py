@@ -1,4 +1,8 @@
-"""What clients get wrong: nothing of it crashes, hangs or leaks a page (the `server` fixture checks)."""
+"""What clients get wrong: nothing of it crashes, hangs or leaks a page (the `server` fixture checks).
+
+A few of each kind, with a real engine behind. tests/http/wire/test_bad_requests.py has every field, and the slow tests
+here have them all with a real engine.
+"""
 
 import json
 import re
@@ -43,6 +47,15 @@ def sampling(path: str, name: str, value: object) -> tuple[dict, str]:
     return {"sampling_params": {name: value}}, f"sampling_params.{name}"
 
 
+def few(rows: list, *quick: int) -> list:
+    """Parameters of a test: the rows of these numbers always run, the others are slow."""
+    return [row if i in quick else pytest.param(*_values(row), marks=pytest.mark.slow) for i, row in enumerate(rows)]
+
+
+def _values(row: object) -> tuple:
+    return row if isinstance(row, tuple) else (row,)
+
+
 WRONG_TYPES = [
     (CHAT, {"messages": "Hello"}, "messages"),
     (CHAT, {"messages": {}}, "messages"),
@@ -74,52 +87,52 @@ WRONG_TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "changes", "param"), WRONG_TYPES)
+@pytest.mark.parametrize(("path", "changes", "param"), few(WRONG_TYPES, 0, 11, 22, 25))
 def test_wrong_types(server, path, changes, param):
     check_refused(server, path, changes, param)
 
 
+SAMPLING_FIELDS = [
+    ("temperature", "0"),
+    ("temperature", True),
+    ("temperature", -0.1),
+    ("top_p", 0),
+    ("top_p", 1.1),
+    ("top_k", 2.5),
+    ("top_k", -2),
+    ("min_p", 2),
+    ("n", 0),
+    ("n", 1000),
+    ("frequency_penalty", 3),
+    ("presence_penalty", [1]),
+    ("repetition_penalty", 0),
+    ("min_tokens", -1),
+    ("max_tokens", -1),
+    ("max_tokens", 1.5),
+    ("max_tokens", "4"),
+    ("max_tokens", 10**30),
+    ("seed", 2**64),
+    ("seed", -(2**63) - 1),
+    ("seed", "lucky"),
+    ("ignore_eos", 1),
+    ("stop", 5),
+    ("stop", {"text": "."}),
+    ("stop", [1]),
+    ("stop", [[]]),
+    ("stop", ["", "a"]),
+    ("stop", ["x"] * 65),
+    ("stop_token_ids", "2"),
+    ("stop_token_ids", ["a"]),
+    ("stop_token_ids", [-1]),
+    ("logit_bias", [1]),
+    ("logit_bias", {"a": 1}),
+    ("logit_bias", {"5": 101}),
+    ("logit_bias", {"5": "high"}),
+]
+
+
 @pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", "0"),
-        ("temperature", True),
-        ("temperature", -0.1),
-        ("top_p", 0),
-        ("top_p", 1.1),
-        ("top_k", 2.5),
-        ("top_k", -2),
-        ("min_p", 2),
-        ("n", 0),
-        ("n", 1000),
-        ("frequency_penalty", 3),
-        ("presence_penalty", [1]),
-        ("repetition_penalty", 0),
-        ("min_tokens", -1),
-        ("max_tokens", -1),
-        ("max_tokens", 1.5),
-        ("max_tokens", "4"),
-        ("max_tokens", 10**30),
-        ("seed", 2**64),
-        ("seed", -(2**63) - 1),
-        ("seed", "lucky"),
-        ("ignore_eos", 1),
-        ("stop", 5),
-        ("stop", {"text": "."}),
-        ("stop", [1]),
-        ("stop", [[]]),
-        ("stop", ["", "a"]),
-        ("stop", ["x"] * 65),
-        ("stop_token_ids", "2"),
-        ("stop_token_ids", ["a"]),
-        ("stop_token_ids", [-1]),
-        ("logit_bias", [1]),
-        ("logit_bias", {"a": 1}),
-        ("logit_bias", {"5": 101}),
-        ("logit_bias", {"5": "high"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), few(SAMPLING_FIELDS, 1, 17, 27, 33))
 def test_sampling_fields(server, path, name, value):
     changes, param = sampling(path, name, value)
     error = error_of(server.post(path, BODIES[path] | changes))
@@ -129,7 +142,7 @@ def test_sampling_fields(server, path, name, value):
 
 
 @pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize("token_id", [VOCAB_SIZE, -1, 2**40, 2**63 - 1])
+@pytest.mark.parametrize("token_id", few([VOCAB_SIZE, -1, 2**40, 2**63 - 1], 0, 3))
 def test_ids_out_of_the_vocabulary(server, path, token_id):
     for name, value in (("stop_token_ids", [token_id]), ("logit_bias", {str(token_id): 1})):
         changes, param = sampling(path, name, value)
@@ -157,33 +170,35 @@ def test_unknown_model(server, path):
     assert error_of(server.http.get("/v1/models/gpt-4"), 404)["code"] == "model_not_found"
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        (CHAT, {"messages": []}, "messages"),
-        (CHAT, {"max_tokens": 4}, "messages"),
-        (COMPLETIONS, {"prompt": ""}, "prompt"),
-        (COMPLETIONS, {"prompt": []}, "prompt"),
-        (COMPLETIONS, {"prompt": [[]]}, "prompt"),
-        (COMPLETIONS, {"prompt": ["Hello", ""]}, "prompt"),
-        (COMPLETIONS, {}, "prompt"),
-        (GENERATE, {"text": ""}, "text"),
-        (GENERATE, {"input_ids": []}, "input_ids"),
-        (GENERATE, {}, "text"),
-    ],
-)
+NOTHING_TO_ANSWER = [
+    (CHAT, {"messages": []}, "messages"),
+    (CHAT, {"max_tokens": 4}, "messages"),
+    (COMPLETIONS, {"prompt": ""}, "prompt"),
+    (COMPLETIONS, {"prompt": []}, "prompt"),
+    (COMPLETIONS, {"prompt": [[]]}, "prompt"),
+    (COMPLETIONS, {"prompt": ["Hello", ""]}, "prompt"),
+    (COMPLETIONS, {}, "prompt"),
+    (GENERATE, {"text": ""}, "text"),
+    (GENERATE, {"input_ids": []}, "input_ids"),
+    (GENERATE, {}, "text"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), few(NOTHING_TO_ANSWER, 3, 8))
 def test_nothing_to_answer(server, path, body, param):
     assert error_of(server.post(path, body))["param"] == param
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"5", b'"x"', b"null", b'{"prompt": "a", "temperature": NaN}'])
+@pytest.mark.parametrize(
+    "raw", few([b"", b"{", b"[]", b"5", b'"x"', b"null", b'{"prompt": "a", "temperature": NaN}'], 1, 6)
+)
 @pytest.mark.parametrize("path", ROUTES)
 def test_no_json_object(server, path, raw):
     answer = server.http.post(path, content=raw, headers={"Content-Type": "application/json"})
     error_of(answer)
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("number", few(["NaN", "Infinity", "-Infinity", "1e999", "-1e999"], 3))
 @pytest.mark.parametrize("path", ROUTES)
 def test_numbers_that_are_none(server, path, number):
     changes, _ = sampling(path, "temperature", 12345.0)
@@ -191,14 +206,14 @@ def test_numbers_that_are_none(server, path, number):
     error_of(server.http.post(path, content=raw.encode(), headers={"Content-Type": "application/json"}))
 
 
-@pytest.mark.parametrize("text", [b"\xff\xfe", b"caf\xe9", b"\xed\xa0\x80", b"\\ud800", b"\\udc00 x"])
+@pytest.mark.parametrize("text", few([b"\xff\xfe", b"caf\xe9", b"\xed\xa0\x80", b"\\ud800", b"\\udc00 x"], 1, 3))
 @pytest.mark.parametrize("path", ROUTES)
 def test_text_that_is_not_utf8(server, path, text):
     raw = json.dumps(BODIES[path]).encode().replace(b"Hello", text)
     error_of(server.http.post(path, content=raw, headers={"Content-Type": "application/json"}))
 
 
-@pytest.mark.parametrize("extra", [0, 1, 600])
+@pytest.mark.parametrize("extra", few([0, 1, 600], 0))
 def test_prompt_over_the_context(server, extra):
     """As long as the context is too long too: there would be no room for a token."""
     ids = [5] * (CONTEXT_LENGTH + extra)
@@ -220,7 +235,7 @@ def test_prompt_over_the_context(server, extra):
     assert str(CONTEXT_LENGTH) in error["message"]
 
 
-@pytest.mark.parametrize("max_tokens", [CONTEXT_LENGTH, 100_000, 2**31, 2**63 - 1])
+@pytest.mark.parametrize("max_tokens", few([CONTEXT_LENGTH, 100_000, 2**31, 2**63 - 1], 0, 3))
 def test_max_tokens_over_the_context(server, max_tokens):
     answer = server.post(COMPLETIONS, {"prompt": [5] * 100, "max_tokens": max_tokens})
     error = error_of(answer)

@@ -15,10 +15,6 @@ import pytest
 from palladio.default_model import DEFAULT_MODEL_NAME
 from tests.integration.serving import Server
 
-SMALL = (
-    "--page-size 8 --max-running-requests 2 --chunked-prefill-size 64 --context-length 1024 --max-total-tokens 4096 "
-    "--fail-on-recompile"
-)
 ROME = [
     {"role": "system", "content": "You are a knowledgeable historian who provides concise responses."},
     {"role": "user", "content": "Tell me about ancient Rome"},
@@ -124,18 +120,10 @@ CAPITALS = dict(
 )
 
 
-@pytest.fixture(scope="module")
-def talking_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    command = f"python3 -m palladio serve --host 127.0.0.1 {SMALL}"
-    server = Server(command, tmp_path_factory.mktemp("talking") / "log")
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def server(talking_server: Server) -> Iterator[Server]:
-    yield talking_server
-    talking_server.check_clean()
+def server(embedded_model_server: Server) -> Iterator[Server]:
+    yield embedded_model_server
+    embedded_model_server.check_clean()
 
 
 def test_it_is_served_under_its_own_name(client):

@@ -17,7 +17,6 @@ from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server
 from tests.integration.serving import Server
-from tests.integration.test_default_model_talks import SMALL
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,18 +38,10 @@ OFFLINE = {
 }
 
 
-@pytest.fixture(scope="module")
-def embedded_model(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    command = f"python3 -m palladio serve --host 127.0.0.1 {SMALL}"
-    server = Server(command, tmp_path_factory.mktemp("examples") / "log")
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def server(embedded_model: Server) -> Iterator[Server]:
-    yield embedded_model
-    embedded_model.check_clean()
+def server(embedded_model_server: Server) -> Iterator[Server]:
+    yield embedded_model_server
+    embedded_model_server.check_clean()
 
 
 def run(*command: str) -> str:

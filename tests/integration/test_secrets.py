@@ -150,7 +150,7 @@ def crash(server: SecretServer, headers: dict[str, str]) -> None:
         lines = stream.iter_lines()
         next(lines)
         for pid in _descendants(server.process.pid):
-            if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"palladio.runtime.process.engine_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
         list(lines)
     deadline = time.monotonic() + 60

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import re
 import time
+from typing import Any
 
 import pydantic
 import pytest
@@ -207,10 +208,12 @@ def test_a_large_schema_holds_nobody_up(server):
 
 
 def test_offline(checkpoint, cache_dir):
+    """With the programs of the shared server."""
     flags = LIMITS.replace(DECODE_SIZES, "").split()
     names = [flag.removeprefix("--").replace("-", "_") for flag in flags if flag.startswith("--")]
     values = [flag for flag in flags if not flag.startswith("--")]
-    options = {name: int(value) for name, value in zip(names, values, strict=False)}
+    options: dict[str, Any] = {name: int(value) for name, value in zip(names, values, strict=False)}
+    options["cuda_graph_bs"] = (1,)
     with Engine(model_path=str(checkpoint), compilation_cache_dir=str(cache_dir / "xla"), **options) as engine:
         city, capital = engine.generate(
             ["Paris", "Rome"],

@@ -10,6 +10,8 @@ from tests.model.driver import Driver, greedy, load
 from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
 from tests.tiny_model import FAMILIES, make_checkpoint
 
+# test_golden has every family; these differ most in what a single position can show.
+EVERY_POSITION = ("qwen2_windowed", "llama3", "qwen2_moe")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 
 
@@ -25,7 +27,9 @@ def test_golden(family, tmp_path):
 
 @needs_torch
 @pytest.mark.torch
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in EVERY_POSITION else pytest.mark.slow) for name in FAMILIES]
+)
 def test_every_logit_of_the_prompts(family, tmp_path):
     """With torch: all positions, not only the last one."""
     from tests.model import hf_oracle
@@ -38,7 +42,15 @@ def test_every_logit_of_the_prompts(family, tmp_path):
         np.testing.assert_allclose(ours[b], expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(("family", "cut"), [("qwen2", 1), ("qwen2", 16), ("mistral", 15), ("mistral", 40)])
+@pytest.mark.parametrize(
+    ("family", "cut"),
+    [
+        ("qwen2", 1),
+        pytest.param("qwen2", 16, marks=pytest.mark.slow),
+        ("mistral", 15),
+        pytest.param("mistral", 40, marks=pytest.mark.slow),
+    ],
+)
 def test_two_chunks_equal_one(family, cut, tmp_path):
     config, model = load(make_checkpoint(tmp_path, family))
     whole = Driver(config, model, len(prompts())).step(prompts())

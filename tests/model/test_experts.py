@@ -143,16 +143,15 @@ def rows(number, seed=0):
     return jnp.asarray(np.random.default_rng(seed).standard_normal((number, 48)), jnp.float32)
 
 
-@pytest.mark.parametrize("num_rows", [1, 17])
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "num_rows"),
     [
-        {},
-        {"norm_topk_prob": True},
-        {"num_experts_per_tok": 1},
-        {"num_experts_per_tok": 6},  # all of them
-        {"num_experts": 1, "num_experts_per_tok": 1},
-        {"num_experts": 50},  # more than there are rows for
+        ({}, 17),
+        ({"norm_topk_prob": True}, 1),
+        ({"num_experts_per_tok": 1}, 17),
+        ({"num_experts_per_tok": 6}, 17),  # all of them
+        ({"num_experts": 1, "num_experts_per_tok": 1}, 1),
+        ({"num_experts": 50}, 17),  # more than there are rows for
     ],
     ids=str,
 )

@@ -150,7 +150,11 @@ def test_routes() -> None:
 def test_errors() -> None:
     documented = {(int(status), names(code)[0] if names(code) else None) for status, _, code, _ in rows("errors")}
     sources = [*(ROOT / "http").rglob("*.py"), *(ROOT / "runtime").rglob("*.py")]
-    codes = {code for file in sources for code in re.findall(r'(?:\bcode=|default_code = )"(\w+)"', file.read_text(encoding="utf-8"))}
+    codes = {
+        code
+        for file in sources
+        for code in re.findall(r'(?:\bcode=|default_code = )"(\w+)"', file.read_text(encoding="utf-8"))
+    }
     assert {(status, code) for _, status, code in TABLE} <= documented
     assert {code for _, code in documented} == codes | {code for _, _, code in TABLE}
     for status, kind, _, _ in rows("errors"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,11 +36,12 @@ def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def build(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyEngine]:
-    """Makes an engine of these flags. Workers take turns: the later one finds the programs in the persistent cache."""
-    lock = tmp_path_factory.getbasetemp().parent / "tiny_engine.lock"  # the workers of a run share this folder
+    """Makes an engine of these flags. Of workers that want the same one, the later finds its programs in the cache."""
+    shared = tmp_path_factory.getbasetemp().parent  # the workers of a run share this folder
 
     def make(**flags: Any) -> TinyEngine:
-        with contextlib.closing(lock.open("w")) as file:
+        name = hashlib.sha256(repr(sorted(flags.items())).encode()).hexdigest()[:16]
+        with contextlib.closing((shared / f"engine-{name}.lock").open("w")) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             return TinyEngine(tiny_dir, **flags)
 

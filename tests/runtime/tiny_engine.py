@@ -22,6 +22,7 @@ from palladio.runtime.interface.request_trace import RequestTrace
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
+from tests import compile_cache
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 VOCAB_SIZE = 400  # the tokenizer knows 384: the last 16 ids are padding
@@ -52,6 +53,7 @@ FLAGS: dict[str, Any] = {
     "chunked_prefill_size": 32,
     "random_seed": 0,
     "fail_on_recompile": True,
+    "compilation_cache_dir": str(compile_cache.folder() / "xla"),
 }
 
 

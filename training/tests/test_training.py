@@ -18,6 +18,8 @@ from training import batches, checkpoints, corpus, export, judges, network
 from training.chat import Chat
 from training.source import Source, is_held_out
 
+pytestmark = pytest.mark.slow  # of a script that the server does not need
+
 HERE = Path(corpus.__file__).resolve().parent
 SKILLS = [name for name in corpus.SKILLS if name != "plain text"]
 

@@ -63,7 +63,7 @@ def reasoning_texts(marks: tuple[str, ...], size: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_tool_calls(name: str) -> None:
-    check(lambda: FORMATS[name].new_parser(FUNCTIONS), tool_texts(name, SIZE, 60), LIMIT)
+    check(lambda: FORMATS[name].new_parser(FUNCTIONS), tool_texts(name, SIZE, 150), LIMIT)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -7,6 +7,7 @@ from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.retraction import MAX_FRUITLESS, Retractor
+from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD
 from tests.runtime.scheduling.scheduler_sim import Simulation, check
 from tests.runtime.tiny_engine import Collector, TinyEngine, generate, random_prompt
 
@@ -129,6 +130,30 @@ def test_memory_is_taken_from_who_loses_least(last: int) -> None:
     assert running(sim) == {"long", "middle"}
     sim.run()
     assert sim.finished["long"].num_retractions == 0
+
+
+@pytest.mark.parametrize("above", [0, 1])
+def test_only_a_priority_above_the_threshold_takes_a_place(above: int) -> None:
+    sim = Simulation(max_running=1, num_pages=60, policy="priority")
+    sim.add("runs", [1, 2, 3], 12, ignore_eos=True)
+    sim.step()
+    sim.add("waits", [4, 5], 2, options=RequestOptions(priority=PREEMPTION_THRESHOLD + above), ignore_eos=True)
+    sim.run()
+    assert sim.finished["runs"].num_retractions == above
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_of_those_that_lose_the_same_the_youngest_gives_way(count: int) -> None:
+    sim = Simulation(num_pages=10 * count + 1, page_size=1, max_running=count, max_step_tokens=32)
+    sim.scheduler.kv_budget.ratio = NewTokenRatio(0.0)
+    names = [f"r{number}" for number in range(count)]
+    for number, name in enumerate(names):
+        sim.add(name, [50 + number, *range(6)], 12, ignore_eos=True, received=float(number))
+    while not sim.scheduler.retractions:
+        sim.step()
+    assert running(sim) == set(names[:-1])
+    sim.run()
+    assert sim.finished[names[0]].num_retractions == 0
 
 
 def test_who_has_lost_its_pages_gets_them_before_those_that_came_later() -> None:

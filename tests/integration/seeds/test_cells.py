@@ -20,8 +20,8 @@ from openai.types.chat import ChatCompletion
 
 from palladio.server_args import parse_server_args
 from palladio.utils import print_highlight
+from tests.integration.seeds.conftest import ANSWER, REASONING
 from tests.integration.serving import MODEL
-from tests.seeds.conftest import ANSWER, REASONING
 
 
 @pytest.mark.parametrize("system", [[], [{"role": "system", "content": "You are a helpful AI assistant"}]])

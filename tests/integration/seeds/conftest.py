@@ -6,12 +6,9 @@ import openai
 import pytest
 
 from palladio.runtime.text.tokenizer import Tokenizer
-from tests.integration.conftest import cache_dir, checkpoint, environment, launch, server, shared_server
 from tests.integration.serving import LIMITS, MODEL, Server, launch_command
 from tests.scripted_model import build_scripted_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer
-
-__all__ = ["cache_dir", "checkpoint", "environment", "launch", "server", "shared_server"]
 
 REASONING, ANSWER = "Okay", "Paris!"
 _TEMPLATE = (

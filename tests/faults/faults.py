@@ -1,0 +1,260 @@
+"""Faults that the tests have to find: each a small change of one file that reads like a slip of the hand.
+
+`make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """
+    Attributes:
+        name: what goes wrong.
+        file: path in the repository.
+        old: text that the file has once.
+        new: what stands there instead.
+        tests: where it ought to be found.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+_SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
+QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
+PREEMPTION = (_SCHEDULING + "test_preemption.py",)
+RATIO = (_SCHEDULING + "test_new_token_ratio.py",)
+TREE = (_SCHEDULING + "test_radix_cache.py",)
+SCHEDULING = (
+    *(_SCHEDULING + name for name in ("test_scheduler.py", "test_preemption.py", "test_scheduler_interleavings.py")),
+    _CORE + "test_engine_scheduling.py",
+)
+CACHE = (
+    *(_SCHEDULING + name for name in ("test_scheduler.py", "test_scheduler_interleavings.py")),
+    _CORE + "test_prefix_cache.py",
+)
+SAMPLER = ("tests/runtime/execution/test_sampler.py", "tests/runtime/execution", _CORE + "test_engine_core.py")
+GRAMMAR = ("tests/runtime/grammar",)
+JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
+LOADER = ("tests/model/test_weights.py", "tests/model/test_coverage.py", "tests/model/test_against_transformers.py")
+
+_SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
+_MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
+_SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
+_PLAN, _TRANSFORMS, _FILE = "model/stored_weights.py", "model/weight_transforms.py", "model/safetensors_file.py"
+
+FAULTS = (
+    # The scheduler
+    Fault(
+        "no fair turn ever comes",
+        _ROOM + "waiting_queue.py",
+        "% FAIR_TURN == FAIR_TURN - 1",
+        "% FAIR_TURN == FAIR_TURN",
+        QUEUE,
+    ),
+    Fault(
+        "retraction takes the oldest of equals",
+        _ROOM + "retraction.py",
+        "-lost, request.received",
+        "-lost, -request.received",
+        PREEMPTION,
+    ),
+    Fault(
+        "the new-token ratio sinks below its least",
+        _ROOM + "new_token_ratio.py",
+        "max(self.value - self._decay, self._lowest)",
+        "self.value - self._decay",
+        RATIO,
+    ),
+    Fault(
+        "long prompts stop running streams",
+        _SCHEDULER,
+        "self.prefilled_last = True",
+        "self.prefilled_last = False",
+        SCHEDULING,
+    ),
+    Fault(
+        "deadlines are noticed a minute late",
+        _ROOM + "deadlines.py",
+        "self._heap[0][0] <= now",
+        "self._heap[0][0] <= now - 60",
+        SCHEDULING,
+    ),
+    Fault(
+        "priorities within the threshold preempt",
+        _ROOM + "retraction.py",
+        "self._urgency(victim) > self._threshold",
+        "self._urgency(victim) >= self._threshold",
+        PREEMPTION,
+    ),
+    Fault(
+        "decoding rows are not counted in a mixed step",
+        _SCHEDULER,
+        "budget = self.max_step_tokens - num_decoding",
+        "budget = self.max_step_tokens",
+        SCHEDULING,
+    ),
+    Fault(
+        "those admitted in a step reserve nothing",
+        _SCHEDULER,
+        "reserved += self.admission.expected_tokens(request)",
+        "reserved += 0",
+        SCHEDULING,
+    ),
+    Fault(
+        "the queue takes one request too many",
+        _ROOM + "waiting_lines.py",
+        "self.num_foreground + num_elsewhere >= limit",
+        "self.num_foreground + num_elsewhere > limit",
+        SCHEDULING,
+    ),
+    # The cache
+    Fault(
+        "a wholly cached prompt computes nothing",
+        _MANAGER,
+        "count = (len(request.token_ids) - 1) // self.page_size if",
+        "count = len(request.token_ids) // self.page_size if",
+        CACHE,
+    ),
+    Fault(
+        "duplicates are never freed",
+        _MANAGER,
+        "self.allocator.free(request.duplicates)\n            request.duplicates = []",
+        "request.duplicates = []",
+        CACHE,
+    ),
+    Fault(
+        "tenants share a cache in spite of their salts",
+        _MANAGER,
+        "self.tree.match(self._keys(request, 0, count), request.options.cache_salt)",
+        "self.tree.match(self._keys(request, 0, count), None)",
+        CACHE,
+    ),
+    Fault(
+        "an unlocked node stays unevictable", _TREE, "at = at.parent\n        self._offer(node)", "at = at.parent", TREE
+    ),
+    Fault(
+        "lfu evicts as lru",
+        _TREE,
+        "leaf.num_hits if self._counts_hits else 0",
+        "0",
+        TREE,
+    ),
+    Fault("a split forgets who holds the node", _TREE, "lock_count=node.lock_count,", "lock_count=0,", TREE),
+    Fault(
+        "the block table keeps a page that was given up",
+        _MANAGER,
+        "self.table_updates.append((request.slot, column, page))\n",
+        "pass\n",
+        CACHE,
+    ),
+    # The sampler
+    Fault(
+        "top_k keeps one more",
+        _SAMPLER,
+        "jnp.ones_like(image), batch.top_k, lowest",
+        "jnp.ones_like(image), batch.top_k + 1, lowest",
+        SAMPLER,
+    ),
+    Fault(
+        "min_p is twice as strict",
+        _SAMPLER,
+        "jnp.log(batch.min_p)[:, None]",
+        "jnp.log(2 * batch.min_p)[:, None]",
+        SAMPLER,
+    ),
+    Fault(
+        "the presence penalty grows with each occurrence",
+        _SAMPLER,
+        "jnp.where(seen, batch.presence_penalty[:, None], 0.0)",
+        "batch.presence_penalty[:, None] * counts",
+        SAMPLER,
+    ),
+    Fault(
+        "the repetition penalty forgets the prompt",
+        _SAMPLER,
+        "(seen | _rows(state.prompt_mask, slots))",
+        "seen",
+        SAMPLER,
+    ),
+    Fault(
+        "stop ids are suppressed one token too long",
+        _SAMPLER,
+        "batch.positions < batch.min_position",
+        "batch.positions <= batch.min_position",
+        SAMPLER,
+    ),
+    Fault("a seed's upper half is not used", _SAMPLER, "seed[::-1], impl", "seed[::-1].at[0].set(0), impl", SAMPLER),
+    Fault(
+        "a token is counted once, however often it comes",
+        _SAMPLER,
+        "state.output_counts.at[batch.slot_ids, token_ids].add(1)",
+        "state.output_counts.at[batch.slot_ids, token_ids].set(1)",
+        SAMPLER,
+    ),
+    # Grammars
+    Fault(
+        "a thinking budget is one token longer",
+        _CONSTRAINT,
+        "self._num_thought < budget",
+        "self._num_thought <= budget",
+        GRAMMAR,
+    ),
+    Fault(
+        "thinking may end with the end of the output",
+        _CONSTRAINT,
+        'elif self._phase == "thinking" and self._matcher is not None:\n            self._forbid_eos(row)',
+        'elif self._phase == "thinking" and self._matcher is not None:\n            pass',
+        GRAMMAR,
+    ),
+    Fault(
+        "counts of a pattern are not looked at",
+        "runtime/grammar/repetition.py",
+        "groups[-1][-1] *= max(1, int(count[1][:12]))",
+        "groups[-1][-1] *= 1",
+        GRAMMAR,
+    ),
+    Fault(
+        "multiples that hold together are judged apart",
+        "runtime/grammar/schema_multiples.py",
+        "math.lcm(*(one.digits",
+        "max((one.digits",
+        GRAMMAR,
+    ),
+    Fault(
+        "forced text goes beyond max_tokens",
+        _ROOM + "token_acceptance.py",
+        "constraint.forced[: request.max_tokens - request.num_output_tokens]",
+        "constraint.forced[:]",
+        JUMPS,
+    ),
+    # The loader
+    Fault(
+        "keys and values change places",
+        _TRANSFORMS,
+        'slot = layout.group if kind == "key"',
+        'slot = layout.group if kind == "value"',
+        LOADER,
+    ),
+    Fault("gate and up change places", _TRANSFORMS, '("gate", "up").index', '("up", "gate").index', LOADER),
+    Fault("unexpected tensors are let pass", _PLAN, "if unexpected:", "if unexpected and missing:", LOADER),
+    Fault(
+        "the last, partial block of a float8 scale is not asked for",
+        _PLAN,
+        "tuple(-(-n // size) for n, size",
+        "tuple(n // size for n, size",
+        LOADER,
+    ),
+    Fault("holes in a parameter are let pass", _PLAN, "if not known[kind]:", "if not kind:", LOADER),
+    Fault(
+        "a tensor of the wrong number of bytes is read",
+        _FILE,
+        ".itemsize != stop - start",
+        ".itemsize < stop - start",
+        LOADER,
+    ),
+)
