@@ -107,7 +107,7 @@ def test_a_profile_of_a_server(server: Server) -> None:
     shutil.rmtree(folder)
     folder.write_text("in the way")
     spoiled = server.post("/stop_profile", {})
-    assert (spoiled.status_code, "could not be written" in spoiled.text) == (400, True)
+    assert (spoiled.status_code, "cannot write the profile" in spoiled.text) == (400, True)
     folder.unlink()
     server.post("/start_profile", {"output_dir": "mine"}).raise_for_status()
     server.post("/stop_profile", {}).raise_for_status()

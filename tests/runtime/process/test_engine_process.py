@@ -173,7 +173,8 @@ async def test_a_crash_of_native_code_is_not_taken_for_want_of_memory(tmp_path, 
         os.kill(engine._transport.pid, number)
         while engine.failure is None or engine.state != "dead":
             await asyncio.sleep(0.01)
-        assert f"crashed with {number.name} in native code" in engine.failure
+        # Printing the stacks of all threads may crash by itself: then the process ends with that signal.
+        assert re.search(rf"crashed with ({number.name}|SIGSEGV) in native code", engine.failure)
         assert "memory" not in engine.failure
     assert "Current thread" in capfd.readouterr().err  # the stacks that the message names
 
