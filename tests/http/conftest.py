@@ -45,7 +45,8 @@ def running_server(
     """The server's address. Args: storage: default: a temporary one; closed at the end, in any case."""
     storage = storage or Storage.temporary()
     app = create_app(engine, config, observability, observer, storage)
-    server = QuickServer(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    # log_config=None: configuring logging closes handlers that exist, and absl's would close pytest's captured stderr.
+    server = QuickServer(uvicorn.Config(app, port=0, log_config=None, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
