@@ -134,7 +134,7 @@ def test_the_engine_is_killed(launch, tmp_path):
     assert replay.returncode == 0, replay.stdout + replay.stderr
     count = MAX_RUNNING + 2 * QUEUED
     assert f"replaying {count} requests" in replay.stdout
-    assert f"{count} equal, 0 different; {MAX_RUNNING + QUEUED} had not ended" in replay.stdout
+    assert f"{count} equal, 0 different; {MAX_RUNNING + QUEUED} were unfinished" in replay.stdout
 
 
 @pytest.mark.slow

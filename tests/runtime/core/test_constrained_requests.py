@@ -319,7 +319,7 @@ def test_a_grammar_that_goes_too_far(tiny: TinyEngine, monkeypatch: pytest.Monke
     request.constraint._matcher.native.consume_token(EOS + 1)  # as a token that the mask forbids
     collector.run()
     assert (collector.finish["bad"].type, collector.finish["bad"].status) == ("abort", 400)
-    assert "the grammar cannot go on" in collector.finish["bad"].message
+    assert "the grammar cannot continue" in collector.finish["bad"].message
     assert collector.finish["good"].type == "stop"
 
 

@@ -94,7 +94,7 @@ def test_a_host_ends_with_1_unless_host_0_ends_in_an_orderly_way(tiny_dir, execu
 
 def test_a_host_that_hears_nothing_of_host_0_ends_with_1(tiny_dir, executor, exit_codes, caplog):
     hosts = Hosts(tiny_dir, watchdog_timeout=0.5)
-    hosts.leader._heart.stop()
+    hosts.leader._heartbeat.stop()
     assert exit_codes.get(timeout=10) == 1
     assert "This host stops: connection to host 0 lost: no heartbeat for 0.5 s" in caplog.text
     hosts.leader.close()

@@ -149,7 +149,7 @@ def test_of_those_that_lose_the_same_the_youngest_gives_way(count: int) -> None:
     names = [f"r{number}" for number in range(count)]
     for number, name in enumerate(names):
         sim.add(name, [50 + number, *range(6)], 12, ignore_eos=True, received=float(number))
-    while not sim.scheduler.retractions:
+    while not sim.scheduler.retractor.retractions:
         sim.step()
     assert running(sim) == set(names[:-1])
     sim.run()
