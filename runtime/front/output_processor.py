@@ -10,6 +10,8 @@ from palladio.runtime.interface.request_trace import RequestTrace
 from palladio.runtime.text.detokenizer import IncrementalDetokenizer, StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer
 
+LOGPROB_COST = 8  # of a token whose log-probabilities are written, in tokens without
+
 
 class SampleProcessor:
     """Follows one sample from its first token to its end.
@@ -153,12 +155,28 @@ class SampleProcessor:
         return times if times.finished is not None else dataclasses.replace(times, finished=time.time())
 
 
-def merge_outputs(outputs: Sequence[RequestOutput]) -> list[RequestOutput]:
-    """Joins consecutive outputs of each sample into one, for a reader that was slow; samples keep their order."""
-    groups: dict[int, list[RequestOutput]] = {}
+def merge_outputs(outputs: Sequence[RequestOutput], max_cost: int) -> list[RequestOutput]:
+    """Joins consecutive outputs of each sample, for a reader that was slow; outputs of a sample keep their order.
+
+    Args:
+        max_cost: an output that has reached it is not joined with the next one (see `output_cost`).
+    """
+    groups: list[list[RequestOutput]] = []
+    last: dict[int, tuple[list[RequestOutput], int]] = {}  # of each sample: its last group, and what that costs
     for output in outputs:
-        groups.setdefault(output.index, []).append(output)
-    return [group[0] if len(group) == 1 else _join(group) for group in groups.values()]
+        group, cost = last.get(output.index, ([], max_cost))
+        if cost >= max_cost:
+            group, cost = [], 0
+            groups.append(group)
+        group.append(output)
+        last[output.index] = group, cost + output_cost(output)
+    return [group[0] if len(group) == 1 else _join(group) for group in groups]
+
+
+def output_cost(output: RequestOutput) -> int:
+    """How long it takes to write an output, in tokens without log-probabilities."""
+    num_tokens = len(output.token_ids)
+    return num_tokens if output.logprobs is None else LOGPROB_COST * num_tokens
 
 
 def _join(group: list[RequestOutput]) -> RequestOutput:

@@ -1,11 +1,12 @@
 """The requests of a front that have not ended: each caller's stream of outputs, and the samples that feed it."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 
 from palladio.runtime.front.crash_dump import CrashRecorder
-from palladio.runtime.front.output_processor import SampleProcessor, merge_outputs
+from palladio.runtime.front.output_processor import SampleProcessor, merge_outputs, output_cost
 from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.errors import (
     DeadlineError,
@@ -20,6 +21,7 @@ from palladio.runtime.text.tokenizer import Tokenizer
 
 MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; each holds hundreds of bytes
 MERGE_SHARE = 16  # of many tokens that are merged already, so large a part is new at the next time: copying them costs
+MAX_TAKEN = 4096  # tokens that a reader gets in one go (see output_cost): writing more would stop other streams
 MAX_CRASHES = 2  # a request that was in the engine at so many crashes may be what crashes it
 
 logger = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 class Stream:
     """Outputs on their way to one caller of generate. A slow reader delays nobody but itself: what waits for it is
-    merged, into one output a sample, and is as much as the samples' tokens are.
+    merged, into few outputs a sample, and is as much as the samples' tokens are.
 
     Attributes:
         unfinished: what the engine was told of the samples that have not ended, by engine-side id, in order.
@@ -57,7 +59,7 @@ class Stream:
         self.pending.append(output)
         self.yielded = True
         if len(self.pending) >= self._merge_at:
-            self.pending = merge_outputs(self.pending)
+            self.pending = merge_outputs(self.pending, MAX_TAKEN)
             num_tokens = sum(len(output.token_ids) for output in self.pending)
             self._merge_at = len(self.pending) + max(MERGE_AT, len(self.pending), num_tokens // MERGE_SHARE)
         self._wake()
@@ -67,7 +69,7 @@ class Stream:
         self._wake()
 
     async def take(self) -> list[RequestOutput]:
-        """Waits for outputs.
+        """Waits for outputs; of many that have come meanwhile, it takes the first, and the others remain.
 
         Raises:
             PalladioError: the stream failed; outputs that came before come first.
@@ -77,8 +79,13 @@ class Stream:
             await self._waiting
         if not self.pending and self.error is not None:
             raise self.error
-        pending, self.pending, self._merge_at = self.pending, [], MERGE_AT
-        return pending if len(pending) == 1 else merge_outputs(pending)
+        pending = self.pending if len(self.pending) == 1 else merge_outputs(self.pending, MAX_TAKEN)
+        costs = itertools.accumulate(map(output_cost, pending))
+        count = next((place for place, cost in enumerate(costs, 1) if cost >= MAX_TAKEN), len(pending))
+        self.pending, self._merge_at = pending[count:], len(pending) - count + MERGE_AT
+        if self.pending:
+            await asyncio.sleep(0)  # other streams have their turn before the next part
+        return pending[:count]
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None

@@ -134,7 +134,7 @@ def test_merge_outputs(tokenizer):
     ids = tokenizer.encode("one two three")
     outputs = feed(make(tokenizer), ids, FinishReason("length"))
     other = [dataclasses.replace(output, index=1) for output in outputs]
-    merged = merge_outputs([output for pair in zip(outputs, other, strict=True) for output in pair])
+    merged = merge_outputs([output for pair in zip(outputs, other, strict=True) for output in pair], 1000)
     assert [output.index for output in merged] == [0, 1]
     assert merged[0].text == "one two three"
     assert merged[0].token_ids == ids
