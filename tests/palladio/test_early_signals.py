@@ -33,6 +33,7 @@ def start(tmp_path):
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
         )
         processes.append(process)
         return process
