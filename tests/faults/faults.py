@@ -101,13 +101,13 @@ FAULTS = (
     Fault(
         "those admitted in a step reserve nothing",
         _SCHEDULER,
-        "reserved += self.admission.expected_tokens(request)",
+        "reserved += self.kv_budget.expected_tokens(request)",
         "reserved += 0",
         SCHEDULING,
     ),
     Fault(
         "the queue takes one request too many",
-        _ROOM + "waiting_lines.py",
+        _ROOM + "waiting_queue.py",
         "self.num_foreground + num_elsewhere >= limit",
         "self.num_foreground + num_elsewhere > limit",
         SCHEDULING,
@@ -148,7 +148,7 @@ FAULTS = (
     Fault(
         "the block table keeps a page that was given up",
         _MANAGER,
-        "self.table_updates.append((request.slot, column, page))\n",
+        "self._table_updates.append((request.slot, column, page))\n",
         "pass\n",
         CACHE,
     ),
@@ -213,7 +213,7 @@ FAULTS = (
     ),
     Fault(
         "counts of a pattern are not looked at",
-        "runtime/grammar/repetition.py",
+        "runtime/grammar/limits.py",
         "groups[-1][-1] *= max(1, int(count[1][:12]))",
         "groups[-1][-1] *= 1",
         GRAMMAR,
