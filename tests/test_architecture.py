@@ -336,14 +336,8 @@ def test_no_mutable_module_globals():
             f"{source.path}:{node.lineno} global" for node in ast.walk(source.tree) if isinstance(node, ast.Global)
         ]
         for node in source.tree.body:
-            targets = (
-                node.targets
-                if isinstance(node, ast.Assign)
-                else [node.target]
-                if isinstance(node, ast.AnnAssign)
-                else []
-            )
-            if targets and _is_mutable(node.value):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and _is_mutable(node.value):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names = [ast.unparse(target) for target in targets if ast.unparse(target) != "__all__"]
                 constant = all(re.fullmatch(r"_?[A-Z][A-Z0-9_]*", name) for name in names)
                 if not constant or any(_changes(source.tree, name) for name in names):

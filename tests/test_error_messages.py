@@ -50,7 +50,9 @@ FIELD = re.compile(
 def _value(node: ast.expr, function: ast.AST) -> ast.expr:
     """What an argument is: itself, or what was assigned to its name last before it in the function."""
     values = []
-    for found in ast.walk(function) if isinstance(node, ast.Name) else ():
+    if not isinstance(node, ast.Name):
+        return node
+    for found in ast.walk(function):
         if isinstance(found, ast.Assign) and found.lineno <= node.lineno:
             for target in found.targets:
                 pairs = [(target, found.value)]

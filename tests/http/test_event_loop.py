@@ -20,7 +20,7 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.output import CallOutput, openai_id
-from palladio.runtime.front.async_engine import LONG_TEXT
+from palladio.runtime.front.request_intake import LONG_TEXT
 from palladio.runtime.interface.errors import RenderLimitError
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds

@@ -33,7 +33,7 @@ EMBEDDED_LIMITS = (
 )
 START_SECONDS = 200.0
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
-BODIES = {
+BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
     COMPLETIONS: {"prompt": "Hello", "max_tokens": 4},
     GENERATE: {"text": "Hello", "sampling_params": {"max_new_tokens": 4}},

@@ -65,7 +65,7 @@ def ids_of(folder: Path, text: str) -> list[int]:
 
 def vectors(answer: openai.types.CreateEmbeddingResponse) -> np.ndarray:
     assert [item.index for item in answer.data] == list(range(len(answer.data)))
-    return np.float32([item.embedding for item in answer.data])
+    return np.array([item.embedding for item in answer.data], np.float32)
 
 
 @needs_torch

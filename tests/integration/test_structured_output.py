@@ -215,13 +215,14 @@ def test_offline(checkpoint, cache_dir):
     options: dict[str, Any] = {name: int(value) for name, value in zip(names, values, strict=False)}
     options["cuda_graph_bs"] = (1,)
     with Engine(model_path=str(checkpoint), compilation_cache_dir=str(cache_dir / "xla"), **options) as engine:
-        city, capital = engine.generate(
+        results: Any = engine.generate(
             ["Paris", "Rome"],
             [
                 {"json_schema": json.dumps(CITY), "max_new_tokens": 200, "temperature": 1.0, "sampling_seed": 1},
                 {"regex": RULE.pattern, "max_new_tokens": 100},
             ],
         )
+        city, capital = results
         assert is_city(city["text"])
         assert RULE.fullmatch(capital["text"])
         with pytest.raises(InvalidRequestError, match="unclosed group"):

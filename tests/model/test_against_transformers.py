@@ -85,7 +85,7 @@ def test_prefill_and_decode_in_one_step(tmp_path):
 def test_reference_backend_agrees(tmp_path):
     path = make_checkpoint(tmp_path, "mistral")
     outputs = [
-        Driver(*load(path, kernels=Kernels(backend)), len(prompts())).step(prompts())
+        Driver(*load(path, kernels=Kernels(backend)), num_sequences=len(prompts())).step(prompts())
         for backend in ("xla", "reference")
     ]
     for b in range(len(prompts())):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ def tokens(path: Path, cache: Path) -> list[list[int]]:
     limits = {"max_total_tokens": 512, "max_running_requests": 2, "chunked_prefill_size": 32, "compile": "lazy"}
     flags = {"skip_tokenizer_init": True, "compilation_cache_dir": str(cache), "dtype": "float32"}
     with Engine(model_path=str(path), **limits, **flags) as engine:
-        results = engine.generate(input_ids=PROMPTS, sampling_params={"temperature": 0, "max_new_tokens": NUM_TOKENS})
+        results: Any = engine.generate(
+            input_ids=PROMPTS, sampling_params={"temperature": 0, "max_new_tokens": NUM_TOKENS}
+        )
     return [result["output_ids"] for result in results]
 
 

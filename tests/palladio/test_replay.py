@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import json
 
+import msgspec
 import pytest
 
 from palladio import __main__ as cli
 from palladio import replay as replay_module
 from palladio.replay import TOKENS_BEYOND, read_dump
-from palladio.runtime.front.crash_dump import FORMAT
+from palladio.runtime.front.crash_dump import FORMAT, CrashDump
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.process.process_transport import ProcessTransport
 from tests.runtime.fake_core import FACTORY
@@ -117,7 +118,7 @@ def test_flags_replace_those_of_the_dump(replayed, content, capsys):
     assert "/nowhere/at/all" in capsys.readouterr().err
     content["flags"]["trust_remote_code"] = True
     config = replay_module._configure(
-        replay_module.msgspec.convert(content, replay_module.CrashDump, str_keys=True),
+        msgspec.convert(content, CrashDump, str_keys=True),
         ["--model-path", "elsewhere", "--deterministic", "--log-level", "error"],
     )
     assert (config.source.model_path, config.source.trust_remote_code) == ("elsewhere", True)

@@ -1,6 +1,7 @@
 """The tutorial helpers, against small servers and processes of the standard library."""
 
 import shlex
+import subprocess
 import sys
 import textwrap
 import time
@@ -70,8 +71,9 @@ def test_launch_wait_and_terminate(script, capsys):
     try:
         utils.wait_for_server(f"http://localhost:{port}", timeout=30, process=process)
         assert "NOTE: Typically, the server runs in a separate terminal." in capsys.readouterr().out
-        assert process.args[-2:] == ["--port", str(port)]
-        assert process.args[0] == sys.executable
+        words = list(process.args)
+        assert words[-2:] == ["--port", str(port)]
+        assert words[0] == sys.executable
     finally:
         utils.terminate_process(process)
     assert process.returncode is not None
@@ -100,7 +102,7 @@ def test_waiting_ends_in_time():
 
 def test_sglangs_launch_command_starts_ours(monkeypatch):
     seen = []
-    monkeypatch.setattr(utils.subprocess, "Popen", lambda words, **kwargs: seen.append(words))
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **kwargs: seen.append(words))
     utils.launch_server_cmd("python3 -m sglang.launch_server --model-path 'a b' --host 0.0.0.0", port=1234)
     assert seen == [
         [

@@ -180,7 +180,7 @@ def metadata_of(data: Data, case: Case) -> AttentionMetadata:
     """What the op is told of a case."""
     decodes = data.num_requests if case.kind == "decode" else case.num_decodes
     arrays = (data.query_start, data.kv_len, data.block_table, np.int32(data.num_requests), np.int32(decodes))
-    return AttentionMetadata(*map(jnp.asarray, arrays), case.kind)
+    return AttentionMetadata(*map(jnp.asarray, arrays), kind=case.kind)
 
 
 def attend(case: Case, data: Data, backend: str, target: Target = Target(), dtype: str = "float32") -> npt.NDArray:

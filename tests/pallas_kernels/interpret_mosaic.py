@@ -48,7 +48,8 @@ class _Altered:
 
 def _miss_waits() -> None:
     """The warpgroups that compute do not wait for copies."""
-    mosaic_tile.plgpu = types.SimpleNamespace(**vars(mosaic_tile.plgpu) | {"barrier_wait": lambda _: None})
+    library = vars(mosaic_tile)["plgpu"]
+    mosaic_tile.plgpu = types.SimpleNamespace(**vars(library) | {"barrier_wait": lambda _: None})  # type: ignore[attr-defined]
 
 
 def _read_the_wrong_slot() -> None:

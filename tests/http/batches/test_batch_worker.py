@@ -268,10 +268,11 @@ async def test_crashes_are_remembered_by_the_next_server(tmp_path: Path, tokeniz
         async with asyncio.timeout(20):
             while await server.store.crashes(batch_id) != {1: MAX_CRASHES - 1}:
                 await asyncio.sleep(0.001)
-    async with serving(tmp_path, FragileEngine(tokenizer, lambda ids: True)) as server:
+    engine = FragileEngine(tokenizer, lambda ids: True)
+    async with serving(tmp_path, engine) as server:
         batch = await server.ended(batch_id)
         assert (batch.completed, batch.failed) == (0, 1)
-        assert server.engine.num_failures == 1
+        assert engine.num_failures == 1
 
 
 async def test_an_engine_that_is_dead_for_good_leaves_the_batch_for_the_next_server(

@@ -180,7 +180,7 @@ def test_what_the_route_refuses_is_in_the_error_file_as_the_route_says_it(
 def test_a_defect_in_one_line_is_a_500_of_that_line(
     client: openai.OpenAI, engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine.reply = lambda prompt_ids, index: 1 / (len(prompt_ids) % 2) and "fine"
+    engine.reply = lambda prompt_ids, index: str(1 / (len(prompt_ids) % 2))
     batch = wait_for(client, submit(client, jsonl([chat_line(1), chat_line(10)])).id)
     assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 1)
     (error,) = results(client, batch.error_file_id)

@@ -32,7 +32,7 @@ from palladio.runtime.interface.errors import (
 )
 from palladio.runtime.interface.messages import EngineReady, LoadProgress
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.scheduler import NOT_FINITE
+from palladio.runtime.scheduling.token_acceptance import NOT_FINITE
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 

@@ -4,6 +4,8 @@ import asyncio
 import json
 import socket
 import threading
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,7 +17,7 @@ from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until
 
 
-def send_and_hang_up(url: str, path: str, body: dict, wait: object) -> None:
+def send_and_hang_up(url: str, path: str, body: dict, wait: Callable[[], None]) -> None:
     """A raw request whose connection closes once `wait()` returns."""
     parts = urlsplit(url)
     raw = json.dumps(body).encode()
@@ -37,13 +39,15 @@ def test_disconnect_aborts(serve, engine: FakeEngine, path: str, stream: bool, w
         engine.first_delay = 30
     else:
         engine.delay = 0.02
-    body = {
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
         "/v1/completions": {"prompt": ["a", "b"], "max_tokens": 500},
         "/generate": {"text": "x", "sampling_params": {"max_new_tokens": 500}},
-    }[path]
+    }
     prompts = 2 if path == "/v1/completions" else 1
-    send_and_hang_up(serve(), path, body | {"stream": stream}, lambda: wait_until(lambda: len(engine.calls) == prompts))
+    send_and_hang_up(
+        serve(), path, bodies[path] | {"stream": stream}, lambda: wait_until(lambda: len(engine.calls) == prompts)
+    )
     wait_until(lambda: all(call.aborted for call in engine.calls) and not engine._running)
 
 

@@ -140,7 +140,9 @@ def test_groups_of_devices(http: httpx.Client, engine: FakeEngine, monkeypatch: 
         assert found == {(("dp_rank", str(rank)),): value for rank, value in enumerate(values)}, name
     assert [scrape("sglang:num_queue_reqs", dp_rank=rank) for rank in ("0", "1", "(none)")] == [2, 0, 4]
     assert scrape.families.keys() == alone.families.keys()
-    labelled = {key[0] for key in scrape.samples if dict(key[1:]).get("dp_rank")}
+    labelled = {
+        name for name, *labels in scrape.samples if any(label == "dp_rank" and value for label, value in labels)
+    }
     assert len(labelled) == 12, "nothing else is a group's"
     groups = http.get("/server_info").json()["internal_states"][0]["groups"]
     assert groups == [

@@ -123,7 +123,7 @@ def test_one_name(tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: s
     assert json.loads("".join(delta.arguments for delta in calls)) == {}
 
 
-SCHEMAS = {
+SCHEMAS: dict[str, dict[str, Any]] = {
     "plan_trip": {
         "type": "object",
         "properties": {

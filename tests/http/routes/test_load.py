@@ -47,7 +47,7 @@ def test_the_load_while_requests_run(http: httpx.Client, engine: FakeEngine) -> 
     engine.delay = 1.0
     thread = threading.Thread(target=lambda: http.post("/v1/completions", json={"prompt": "hi"}))
     thread.start()
-    wait_until(lambda: engine.calls)
+    wait_until(lambda: bool(engine.calls))
     assert http.get("/load").json() == {"server_load": 1}
     (load,) = http.get("/v1/loads").json()["loads"]
     assert (load["dp_rank"], load["num_running_reqs"], load["max_running_requests"]) == (0, 1, 64)

@@ -1,5 +1,7 @@
 """What web pages can do to a server without keys, by themselves and with a name of theirs that points to it."""
 
+import socket
+
 import httpx
 import pytest
 
@@ -181,7 +183,7 @@ def test_on_an_address_that_others_reach_names_of_local_networks_are_good(
     bound_to: str, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_rules, "_full_name", lambda: "gpu1.corp.example")
-    monkeypatch.setattr(host_rules.socket, "gethostname", lambda: "gpu1")
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu1")
     rules = HostRules.of(bound_to, None)
     for host in ("my-service:30000", "svc.team.svc.cluster.local", "svc.team.svc", "gpu.internal", "gpu1.corp.example"):
         assert rules.allow(host) == private, host

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ def test_the_length_that_a_pattern_forces(unit: str) -> None:
 
 LEVELS = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 50} for i in range(7)} | {"a7": {"type": "string"}}
 NAMES = [f"p{i}" for i in range(20_000)]
-SCHEMAS = {
+SCHEMAS: dict[str, dict[str, Any]] = {
     "alternatives of alternatives": {"properties": {"x": {"$ref": "#/$defs/a0"}}, "$defs": LEVELS},
     "many of them": {"properties": {name: {"$ref": "#/$defs/a0"} for name in NAMES[:500]}, "$defs": LEVELS},
     "a reference to itself": {"properties": {"x": {"$ref": "#/properties/x"}}},

@@ -28,7 +28,7 @@ def run(folder, **flags):
 def test_it_is_as_if_keys_and_values_had_been_rounded(name, tmp_path, monkeypatch) -> None:
     folder = build_tiny_model_dir(tmp_path)
     tokens, logprobs = run(folder, kv_cache_dtype=name)
-    dtype, pack_rows = jnp.dtype(_DTYPES[name]), api.pack_rows
+    dtype, pack_rows = jnp.dtype(_DTYPES[name]), api.pack_rows  # type: ignore[attr-defined]
 
     def rounded(k, v, *rest):
         return pack_rows(*(x.astype(dtype).astype(x.dtype) for x in (k, v)), *rest)

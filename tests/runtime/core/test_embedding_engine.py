@@ -273,12 +273,12 @@ def test_offline(folders, engines, tmp_path):
     flags = FLAGS | EMBEDS | {"skip_tokenizer_init": False, "compile": "lazy"}
     with Engine(folder, **flags) as engine:
         texts = ["Hello world", "again"]
-        results = engine.encode(texts, rid=["a", "b"])
+        results: Any = engine.encode(texts, rid=["a", "b"])
         assert [result["meta_info"]["id"] for result in results] == ["a", "b"]
         ids = [engine.tokenizer.encode(text) for text in texts]
-        got = np.float32([result["embedding"] for result in results])
+        got = np.array([result["embedding"] for result in results], np.float32)
         np.testing.assert_allclose(got, embed(engines["last"].core(), ids), atol=1e-6)  # last is the default
-        one = engine.encode(input_ids=ids[0], dimensions=5)
+        one: Any = engine.encode(input_ids=ids[0], dimensions=5)
         np.testing.assert_allclose(one["embedding"], got[0, :5] / np.linalg.norm(got[0, :5]), atol=1e-6)
         assert one["meta_info"]["prompt_tokens"] == len(ids[0])
         for wrong in (0, 49, True):

@@ -7,6 +7,7 @@ import pytest
 
 from palladio.runtime.core import aot_compile, engine_plan, startup
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
+from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
@@ -180,7 +181,7 @@ def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeyp
     def refuse(self, weights, num_pages):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte")
 
-    monkeypatch.setattr(engine_plan.DeviceShape, "allocate", refuse)
+    monkeypatch.setattr(DeviceShape, "allocate", refuse)
     with pytest.raises(ConfigError, match=r"out of memory while loading .* XLA error: RESOURCE_EXHAUSTED"):
         startup.build_engine_parts(config(tiny_dir), lambda progress: None)
 

@@ -6,7 +6,6 @@ import jax
 import pytest
 
 from palladio import Engine
-from palladio.runtime.devices import device_choice
 from palladio.runtime.devices.accelerators import Machine
 from palladio.runtime.devices.device_choice import choose_device, tell_fallback
 from palladio.runtime.interface.config import EngineConfig
@@ -99,7 +98,7 @@ def failing(monkeypatch):
 
     def fail(error):
         def local_devices():
-            told.append(jax.config.jax_platforms)
+            told.append(jax.config.values["jax_platforms"])
             raise error
 
         monkeypatch.setattr(jax, "local_devices", local_devices)
@@ -111,12 +110,12 @@ def failing(monkeypatch):
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize\nbackend 'cuda': no")], ids=str)
 @pytest.mark.parametrize("name", ["cuda", "gpu"])
 def test_a_missing_device_is_an_error_of_the_flag(failing, name, error):
-    before = jax.config.jax_platforms
+    before = jax.config.values["jax_platforms"]
     told = failing(error)
     with pytest.raises(ConfigError, match=rf"^--device {name}: .*'\.\[cuda13\]'.*; or use --device cpu") as raised:
         choose_device(name, Machine(GPU_HOST, JAX))
     assert told == ["cuda"]
-    assert jax.config.jax_platforms == before  # the next engine of this process has another choice
+    assert jax.config.values["jax_platforms"] == before  # the next engine of this process has another choice
     assert "\n" not in str(raised.value)
 
 
@@ -126,7 +125,7 @@ def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing,
         ConfigError, match=r"^--device auto: .*CUDA_VISIBLE_DEVICES.*; or use --device cpu\. jax error: "
     ):
         choose_device("auto", Machine(GPU_HOST, CUDA))
-    platforms = jax.config.jax_platforms
+    platforms = jax.config.values["jax_platforms"]
     failing(AssertionError())
     try:
         jax.config.update("jax_platforms", "cuda")
@@ -152,7 +151,7 @@ def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing,
     ],
 )
 def test_falling_back_to_the_cpu_is_told_loudly(caplog, name, platforms, signs, packages, words):
-    before = jax.config.jax_platforms
+    before = jax.config.values["jax_platforms"]
     try:
         jax.config.update("jax_platforms", platforms)
         with caplog.at_level(logging.INFO):
@@ -166,7 +165,7 @@ def test_falling_back_to_the_cpu_is_told_loudly(caplog, name, platforms, signs, 
 
 def test_the_offline_engine_says_the_same(tiny_dir, failing, monkeypatch):
     failing(AssertionError())
-    monkeypatch.setattr(device_choice.Machine, "look", lambda: Machine({}, JAX, "3.11.7"))
+    monkeypatch.setattr(Machine, "look", lambda: Machine({}, JAX, "3.11.7"))
     with pytest.raises(ConfigError, match=r"^--device cuda: jax-cuda13-plugin or jax-cuda12-plugin is not installed"):
         Engine(model_path=str(tiny_dir), device="cuda", **FLAGS)
     with pytest.raises(ConfigError, match="--device must be one of auto, tpu, gpu, cuda, cpu, got 'rocm'"):

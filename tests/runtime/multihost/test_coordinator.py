@@ -4,6 +4,7 @@ import concurrent.futures
 import socket
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_a_step_is_told_in_some_hundred_bytes_and_one_of_256_requests_in_twenty_
 def test_the_smallest_value_is_everybodys(address):
     with group(address, 3) as hosts, concurrent.futures.ThreadPoolExecutor() as pool:
         for values in ((7, 5, 9), (1, 2, 3), (4, 4, 4)):
-            asked = [hosts.leader, *hosts.members]
+            asked: list[Any] = [hosts.leader, *hosts.members]
             found = [pool.submit(one.smallest, value) for one, value in zip(asked, values, strict=True)]
             assert [one.result(10) for one in found] == [min(values)] * 3
 

@@ -4,6 +4,7 @@ import datetime
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_as_transformers_renders_it(tokenizer: Tokenizer, name: str) -> None:
 def test_continuing_as_transformers_does(tokenizer: Tokenizer, content: object, trims: bool) -> None:
     shown = "(m.content if m.content is string else m.content | map(attribute='text') | join)" + ("| trim" * trims)
     template = "{% for m in messages %}<{{ m.role }}>{{ " + shown + " }}<end>{% endfor %}"
-    messages = [MESSAGES[0], {"role": "assistant", "content": content}]
+    messages: list[dict[str, Any]] = [MESSAGES[0], {"role": "assistant", "content": content}]
     settings = {"add_generation_prompt": False, "continue_final_message": True}
     expected = tokenizer._hf.apply_chat_template(messages, chat_template=template, tokenize=False, **settings)
     assert tokenizer.render_chat(messages, template=template, **settings) == expected
