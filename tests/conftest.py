@@ -1,5 +1,6 @@
 """Before jax is imported: tests compile thousands of small programs once and run each for microseconds."""
 
+import gc
 import os
 import random
 from collections.abc import Generator
@@ -35,6 +36,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> work_orde
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     work_order.sort(items)
+
+
+def pytest_collection_finish() -> None:
+    """Modules of jax, torch and all tests stay: garbage collection would walk their million objects again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
