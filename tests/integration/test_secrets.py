@@ -162,11 +162,11 @@ def crash(server: SecretServer, headers: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        "--port many",
-        "--port 99999",
-        "--no-such-flag",
+        pytest.param("--port many", marks=pytest.mark.slow),
+        pytest.param("--port 99999", marks=pytest.mark.slow),
+        pytest.param("--no-such-flag", marks=pytest.mark.slow),
         "--page-size 7 --dtype int3",
-        "--ssl-keyfile-password {password} --port 0",
+        pytest.param("--ssl-keyfile-password {password} --port 0", marks=pytest.mark.slow),
         "--ssl-certfile /none --ssl-keyfile-password {password} --port 0",
     ],
 )

@@ -70,8 +70,8 @@ def test_torture(launch, flags):
         async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as http:
             return await asyncio.gather(*(one(http, number) for number in range(count)))
 
-    answers = asyncio.run(all_of_them(35))
-    assert all(answers[i] == answers[i % 7] for i in range(35)), "the same question, the same answer"
+    answers = asyncio.run(all_of_them(21))
+    assert all(answers[i] == answers[i % 7] for i in range(21)), "the same question, the same answer"
     assert len(set(answers)) > 1
     assert re.search(
         r"KV cache pool is full\. Retract requests\. #retracted_reqs: \d+, #new_token_ratio: [\d.]+ -> [\d.]+",
