@@ -74,7 +74,7 @@ def without_config(directory: Path) -> None:
         pytest.param(garbage, "model.safetensors", marks=pytest.mark.slow),
         pytest.param(empty, "model.safetensors", marks=pytest.mark.slow),
         pytest.param(lacking, "model.norm.weight", marks=pytest.mark.slow),
-        (without_tokenizer, "--tokenizer-path"),
+        pytest.param(without_tokenizer, "--tokenizer-path", marks=pytest.mark.slow),
         pytest.param(broken_tokenizer, "tokenizer", marks=pytest.mark.slow),
         pytest.param(without_config, "config.json", marks=pytest.mark.slow),
     ],
