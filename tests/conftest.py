@@ -10,7 +10,7 @@ import pytest
 from tests import properties, work_order
 
 # XLA's own passes, which decide what is computed, stay. Left out are LLVM's over the machine code, and the emitters of
-# fused loops by way of MLIR: the older emitters of the same loops take a third of the CPU time to compile.
+# fused loops by way of MLIR: the older emitters of the same loops need a third of the CPU time.
 FAST_COMPILE = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 )

@@ -50,7 +50,8 @@ def test_cached_tokens_are_counted_and_change_nothing(server, client):
 )
 def test_torture(launch, flags):
     """SGLang's tutorial in small: far more requests than fit, answered or cancelled; none stalls, starves or leaks."""
-    server = launch(f"--served-model-name {MODEL} --schedule-conservativeness 0.1 --max-total-tokens 1280 --compile lazy {flags}")
+    tight = "--schedule-conservativeness 0.1 --max-total-tokens 1280"
+    server = launch(f"--served-model-name {MODEL} --compile lazy {tight} {flags}")
 
     async def one(http: httpx.AsyncClient, number: int) -> str:
         body = {
