@@ -104,9 +104,25 @@ def test_without_compilers_the_smoke_test_fails(tmp_path):
     assert "nothing was compiled" in done.stderr
 
 
-def test_ci_compiles_for_accelerators():
-    lines = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert lines.index("make test") < lines.index("make aot-smoke")
+@pytest.mark.parametrize("failing", ["", "test", "aot-smoke", "conformance"])
+def test_ci_runs_all_of_its_steps_and_fails_with_any(tmp_path, failing):
+    """aot-smoke runs beside conformance; a failure of either is one of the whole."""
+    files = {
+        ".ci/run": (ROOT / ".ci" / "run").read_text(),
+        "scripts/install-torch": "#!/bin/sh\n",
+        "bin/make": f'#!/bin/sh\necho "made $1"\ntest "$1" != "{failing}"\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [tmp_path / ".ci" / "run"], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (1 if failing else 0)
+    steps = re.findall(r"made (.*)", done.stdout)
+    assert steps[1:] == (["test"] if failing == "test" else ["test", "conformance", "aot-smoke"])
 
 
 def test_the_table_of_slices_is_that_of_the_figures(tmp_path):

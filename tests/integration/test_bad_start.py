@@ -74,9 +74,9 @@ def without_config(directory: Path) -> None:
         pytest.param(garbage, "model.safetensors", marks=pytest.mark.slow),
         pytest.param(empty, "model.safetensors", marks=pytest.mark.slow),
         pytest.param(lacking, "model.norm.weight", marks=pytest.mark.slow),
-        (without_tokenizer, "--tokenizer-path"),
-        (broken_tokenizer, "tokenizer"),
-        (without_config, "config.json"),
+        pytest.param(without_tokenizer, "--tokenizer-path", marks=pytest.mark.slow),
+        pytest.param(broken_tokenizer, "tokenizer", marks=pytest.mark.slow),
+        pytest.param(without_config, "config.json", marks=pytest.mark.slow),
     ],
 )
 def test_damaged_checkpoint(damage, words, tmp_path):
@@ -92,7 +92,6 @@ def test_flags(tmp_path):
     directory = build_checkpoint(tmp_path)
     assert "no such directory" in start(tmp_path / "nowhere")
     assert "use --tp-size 1" in start(directory, "--tp-size", "64")
-    assert "--page-size" in start(directory, "--page-size", "0")
 
 
 @pytest.mark.usefixtures("environment")

@@ -79,6 +79,7 @@ def test_greedy_tokens_are_those_of_hugging_face(family):
 
 @needs_torch
 @pytest.mark.torch
+@pytest.mark.slow  # the goldens above are of the same oracle
 def test_live_greedy_tokens_are_those_of_hugging_face(family):
     """Prompts of every length around pages, buckets and chunks: few at once, and so many that pages run out."""
     from tests.model import hf_oracle

@@ -162,12 +162,12 @@ def crash(server: SecretServer, headers: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        "--port many",
-        "--port 99999",
-        "--no-such-flag",
+        pytest.param("--port many", marks=pytest.mark.slow),
+        pytest.param("--port 99999", marks=pytest.mark.slow),
+        pytest.param("--no-such-flag", marks=pytest.mark.slow),
         "--page-size 7 --dtype int3",
         "--ssl-keyfile-password {password} --port 0",
-        "--ssl-certfile /none --ssl-keyfile-password {password} --port 0",
+        pytest.param("--ssl-certfile /none --ssl-keyfile-password {password} --port 0", marks=pytest.mark.slow),
     ],
 )
 def test_a_start_that_fails_tells_none_either(tmp_path: Path, flags: str) -> None:

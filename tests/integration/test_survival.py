@@ -19,7 +19,7 @@ from tests.integration.serving import COMPLETIONS, GENERATE, MAX_RUNNING, Server
 
 QUEUED = 6
 NUM_TOKENS = 800  # of a stream: it is not over before the test has done its worst
-ROOMY = "--page-size 64 --max-total-tokens 10240"
+ROOMY = "--page-size 64 --max-total-tokens 10240 --compile lazy"  # most programs are never needed here
 TO_ARRIVE = 1.0  # seconds for requests to reach a server whose engine is stopped
 LONG = {"prompt": "Hello", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
 

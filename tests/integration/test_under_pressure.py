@@ -50,7 +50,8 @@ def test_cached_tokens_are_counted_and_change_nothing(server, client):
 )
 def test_torture(launch, flags):
     """SGLang's tutorial in small: far more requests than fit, answered or cancelled; none stalls, starves or leaks."""
-    server = launch(f"--served-model-name {MODEL} --schedule-conservativeness 0.1 --max-total-tokens 1280 {flags}")
+    tight = "--schedule-conservativeness 0.1 --max-total-tokens 1280"
+    server = launch(f"--served-model-name {MODEL} --compile lazy {tight} {flags}")
 
     async def one(http: httpx.AsyncClient, number: int) -> str:
         body = {
@@ -70,8 +71,8 @@ def test_torture(launch, flags):
         async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as http:
             return await asyncio.gather(*(one(http, number) for number in range(count)))
 
-    answers = asyncio.run(all_of_them(35))
-    assert all(answers[i] == answers[i % 7] for i in range(35)), "the same question, the same answer"
+    answers = asyncio.run(all_of_them(21))
+    assert all(answers[i] == answers[i % 7] for i in range(21)), "the same question, the same answer"
     assert len(set(answers)) > 1
     assert re.search(
         r"KV cache pool is full\. Retract requests\. #retracted_reqs: \d+, #new_token_ratio: [\d.]+ -> [\d.]+",

@@ -61,7 +61,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(model, tmp_path):
     ("flags", "message"),
     [
         (["--compile", "sometimes"], "sometimes"),
-        (["--max-total-tokens", "999999999999"], "would fit"),
+        pytest.param(["--max-total-tokens", "999999999999"], "would fit", marks=pytest.mark.slow),  # as test_memory.py
         (["--no-such-flag"], "unknown flag"),
     ],
 )

@@ -69,8 +69,15 @@ def end(process):
     return process.returncode, output
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-@pytest.mark.parametrize("words", [SERVE, LAUNCH], ids=["serve", "launch_server"])
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        pytest.param(SERVE, signal.SIGTERM, id="serve-SIGTERM"),
+        pytest.param(LAUNCH, signal.SIGINT, id="launch_server-SIGINT"),
+        pytest.param(SERVE, signal.SIGINT, id="serve-SIGINT", marks=pytest.mark.slow),
+        pytest.param(LAUNCH, signal.SIGTERM, id="launch_server-SIGTERM", marks=pytest.mark.slow),
+    ],
+)
 def test_signals_are_handled_before_the_slow_imports(start, words, number):
     process = start(words)
     wait_for(lambda: handles(process, signal.SIGTERM), process)
@@ -80,7 +87,7 @@ def test_signals_are_handled_before_the_slow_imports(start, words, number):
     assert (status, "Traceback" in output) == (0, False), output
 
 
-@pytest.mark.parametrize("delay", [0.15, 0.4, 0.8, 1.3, 2.0])
+@pytest.mark.parametrize("delay", [0.4, 1.3, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.15, 0.8, 2.0))])
 def test_the_server_ends_with_0_whenever_it_is_told(start, delay):
     process = start(SERVE)
     wait_for(lambda: handles(process, signal.SIGTERM), process)

@@ -83,13 +83,14 @@ def test_another_project_of_that_name_is_told_at_start(tmp_path):
     code = (
         "import logging; logging.basicConfig(level='WARNING')\n"
         "from palladio import Engine\nfrom palladio.default_model import default_model_path\n"
-        "Engine(default_model_path(), max_total_tokens=1, device='cpu')"  # too few: it ends before it compiles
+        "Engine(default_model_path(), device='cpu', tp_size=64)"  # too many: it ends before it compiles
     )
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert f"palladio 2.0.4rc1 in {tmp_path} is a different project" in done.stderr
+    assert "--tp-size 64" in done.stderr.splitlines()[-1]
 
 
 def command(*folders):

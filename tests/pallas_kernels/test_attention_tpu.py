@@ -1,7 +1,7 @@
 """The TPU kernels of ragged paged attention, interpreted on this host, against the oracle of the one case suite.
 
 No mode of interpretation finds every fault, so some cases run in all three; and a test plants faults to show that they
-would be found.
+would be found: one of them by default, all in the slow tier.
 """
 
 import json
@@ -25,6 +25,8 @@ SIMULATED = [
     *(case for case in CASES if case.name in ("mixed, window", "rows of one tile", "everything", "decode, padded")),
 ]
 
+QUICKLY_SIMULATED = (("small", "on_wait"), ("everything", "eager"))
+
 
 @pytest.fixture(autouse=True)
 def _fresh_simulator():
@@ -38,8 +40,15 @@ def test_matches_the_oracle(case):
     assert _error(case, "plain") < 1e-5
 
 
-@pytest.mark.parametrize("mode", ["on_wait", "eager"])
-@pytest.mark.parametrize("case", interpreted(SIMULATED), ids=str)
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(case, mode, marks=() if (case.name, mode) in QUICKLY_SIMULATED else pytest.mark.slow)
+        for case in SIMULATED
+        for mode in ("on_wait", "eager")
+    ],
+    ids=str,
+)
 def test_matches_the_oracle_on_a_simulated_tpu(case, mode):
     assert _error(case, mode) < 1e-5
     assert not _races()
@@ -65,6 +74,7 @@ def test_a_missing_wait_is_found(monkeypatch):
     assert _has_race(SMALL)
 
 
+@pytest.mark.slow
 def test_a_wrong_slot_is_found(monkeypatch):
     start, wait = tpu_kernel._Buffers.start, tpu_kernel._Buffers.wait
     monkeypatch.setattr(tpu_kernel._Buffers, "start", lambda self, i, at, slot, ahead: start(self, i, at, 0, ahead))
@@ -72,6 +82,7 @@ def test_a_wrong_slot_is_found(monkeypatch):
     assert not _error(SMALL, "on_wait") < 1e-5
 
 
+@pytest.mark.slow
 def test_a_page_out_of_range_is_found(monkeypatch):
     page = tpu_kernel._Blocks.page
     monkeypatch.setattr(tpu_kernel._Blocks, "page", lambda self, *args: page(self, *args) + 1000)
@@ -79,18 +90,21 @@ def test_a_page_out_of_range_is_found(monkeypatch):
         _error(SMALL, "on_wait")
 
 
+@pytest.mark.slow
 def test_a_read_of_rows_that_nobody_wrote_is_found(monkeypatch):
     monkeypatch.setattr(tpu_kernel._Buffers, "clear_tail", lambda *_: None)
     for mode in ("plain", "on_wait"):
         assert not _error(SMALL, mode) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", ["wait", "wait_leaving"])
 def test_a_missing_wait_for_queries_or_outputs_is_found(wait, monkeypatch):
     monkeypatch.setattr(tpu_rows.ChunkRows, wait, lambda *_: None)
     assert not _error(SMALL, "on_wait") < 1e-5
 
 
+@pytest.mark.slow
 def test_rows_of_a_tile_that_two_requests_share_are_kept(monkeypatch):
     monkeypatch.setattr(tpu_rows.ChunkRows, "join", lambda *_: None)
     assert not _error(SMALL, "on_wait") < 1e-5

@@ -10,11 +10,12 @@ import pytest
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import kv_page_shape, padded_head_size
 from palladio.pallas_kernels.target import Target
+from tests.pairwise import pairwise
 
 
-@pytest.mark.parametrize("backend", ["xla", "reference", "auto"])
-@pytest.mark.parametrize("head_size", [16, 64, 96, 128])
-@pytest.mark.parametrize("num_tokens", [1, 5, 40])
+@pytest.mark.parametrize(
+    ("backend", "head_size", "num_tokens"), pairwise(["xla", "reference", "auto"], [16, 64, 96, 128], [1, 5, 40])
+)
 def test_writes_only_its_rows(backend, head_size, num_tokens):
     rng = np.random.default_rng(0)
     shape = kv_page_shape(7, 2, 8, head_size)
@@ -54,9 +55,10 @@ def test_in_place_when_donated(num_tokens):
     assert compiled.memory_analysis().temp_size_in_bytes < np.prod(shape) * 4
 
 
-@pytest.mark.parametrize("mode", ["plain", "on_wait", "eager"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int8"])
-@pytest.mark.parametrize("one_each", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "dtype", "one_each"),
+    pairwise(["plain", "on_wait", "eager"], ["float32", "bfloat16", "float8_e4m3fn", "int8"], [False, True]),
+)
 def test_the_tpu_kernel_writes_what_xla_writes(mode, dtype, one_each):
     if mode != "plain" and dtype in ("float32", "float8_e4m3fn"):
         pytest.skip("the simulator's time is better spent on the others")

@@ -124,7 +124,7 @@ def test_a_seeded_request_ignores_its_retractions(tiny: TinyEngine, alone: list[
 
 def test_a_seeded_request_ignores_a_restart(tiny_dir: Path, alone: list[int]) -> None:
     """Another engine of the same seed, with other buckets."""
-    core = create_core(tiny_dir)
+    core = create_core(tiny_dir, chunked_prefill_size=16, max_running_requests=2)
     assert generate(core, {"x": PROMPT}, **SAMPLED)["x"] == alone
     assert generate(core, {"x": PROMPT}, **{**SAMPLED, "seed": 4})["x"] != alone
 
@@ -190,8 +190,13 @@ def test_the_one_shape_holds_what_must_run(tiny_dir: Path, flags: dict[str, Any]
     assert limits.buckets(config, defaults).prefill == (PrefillBucket(num_tokens, 8),)
 
 
-@pytest.mark.parametrize("mixes", [False, True])
-@pytest.mark.parametrize("chunk", [8, 19, 32])
+@pytest.mark.parametrize(
+    ("chunk", "mixes"),
+    [
+        *((19, True), (32, False)),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((8, False), (8, True), (19, False), (32, True))),
+    ],
+)
 def test_bits_alone_and_in_batches(
     exact: TinyEngine, exactly_alone: dict[int, Outcome], chunk: int, mixes: bool
 ) -> None:
@@ -265,7 +270,7 @@ def schedules(draw: st.DrawFn) -> tuple[dict[str, Any], list[tuple[int, int, boo
     return flags, draw(st.lists(arrival, min_size=4, max_size=20))
 
 
-@examples(15)
+@examples(6, long=150)
 @hypothesis.given(schedules())
 def test_bits_under_any_schedule(
     exact: TinyEngine,
