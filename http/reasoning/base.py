@@ -23,17 +23,13 @@ class ReasoningParser(Protocol):
     @property
     def is_reasoning(self) -> bool:
         """Whether the text so far ends inside reasoning."""
-        ...
 
     @property
     def is_undecided(self) -> bool:
         """Whether text outside of reasoning is held back that may turn out to open it."""
-        ...
 
     def feed(self, text: str) -> tuple[ReasoningPiece, ...]:
         """Takes new text, returns what became certain, in order; what may still become a tag is held back."""
-        ...
 
     def finish(self) -> tuple[ReasoningPiece, ...]:
         """What was held back, at the end of the text."""
-        ...

@@ -60,17 +60,14 @@ class ReasoningFamily(Protocol):
             has_tools: a tool-call parser takes what is not reasoning.
             keep_tags: leave tags in the pieces.
         """
-        ...
 
     def thinking(
         self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
     ) -> Thinking | None:
         """What the engine must know of it; None: the output does not reason."""
-        ...
 
     def guess_end(self, answer: str) -> PromptEnd:
         """The end of a prompt that fits a whole answer, for an answer whose prompt is not known."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

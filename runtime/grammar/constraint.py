@@ -17,22 +17,18 @@ class Matcher(Protocol):
     @property
     def error(self) -> str | None:
         """Why it cannot go on: a limit is exceeded, or a token was not allowed."""
-        ...
 
     @property
     def is_stopped(self) -> bool:
         """Nothing can follow."""
-        ...
 
     def accept(self, token_id: int) -> None: ...
 
     def allows(self, token_id: int) -> bool:
         """Whether it may come next."""
-        ...
 
     def forced(self) -> list[int]:
         """Tokens that have to come next: the text that the grammar leaves no choice about, as the tokenizer cuts it."""
-        ...
 
 
 class Constraint:

@@ -13,11 +13,9 @@ class IncrementalDetokenizer(Protocol):
 
     def push(self, token_id: int) -> str:
         """The text that became certain with this token; "" while a code point is unfinished."""
-        ...
 
     def flush(self) -> str:
         """What is still held back: an unfinished code point comes out as U+FFFD."""
-        ...
 
 
 class ByteDetokenizer:
