@@ -134,18 +134,9 @@ class HarmonyFamily:
     """gpt-oss."""
 
     name: str = "gpt-oss"
-
-    @property
-    def toggle(self) -> str | None:
-        return None
-
-    @property
-    def efforts(self) -> tuple[str, ...]:
-        return ("low", "medium", "high")
-
-    @property
-    def specials(self) -> tuple[str, ...]:
-        return harmony.SPECIALS
+    toggle: str | None = None
+    efforts: tuple[str, ...] = ("low", "medium", "high")
+    specials: tuple[str, ...] = harmony.SPECIALS
 
     def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
         return HarmonyParser(opening=_last_message(end), keep_calls=has_tools, keep_tags=keep_tags)

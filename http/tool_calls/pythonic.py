@@ -7,10 +7,9 @@ import re
 
 import orjson
 
-from palladio.http.tool_calls.named_values import NamedValues
+from palladio.http.tool_calls.named_values import NamedCallParser, NamedValues
 from palladio.http.tool_calls.output import CallOutput
 from palladio.http.tool_calls.reader import MalformedCallError, Step
-from palladio.http.tool_calls.scripted import ScriptedParser
 from palladio.http.tool_calls.typed_values import parameter_schema, to_json, types_of
 
 MAX_DEPTH = 64
@@ -27,7 +26,7 @@ class PythonTags:
     closing: str = "<|python_end|>"
 
 
-class PythonicParser(ScriptedParser):
+class PythonicParser(NamedCallParser):
     """A `[` begins calls if the name of a known function and a parenthesis follow. Values are literals; an argument
     without a name is the parameter at its place in the schema."""
 
@@ -50,20 +49,13 @@ class PythonicParser(ScriptedParser):
             name = yield from self._reader.word(_NAME)
             yield from self._reader.space()
             yield from self._reader.expect("(")
-            self._begin(name)
-            values = NamedValues(self._output, name)
-            try:
-                yield from self._arguments(name, values)
-            except MalformedCallError:
-                values.end()
-                return  # the call has begun: it keeps the arguments that it has
-            values.end()
-            if (yield from self._ends_list()):
+            is_whole = yield from self._named_call(name, self._arguments)
+            if not is_whole or (yield from self._ends_list()):
                 return
 
-    def _arguments(self, name: str, values: NamedValues) -> Step[None]:
+    def _arguments(self, values: NamedValues) -> Step[None]:
         """The arguments up to the closing parenthesis."""
-        schema = self._output.functions[name].parameters
+        schema = values.schema
         properties = schema.get("properties")
         places = list(properties) if isinstance(properties, dict) else []
         for place in range(len(places) + 1000):
