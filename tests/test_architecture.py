@@ -89,7 +89,6 @@ GETATTR = {  # file:function → whose type it asks
     "runtime/front/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
     "runtime/text/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
     "runtime/text/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
-    "runtime/text/tokenizer.py:Tokenizer._token_string": "transformers' tokenizers",
 }
 
 

@@ -48,7 +48,7 @@ class InputTokensRequest(WireModel):
     truncation: Literal["disabled"] | None = None
 
 
-class ResponseRequest(SamplerFields, InputTokensRequest):
+class ResponseRequest(InputTokensRequest, SamplerFields):
     """Ranges are checked by SamplingParams and RequestOptions."""
 
     background: bool | None = None

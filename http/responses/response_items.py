@@ -202,8 +202,7 @@ def _parts(content: object, path: str) -> list[Item]:
 
 
 def _text(part: Item) -> str:
-    text: str = part["refusal" if part["type"] == "refusal" else "text"]
-    return text
+    return str(part["refusal" if part["type"] == "refusal" else "text"])
 
 
 def _output_part(part: Item) -> Item:

@@ -43,8 +43,7 @@ class StoredResponse:
 
     @property
     def id(self) -> str:
-        name: str = self.response["id"]
-        return name
+        return str(self.response["id"])
 
 
 class ResponseStore(Store):

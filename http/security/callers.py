@@ -46,9 +46,7 @@ class Callers:
 
     def of_owner(self, owner: str) -> Caller:
         """Who made something, if it asked now."""
-        if not self._keys and not self._admin_keys:
-            return Caller(owner, "all")
-        if owner == ADMIN:
+        if owner == ADMIN or not (self._keys or self._admin_keys):
             return Caller(owner, "all")
         owners = self._keys.owners
         is_alone = len(owners) <= 1 and (owner in owners or owner == "" or owner.startswith(UNNAMED))

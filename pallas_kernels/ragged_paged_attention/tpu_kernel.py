@@ -184,24 +184,12 @@ def attention_kernel(
         def body(block: jax.Array, slot: jax.Array) -> jax.Array:
             is_last = block + 1 >= last
 
-            def _prefetch() -> None:
-                buffers.start(i, block + 1, 1 - slot, ahead=0)
-
-            pl.when(jnp.logical_not(is_last))(_prefetch)
-
-            def _prefetch_next() -> None:
-                buffers.start(i + 1, blocks.bounds(i + 1)[0], 1 - slot, ahead=1)
-
-            pl.when(is_last & (i + 1 < num))(_prefetch_next)
-
+            next_slot = 1 - slot
+            pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot, ahead=0))
+            pl.when(is_last & (i + 1 < num))(lambda: buffers.start(i + 1, blocks.bounds(i + 1)[0], next_slot, ahead=1))
             buffers.wait(i, block, slot)
             base = block * sizes.keys
-
-            def _clear() -> None:
-                buffers.clear_tail(slot, end - base)
-
-            pl.when(base + sizes.keys > end)(_clear)
-
+            pl.when(base + sizes.keys > end)(lambda: buffers.clear_tail(slot, end - base))
             seen = base + sizes.keys <= at + 1  # by the first query, so by all
             if sizes.window is not None:
                 seen &= base > at + count[i] - 1 - sizes.window
@@ -223,7 +211,7 @@ def attention_kernel(
 
             pl.when(jnp.logical_not(seen))(_masked)
 
-            return 1 - slot
+            return next_slot
 
         slot_of[0] = lax.fori_loop(first, last, body, slot_of[0])
         if moved is None:
