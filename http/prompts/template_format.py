@@ -5,11 +5,11 @@ from typing import Self
 
 import jinja2
 from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
+from jinja2.ext import loopcontrols
 
 from palladio.http.prompts.chat_messages import ContentFormat
 from palladio.http.prompts.template_calls import tells_null, without_nulls
+from palladio.runtime.text.chat_renderer import GenerationTag
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,16 +50,6 @@ class TemplateFacts:
         )
 
 
-class _GenerationTag(Extension):
-    """transformers' `{% generation %}` blocks, which only mark text: parsed so that such templates can be read."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
 def _content_format(tree: nodes.Template) -> ContentFormat:
     """openai if the template loops over a message's content."""
     names = _content_names(tree)
@@ -70,7 +60,7 @@ def _content_format(tree: nodes.Template) -> ContentFormat:
 def _parse(template: str) -> nodes.Template:
     """Nothing, for one that is malformed: rendering will say what is wrong."""
     try:
-        return jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", _GenerationTag]).parse(template)
+        return jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", GenerationTag]).parse(template)
     except jinja2.TemplateSyntaxError:
         return nodes.Template([], lineno=1)
 

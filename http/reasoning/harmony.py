@@ -3,8 +3,8 @@
 import re
 from typing import Literal
 
+from palladio.http.reasoning.base import ReasoningParser
 from palladio.http.reasoning.marks import Marks
-from palladio.http.reasoning.piece_parser import PieceParser
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -20,7 +20,7 @@ _find_channel = re.compile(r"<\|channel\|>\s*(\w+)").search
 _find_recipient = re.compile(r"\bto=([^\s<]+)").search
 
 
-class HarmonyParser(PieceParser):
+class HarmonyParser(ReasoningParser):
     """analysis is reasoning, final and commentary are content; a message to a function is content with its markup.
 
     A message ends at its closing token, or where the next one begins. Text where a header should stand is content.

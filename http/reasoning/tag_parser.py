@@ -3,8 +3,8 @@
 import dataclasses
 import re
 
+from palladio.http.reasoning.base import ReasoningParser
 from palladio.http.reasoning.marks import Marks
-from palladio.http.reasoning.piece_parser import PieceParser
 
 _MAX_BLANKS = 256  # more of them are text
 _match_blanks = re.compile(r"\s+").match
@@ -25,7 +25,7 @@ class Tags:
     closers: tuple[str, ...] = ()
 
 
-class TagParser(PieceParser):
+class TagParser(ReasoningParser):
     """Splits text at tags.
 
     - A tag opens reasoning at the beginning of a line only, so that an answer may speak of the tag. There may be

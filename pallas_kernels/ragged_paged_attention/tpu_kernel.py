@@ -194,23 +194,16 @@ def attention_kernel(
             if sizes.window is not None:
                 seen &= base > at + count[i] - 1 - sizes.window
 
-            def _unmasked() -> None:
-                if moved is not None:
-                    chunk_block(moved, slot).add(masked=False)
-                else:
-                    _add_keys(q, rows, slot, state, factors, sizes, None)
-
-            pl.when(seen)(_unmasked)
-
-            def _masked() -> None:
-                if moved is not None:
+            def add(masked: bool) -> None:
+                if moved is None:
+                    _add_keys(q, rows, slot, state, factors, sizes, (base, at, end) if masked else None)
+                    return
+                if masked:
                     chunk_block(moved, slot).write_limits(base, at - moved.skipped(i), end)
-                    chunk_block(moved, slot).add(masked=True)
-                else:
-                    _add_keys(q, rows, slot, state, factors, sizes, (base, at, end))
+                chunk_block(moved, slot).add(masked=masked)
 
-            pl.when(jnp.logical_not(seen))(_masked)
-
+            pl.when(seen)(lambda: add(False))
+            pl.when(jnp.logical_not(seen))(lambda: add(True))
             return next_slot
 
         slot_of[0] = lax.fori_loop(first, last, body, slot_of[0])
