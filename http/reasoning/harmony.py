@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 from palladio.http.reasoning.base import ReasoningParser
-from palladio.http.reasoning.marks import Marks
+from palladio.runtime.text.marks import Marks
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from palladio.http.reasoning.base import ReasoningParser
-from palladio.http.reasoning.marks import Marks
+from palladio.runtime.text.marks import Marks
 
 _MAX_BLANKS = 256  # more of them are text
 _match_blanks = re.compile(r"\s+").match

@@ -56,17 +56,14 @@ class JsonCallParser(ScriptedParser):
         yield from self._reader.expect("{")
         depth = 1  # some models put the two into {"function": {…}}
         while depth:
-            yield from self._reader.space()
-            character = yield from self._reader.peek()
+            character = yield from self._reader.peek_after_space()
             if character in ("}", ","):
                 yield from self._reader.take()
                 depth -= character == "}"
                 continue
             key = yield from read_string(self._reader)
-            yield from self._reader.space()
-            yield from self._reader.expect(":")
-            yield from self._reader.space()
-            character = yield from self._reader.peek()
+            yield from self._reader.expect_after_space(":")
+            character = yield from self._reader.peek_after_space()
             if key == "function" and character == "{":
                 yield from self._reader.take()
                 depth += 1
@@ -93,8 +90,7 @@ class JsonCallParser(ScriptedParser):
         Raises:
             MalformedCallError: it is no object. Once the call has begun: never; what is broken or cut off is closed.
         """
-        yield from self._reader.space()
-        if (yield from self._reader.peek()) != "{":
+        if (yield from self._reader.peek_after_space()) != "{":
             parts: list[str] = []
             yield from self._collect_arguments(parts)
             self._begin(name, call_id)
@@ -149,8 +145,7 @@ class SectionedCallParser(JsonCallParser):
 
     def _marked_call(self, found: str) -> Step[None]:
         if found != self._marks.call:
-            yield from self._reader.space()
-            yield from self._reader.expect(self._marks.call)
+            yield from self._reader.expect_after_space(self._marks.call)
         yield from self._call()
 
     def _call(self) -> Step[None]:

@@ -37,18 +37,15 @@ class PythonicParser(NamedCallParser):
     def _read(self) -> Step[None]:
         while found := (yield from self._find((self._tags.opening, "["))):
             if (yield from self._attempt(self._calls(found))):
-                yield from self._reader.space()
-                yield from self._reader.accept(self._tags.closing)
+                yield from self._reader.accept_after_space(self._tags.closing)
 
     def _calls(self, found: str) -> Step[None]:
         if found != "[":
-            yield from self._reader.space()
-            yield from self._reader.expect("[")
+            yield from self._reader.expect_after_space("[")
         while True:
             yield from self._reader.space()
             name = yield from self._reader.word(_NAME)
-            yield from self._reader.space()
-            yield from self._reader.expect("(")
+            yield from self._reader.expect_after_space("(")
             is_whole = yield from self._named_call(name, self._arguments)
             if not is_whole or (yield from self._ends_list()):
                 return
@@ -59,8 +56,7 @@ class PythonicParser(NamedCallParser):
         properties = schema.get("properties")
         places = list(properties) if isinstance(properties, dict) else []
         for place in range(len(places) + 1000):
-            yield from self._reader.space()
-            if (yield from self._reader.accept(")")):
+            if (yield from self._reader.accept_after_space(")")):
                 return
             text, end = yield from self._value_text()
             key, equals, value = text.partition("=")

@@ -30,11 +30,9 @@ class Glm45Parser(NamedCallParser):
     def _arguments(self, values: NamedValues, mark: str) -> Step[None]:
         while mark == self.KEY:
             key, _ = yield from self._reader.text_until((self.KEY_END,), limit=_MAX_NAME)
-            yield from self._reader.space()
-            yield from self._reader.expect(self.VALUE)
+            yield from self._reader.expect_after_space(self.VALUE)
             yield from values.read(self._reader, key.strip(), self.VALUE_END)
-            yield from self._reader.space()
-            mark = self.KEY if (yield from self._reader.accept(self.KEY)) else ""
+            mark = self.KEY if (yield from self._reader.accept_after_space(self.KEY)) else ""
         yield from self._reader.accept(self.CLOSE)
 
 
@@ -92,8 +90,7 @@ class ElementParser(NamedCallParser):
         tags = self._tags
         if found != tags.function:
             yield from self._accept_each(tags.before[tags.before.index(found) + 1 :])
-            yield from self._reader.space()
-            yield from self._reader.expect(tags.function)
+            yield from self._reader.expect_after_space(tags.function)
         head, _ = yield from self._reader.text_until((">",), limit=_MAX_NAME)
         yield from self._named_call(tags.name(head), self._arguments)
 
@@ -110,5 +107,4 @@ class ElementParser(NamedCallParser):
 
     def _accept_each(self, marks: tuple[str, ...]) -> Step[None]:
         for mark in marks:
-            yield from self._reader.space()
-            yield from self._reader.accept(mark)
+            yield from self._reader.accept_after_space(mark)

@@ -1,5 +1,6 @@
 """Constraint: which tokens may come next in one output. First thinking, if there is any, then a grammar."""
 
+from collections.abc import Iterable
 from typing import Literal, Protocol
 
 import numpy as np
@@ -106,16 +107,12 @@ class Constraint:
         elif self._phase == "opening" and self._matcher is not None and self._thinking is not None:
             _allow(row, self._thinking.start_ids[0])
         elif self._phase == "thinking" and self._matcher is not None:
-            self._forbid_eos(row)
+            _forbid(row, self._eos_ids)
         elif self._ignores_eos and self._matcher is not None:
             rest = row.copy()
-            self._forbid_eos(rest)
+            _forbid(rest, self._eos_ids)
             if rest.any():
                 row[:] = rest
-
-    def _forbid_eos(self, row: MaskRow) -> None:
-        for token_id in self._eos_ids:
-            _forbid(row, token_id)
 
     def _open(self, token_id: int) -> None:
         assert self._thinking is not None
@@ -174,5 +171,6 @@ def _allow(row: MaskRow, token_id: int) -> None:
     row.view(np.uint32)[token_id // 32] |= np.uint32(1 << token_id % 32)
 
 
-def _forbid(row: MaskRow, token_id: int) -> None:
-    row.view(np.uint32)[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
+def _forbid(row: MaskRow, token_ids: Iterable[int]) -> None:
+    for token_id in token_ids:
+        row.view(np.uint32)[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
