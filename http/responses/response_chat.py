@@ -11,6 +11,7 @@ from palladio.http.responses.response_items import Item, chat_messages
 from palladio.http.wire.field_names import FieldNames, message_paths
 from palladio.http.wire.field_rules import check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
+from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
@@ -164,13 +165,12 @@ def _tool_choice(body: InputTokensRequest) -> str | dict[str, Any] | None:
 
 
 def _allowed(tools: object) -> list[dict[str, Any]]:
-    if not isinstance(tools, list):
-        raise InvalidRequestError("tool_choice.tools must be a list of tools", param="tool_choice.tools")
-    for position, tool in enumerate(tools):
+    functions = typed(tools, list, "tool_choice.tools", "a list of tools")
+    for position, tool in enumerate(functions):
         if not isinstance(tool, dict) or tool.get("type") != "function":
             path = f"tool_choice.tools.{position}"
             raise InvalidRequestError(f"{path} must be an object of type function with a name", param=path)
-    return [_function(tool) for tool in tools]
+    return [_function(tool) for tool in functions]
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
