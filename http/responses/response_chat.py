@@ -10,6 +10,7 @@ from palladio.http.responses.protocol_responses import InputTokensRequest, Respo
 from palladio.http.responses.response_items import Item, chat_messages
 from palladio.http.wire.field_names import FieldNames, message_paths
 from palladio.http.wire.field_rules import check_tool_fields
+from palladio.http.wire.protocol import SamplerFields
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -28,8 +29,8 @@ INCLUDABLE = (  # all but the first are of items that cannot come here, or that 
     "computer_call_output.output.image_url",
 )
 SAME_NAME = (  # as for chat
-    *("model", "parallel_tool_calls", "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty"),
-    *("presence_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "cache_salt", "priority", "timeout"),
+    *SamplerFields.model_fields,
+    *("model", "parallel_tool_calls", "chat_template_kwargs", "cache_salt", "priority", "timeout"),
 )
 _PATHS: Mapping[str, str] = {  # of the chat request → of this one
     "tool_choice.allowed_tools.tools.*.function": "tool_choice.tools.*",
