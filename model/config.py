@@ -15,6 +15,7 @@ from palladio.model.registry import BASE_MODELS, find_family
 from palladio.model.rope_config import MAX_CONTEXT, RopeConfig
 
 DType = Literal["float32", "bfloat16", "float16"]
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 
 # The most that config.json may ask for: several times what the largest published models have. Beyond it, a wrong file
 # would keep the start busy for minutes, or end it in the middle of something else.
@@ -25,6 +26,15 @@ MAX_HIDDEN_SIZE = 1 << 17
 MAX_INTERMEDIATE_SIZE = 1 << 28
 MAX_VOCAB_SIZE = 1 << 24
 _MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
+
+_REQUIRED = (  # settings of which only one value is supported, of every family
+    ("hidden_act", "silu"),
+    ("partial_rotary_factor", 1.0),
+    ("pretraining_tp", 1),
+    ("is_encoder_decoder", False),
+    ("add_cross_attention", False),
+    ("is_causal", True),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,14 +217,8 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 def _refuse_unsupported(keys: Keys, family: Family) -> None:
     """Settings that would change the numbers silently."""
-    for key, value in family.required:
+    for key, value in (*family.required, *_REQUIRED):
         keys.require(key, value, default=value)
-    keys.require("hidden_act", "silu", default="silu")
-    keys.require("partial_rotary_factor", 1.0, default=1.0)
-    keys.require("pretraining_tp", 1, default=1)
-    keys.require("is_encoder_decoder", False, default=False)
-    keys.require("add_cross_attention", False, default=False)
-    keys.require("is_causal", True, default=True)
 
 
 def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int | None, ...]:
@@ -262,16 +266,11 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
 
 
 def _dtype(config: Mapping[str, Any]) -> DType:
-    name = config.get("dtype")
-    if name is None:
-        name = config.get("torch_dtype")
-    if name is None or name == "float32":
-        return "float32"
-    if name == "bfloat16":
-        return "bfloat16"
-    if name == "float16":
-        return "float16"
-    raise ConfigError(f"dtype: {shown(name)} is not supported; supported: float32, bfloat16, float16")
+    name = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
+    known: dict[object, DType] = {None: "float32", **{dtype: dtype for dtype in DTYPES}}
+    if not isinstance(name, str | None) or name not in known:
+        raise ConfigError(f"dtype: {shown(name)} is not supported; supported: {', '.join(DTYPES)}")
+    return known[name]
 
 
 def _quantization(config: Mapping[str, Any]) -> QuantizationConfig | None:
@@ -284,12 +283,9 @@ def _quantization(config: Mapping[str, Any]) -> QuantizationConfig | None:
         raise ConfigError(
             f"quantization_config.quant_method: {shown(found.get('quant_method'))} is not supported; only fp8"
         )
-    if found.get("fmt", "e4m3") != "e4m3":
-        raise ConfigError(f"quantization_config.fmt: {shown(found['fmt'])} is not supported; only e4m3")
-    if found.get("activation_scheme", "dynamic") != "dynamic":
-        raise ConfigError(
-            f"quantization_config.activation_scheme: {shown(found['activation_scheme'])} is not supported; only dynamic"
-        )
+    keys = Keys(found, "quantization_config.")
+    keys.require("fmt", "e4m3", default="e4m3")
+    keys.require("activation_scheme", "dynamic", default="dynamic")
     block = found.get("weight_block_size")
     if block is None:
         return QuantizationConfig(None)

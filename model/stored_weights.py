@@ -280,29 +280,20 @@ class _Conditions:
     def _holds(self, condition: Condition, layer: int) -> bool:
         config, experts = self.config, self.config.experts
         is_sparse = experts is not None and experts.sparse_layers[layer]
-        match condition:
-            case "always":
-                return True
-            case "qkv_bias":
-                return config.qkv_bias
-            case "output_bias":
-                return config.output_bias
-            case "qk_norm":
-                return config.qk_norm
-            case "untied":
-                return self.has_table
-            case "dense":
-                return not is_sparse
-            case "dense_bias":
-                return not is_sparse and config.mlp_bias
-            case "sparse":
-                return is_sparse
-            case "sparse_split":
-                return is_sparse and not self.are_stacked
-            case "sparse_stacked":
-                return is_sparse and self.are_stacked
-            case "shared":
-                return is_sparse and experts is not None and experts.shared_intermediate_size is not None
+        holds: dict[Condition, bool] = {
+            "always": True,
+            "qkv_bias": config.qkv_bias,
+            "output_bias": config.output_bias,
+            "qk_norm": config.qk_norm,
+            "untied": self.has_table,
+            "dense": not is_sparse,
+            "dense_bias": not is_sparse and config.mlp_bias,
+            "sparse": is_sparse,
+            "sparse_split": is_sparse and not self.are_stacked,
+            "sparse_stacked": is_sparse and self.are_stacked,
+            "shared": is_sparse and experts is not None and experts.shared_intermediate_size is not None,
+        }
+        return holds[condition]
 
 
 def _find_scale(

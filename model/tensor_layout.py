@@ -85,22 +85,28 @@ class TensorLayout:
 
     def table(self) -> list[str]:
         """What does not divide and what became of it, a line each; for the log."""
-        stored, config, lines = self.stored, self.config, []
+        stored, config = self.stored, self.config
+        lines = []
         if config.num_kv_heads > stored.num_kv_heads:
             copies = sum(place is not None for place in self.places) / stored.num_kv_heads
             how = "the rest are padding"
             if copies > 1:
                 how = f"{copies:g} copies of each" if copies == int(copies) else "one or more copies of each"
             lines.append(f"KV heads: {stored.num_kv_heads} stored as {config.num_kv_heads} ({how})")
-        if config.num_heads > stored.num_heads:
-            lines.append(f"query heads: {stored.num_heads} padded to {config.num_heads}")
-        if config.intermediate_size > stored.intermediate_size:
-            lines.append(f"MLP: {stored.intermediate_size} columns padded to {config.intermediate_size}")
+        padded = [
+            ("query heads: {} padded to {}", stored.num_heads, config.num_heads),
+            ("MLP: {} columns padded to {}", stored.intermediate_size, config.intermediate_size),
+        ]
         if stored.experts is not None and config.experts is not None:
-            lines += _experts_table(stored.experts, config.experts)
-        if config.vocab_size > stored.vocab_size:
-            lines.append(f"vocabulary: {stored.vocab_size} rows padded to {config.vocab_size}")
-        return lines
+            own, laid_out = stored.experts, config.experts
+            shared = (own.shared_intermediate_size or 0, laid_out.shared_intermediate_size or 0)
+            padded += [
+                ("experts: {} padded to {}", own.num_places, laid_out.num_places),
+                ("each expert: {} columns padded to {}", own.intermediate_size, laid_out.intermediate_size),
+                ("shared expert: {} columns padded to {}", *shared),
+            ]
+        padded.append(("vocabulary: {} rows padded to {}", stored.vocab_size, config.vocab_size))
+        return lines + [text.format(size, laid) for text, size, laid in padded if laid > size]
 
 
 def _has_mlp(model: ModelConfig) -> bool:
@@ -115,18 +121,6 @@ def _lay_out_experts(experts: ExpertsConfig, num_shards: int, num_expert_parts: 
         intermediate_size=_round_up(experts.intermediate_size, num_shards // num_expert_parts),
         shared_intermediate_size=None if shared is None else _round_up(shared, num_shards),
     )
-
-
-def _experts_table(stored: ExpertsConfig, config: ExpertsConfig) -> list[str]:
-    lines = []
-    if config.num_places > stored.num_places:
-        lines.append(f"experts: {stored.num_places} padded to {config.num_places}")
-    if config.intermediate_size > stored.intermediate_size:
-        lines.append(f"each expert: {stored.intermediate_size} columns padded to {config.intermediate_size}")
-    shared = stored.shared_intermediate_size
-    if shared != config.shared_intermediate_size:
-        lines.append(f"shared expert: {shared} columns padded to {config.shared_intermediate_size}")
-    return lines
 
 
 def _size_along(axis: str, model: ModelConfig) -> int:

@@ -173,13 +173,8 @@ def _num_stored_heads(kind: str, layout: TensorLayout) -> int:
 def _head_boxes(kind: str, layout: TensorLayout) -> list[Box]:
     """Blocks of (kv head, slot). A kv head's query heads come first, then its key, then its value; the view of the
     stored tensor has all heads in its second dimension."""
-    boxes = []
-    for number, place in enumerate(layout.places):
-        if place is None:
-            continue
-        if kind == "query":
-            boxes.append(Box((1, place.num_queries), (number, 0), (0, place.first_query)))
-        else:
-            slot = layout.group if kind == "key" else layout.group + 1
-            boxes.append(Box((1, 1), (number, slot), (0, place.kv_head)))
-    return boxes
+    places = [(number, place) for number, place in enumerate(layout.places) if place is not None]
+    if kind == "query":
+        return [Box((1, place.num_queries), (number, 0), (0, place.first_query)) for number, place in places]
+    slot = layout.group if kind == "key" else layout.group + 1
+    return [Box((1, 1), (number, slot), (0, place.kv_head)) for number, place in places]

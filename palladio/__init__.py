@@ -54,21 +54,18 @@ __all__ = [
 ]
 
 
+_MODULES: Final = {  # of the names that are no errors
+    "Engine": "palladio.runtime.front.offline_engine",
+    "EngineConfig": "palladio.runtime.interface.config",
+    "RequestOutput": "palladio.runtime.interface.outputs",
+    "SamplingParams": "palladio.runtime.interface.sampling_params",
+}
+
+
 def __getattr__(name: str) -> object:
-    match name:
-        case "Engine":
-            module = "palladio.runtime.front.offline_engine"
-        case "EngineConfig":
-            module = "palladio.runtime.interface.config"
-        case "RequestOutput":
-            module = "palladio.runtime.interface.outputs"
-        case "SamplingParams":
-            module = "palladio.runtime.interface.sampling_params"
-        case _ if name in __all__:
-            module = "palladio.runtime.interface.errors"
-        case _:
-            raise AttributeError(f"module 'palladio' has no attribute {name!r}")
-    return vars(importlib.import_module(module))[name]
+    if name not in __all__:
+        raise AttributeError(f"module 'palladio' has no attribute {name!r}")
+    return vars(importlib.import_module(_MODULES.get(name, "palladio.runtime.interface.errors")))[name]
 
 
 def __dir__() -> list[str]:

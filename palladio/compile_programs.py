@@ -1,12 +1,8 @@
 """`palladio compile …`: compiles ahead what `palladio serve` with the same flags needs, in a process of its own."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
+from palladio.child import run_module
 from palladio.launch_server import gpu_memory, read_command, report_error
 from palladio.runtime.interface.errors import PalladioError
 
@@ -25,14 +21,4 @@ def compile_programs(argv: Sequence[str], environment: Mapping[str, str]) -> int
         config = read_command(argv, environment, default_model=True).engine_config()
     except PalladioError as error:
         return report_error(error)
-    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-    try:
-        child = subprocess.run(
-            [sys.executable, "-P", "-m", "palladio.compile_worker"],
-            input=msgspec.json.encode(config),
-            env={**environment, **gpu_memory(environment), "PYTHONPATH": path},
-            check=False,
-        )
-    except KeyboardInterrupt:  # the worker has had it too
-        return 130
-    return child.returncode if child.returncode >= 0 else 1
+    return run_module("palladio.compile_worker", environment={**environment, **gpu_memory(environment)}, request=config)

@@ -1,10 +1,9 @@
 """`palladio convert HF_DIR OUT`: a model directory whose weights lie as an Orbax checkpoint."""
 
 import argparse
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+
+from palladio.child import run_module
 
 
 def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -28,10 +27,8 @@ def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         help="dtype of the weights (default: auto, the dtype of the model's config.json)",
     )
     args = parser.parse_args(argv)
-    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-    command = [sys.executable, "-P", "-m", "palladio.convert_worker", args.source, args.out, args.dtype]
-    try:
-        child = subprocess.run(command, env={**environment, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}, check=False)
-    except KeyboardInterrupt:  # the worker has had it too
-        return 130
-    return child.returncode if child.returncode >= 0 else 1
+    return run_module(
+        "palladio.convert_worker",
+        *(args.source, args.out, args.dtype),
+        environment={**environment, "JAX_PLATFORMS": "cpu"},
+    )

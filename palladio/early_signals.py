@@ -1,6 +1,7 @@
 """SIGINT and SIGTERM before a command has handlers of its own: while modules are imported, nothing needs an orderly
 end, and nobody wants a traceback. Imports nothing that takes time: a process calls this first."""
 
+import functools
 import os
 import signal
 from types import FrameType
@@ -18,7 +19,7 @@ def end_at_once(on_interrupt: int, on_terminate: int | None = None) -> None:
     """
     for number, status in ((signal.SIGINT, on_interrupt), (signal.SIGTERM, on_terminate)):
         if status is not None:
-            _handle(number, _Exit(status))
+            _handle(number, functools.partial(_exit, status))
 
 
 def raise_on_interrupt() -> None:
@@ -31,17 +32,13 @@ def raise_on_terminate() -> None:
     _handle(signal.SIGTERM, _terminate)
 
 
-class _Exit:
-    def __init__(self, status: int) -> None:
-        self._status = status
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        os._exit(self._status)
-
-
 def _handle(number: int, handler: "signal._HANDLER") -> None:
     if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
         signal.signal(number, handler)
+
+
+def _exit(status: int, number: int, frame: FrameType | None) -> None:
+    os._exit(status)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import msgspec
 
+from palladio.child import python_path
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.telemetry.logs import LogFormat
 
@@ -23,15 +24,11 @@ class FollowRequest:
 
 def become_follower(request: FollowRequest, environment: Mapping[str, str]) -> NoReturn:
     """Replaces this process: whoever started it has its pid, and means the engine."""
-    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     reading, writing = os.pipe()
     os.write(writing, msgspec.json.encode(request))  # a few KiB, which a pipe holds
     os.close(writing)
     os.dup2(reading, sys.stdin.fileno())
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(
-        sys.executable,
-        [sys.executable, "-P", "-m", "palladio.follow_worker"],
-        {**environment, "PYTHONPATH": path},
-    )
+    command = [sys.executable, "-P", "-m", "palladio.follow_worker"]
+    os.execve(sys.executable, command, {**environment, "PYTHONPATH": python_path()})

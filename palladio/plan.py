@@ -1,14 +1,10 @@
 """`palladio plan …`: what a model needs, and can at most do, on hardware that is not at hand."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
+from palladio.child import run_module
 from palladio.launch_server import report_error
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.server_args import parse_server_args
@@ -64,18 +60,8 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         }
     except PalladioError as error:
         return report_error(error)
-    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     kept = {name: value for name, value in environment.items() if not name.startswith(_COMPILER_PREFIXES)}
-    try:
-        child = subprocess.run(
-            [sys.executable, "-P", "-m", "palladio.plan_worker"],
-            input=msgspec.json.encode(request),
-            env={**kept, **COMPILER_ENVIRONMENT, "PYTHONPATH": path},
-            check=False,
-        )
-    except KeyboardInterrupt:  # the worker has had it too
-        return 130
-    return child.returncode if child.returncode >= 0 else 1
+    return run_module("palladio.plan_worker", environment={**kept, **COMPILER_ENVIRONMENT}, request=request)
 
 
 def _own_flags(argv: Sequence[str]) -> tuple[list[str], str | None, bool]:

@@ -3,7 +3,7 @@
 python -m palladio.plan_worker < request.json
 """
 
-from palladio.early_signals import INTERRUPTED, end_at_once, raise_on_interrupt
+from palladio.early_signals import INTERRUPTED, end_at_once
 
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
@@ -17,13 +17,13 @@ from pathlib import Path
 import jax
 import msgspec
 
-from palladio.launch_server import report_error
+from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_config_file, read_model_dir
 from palladio.runtime.core.engine_plan import overrides_of
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.core.memory import MemoryPlan
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.compile_only import CompiledPlan, compile_deployment, compile_only_mesh
 from palladio.runtime.planning.deployment import Deployment, KnownShapes, Roofline
 from palladio.runtime.planning.hardware import SLICES, Slice, find_slice
@@ -73,26 +73,21 @@ class Answer:
 
 
 def main() -> int:
-    """Returns the exit code: 0, 2 for a wrong flag or a model that does not fit."""
+    """Returns the exit code, see run_worker."""
     configure_logging("warning")
-    raise_on_interrupt()
-    try:
-        return answer(sys.stdin.buffer.read())
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return answer(sys.stdin.buffer.read())
 
 
 def answer(words: bytes) -> int:
-    """Prints the plan for a PlanRequest in JSON; returns the exit code."""
+    """Prints the plan for a PlanRequest in JSON; returns the exit code: see run_worker."""
     request = msgspec.json.decode(words, type=PlanRequest)
-    try:
-        model = _read_model(request.config)
-        lines = _one(request, model) if request.topology is not None else _all(request, model)
-        for line in lines:
-            print(line, flush=True)
-    except PalladioError as error:
-        return report_error(error)
-    return 0
+    return run_worker(lambda: _print(request))
+
+
+def _print(request: PlanRequest) -> None:
+    model = _read_model(request.config)
+    for line in _one(request, model) if request.topology is not None else _all(request, model):
+        print(line, flush=True)
 
 
 def _read_model(config: EngineConfig) -> ModelConfig:

@@ -4,6 +4,7 @@ The names and the behaviour are those of SGLang's `sglang.utils`, so its documen
 Standard library only.
 """
 
+import contextlib
 import html
 import os
 import shlex
@@ -133,10 +134,8 @@ def _status(url: str) -> int | None:
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 def _descendants(pid: int) -> list[int]:

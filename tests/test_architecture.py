@@ -77,7 +77,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "http/generation/sse.py:EventStream._run": "a request whose status has gone out",
     "runtime/front/async_engine.py:AsyncEngine._launch": "the engine's start",
     "runtime/process/engine_loop.py:run_engine": "the engine's start",
-    "runtime/grammar/fair_threads.py:_Job.run": "a job, whose future carries it on",
+    "runtime/grammar/fair_threads.py:_run_job": "a job, whose future carries it on",
     "runtime/process/engine_loop.py:run_engine_loop": "the engine",
     "runtime/execution/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
     "runtime/front/request_table.py:RequestTable.process": "a request",
@@ -89,7 +89,6 @@ GETATTR = {  # file:function → whose type it asks
     "runtime/front/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
     "runtime/text/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
     "runtime/text/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
-    "runtime/text/tokenizer.py:Tokenizer._token_string": "transformers' tokenizers",
 }
 
 

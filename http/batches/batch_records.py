@@ -12,7 +12,7 @@ from palladio.http.wire.errors import ErrorBody
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a line is no request. Its message names the line."""
+    """Why a line is not run: what is wrong with it (the message names the line), or what came before it."""
 
     code: str
     message: str
@@ -63,13 +63,9 @@ def refused(line: Line, body: ErrorBody, request_id: str) -> LineResult:
     return answered(line, body.status, request_id, orjson.dumps(body.payload()))
 
 
-def not_run(line: Line, code: str, message: str) -> LineResult:
+def not_run(line: Line, fault: Fault) -> LineResult:
     """No route was asked."""
-    return LineResult(line.number, False, _record(line, None, {"code": code, "message": message}))
-
-
-def faulty(line: Line, fault: Fault) -> LineResult:
-    return not_run(line, fault.code, fault.message)
+    return LineResult(line.number, False, _record(line, None, {"code": fault.code, "message": fault.message}))
 
 
 def _record(line: Line, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from palladio.http.batches.batch import LIVE, Batch
 from palladio.http.batches.batch_lines import DuplicateFinder, LineReader
-from palladio.http.batches.batch_records import Fault, Line, LineResult, faulty, not_run
+from palladio.http.batches.batch_records import Fault, Line, LineResult, not_run
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import Endpoint, find_endpoint
 from palladio.http.batches.line_runner import LineRunner, LineSlots
@@ -28,8 +28,8 @@ from palladio.http.security.caller import SERVER
 MAX_ERRORS = 100  # that a failed batch lists
 
 _PAGE = 64  # results that are copied into a file at a time
-_EXPIRED = ("batch_expired", "the line was not run before the batch's completion_window ended")
-_CANCELLED = ("batch_cancelled", "the batch was cancelled before the line had an answer")
+_EXPIRED = Fault("batch_expired", "the line was not run before the batch's completion_window ended")
+_CANCELLED = Fault("batch_cancelled", "the batch was cancelled before the line had an answer")
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class BatchRun:
                         lines = [finder.check(line) for line in chunk]
                         wrong = [(line, line.fault) for line in lines if line.fault is not None]
                         if wrong:
-                            await self.store.add_faults(batch.id, [faulty(line, fault) for line, fault in wrong])
+                            await self.store.add_faults(batch.id, [not_run(line, fault) for line, fault in wrong])
                             faults += [(line.number, fault) for line, fault in wrong[: MAX_ERRORS - len(faults)]]
                         has_object = has_object or any(line.is_object for line in lines)
                         model = model or next(filter(None, map(_model, lines)), None)
@@ -130,7 +130,7 @@ class BatchRun:
         except TimeoutError:
             if not limit.expired():
                 raise
-            await self._skip_rest(batch, endpoint, *_EXPIRED)
+            await self._skip_rest(batch, endpoint, _EXPIRED)
         return await self.store.finalize(batch.id, is_expired=limit.expired())
 
     async def _answer_lines(self, batch: Batch, endpoint: Endpoint[Any]) -> None:
@@ -140,7 +140,7 @@ class BatchRun:
 
         async def answer(line: Line) -> None:
             # A fault that its validation did not find: --max-request-bytes or --max-request-values was higher then.
-            buffer.add(await runner.run(line) if line.fault is None else faulty(line, line.fault))
+            buffer.add(await runner.run(line) if line.fault is None else not_run(line, line.fault))
 
         async with buffer.writing(), asyncio.TaskGroup() as group, self._unfinished(batch, endpoint) as lines:
             async for line in lines:
@@ -150,12 +150,12 @@ class BatchRun:
                 group.create_task(answer(line)).add_done_callback(release)
                 await asyncio.sleep(0)
 
-    async def _skip_rest(self, batch: Batch, endpoint: Endpoint[Any], code: str, message: str) -> None:
+    async def _skip_rest(self, batch: Batch, endpoint: Endpoint[Any], fault: Fault) -> None:
         """Gives lines without results this error."""
         rest: list[LineResult] = []
         async with self._unfinished(batch, endpoint) as lines:
             async for line in lines:
-                rest.append(not_run(line, code, message))
+                rest.append(not_run(line, fault))
                 if len(rest) == 1000:
                     await self.store.add_results(batch.id, rest)
                     rest = []
@@ -186,7 +186,7 @@ class BatchRun:
     async def _end(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
         """Writes the files. Broken off before its last step, it is done again; then the first files are leftovers."""
         if batch.status == "cancelling" and batch.in_progress_at is not None:
-            await self._skip_rest(batch, endpoint, *_CANCELLED)
+            await self._skip_rest(batch, endpoint, _CANCELLED)
         has_results = batch.in_progress_at is not None
         made: list[NewFile] = []
         with discarded_on_failure(made):

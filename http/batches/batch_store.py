@@ -17,198 +17,175 @@ from palladio.http.batches.batch_records import LineResult
 from palladio.http.files.file_store import StoredFile, find_file, hold_file, insert_file, release_file
 from palladio.http.security.caller import SERVER, Caller
 from palladio.http.storage.database import Database
+from palladio.http.storage.store import Store, find_row, insert_row, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
 
 _INSERT_RESULT = "INSERT OR IGNORE INTO batch_results (batch_id, line, succeeded, record) VALUES (?, ?, ?, ?)"
-_COLUMNS = tuple(field.name for field in dataclasses.fields(Batch))
 
 
-class BatchStore:
+class BatchStore(Store):
     """Args: now: seconds since the epoch."""
 
     def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
-        self._database = database
+        super().__init__(database)
         self._now = now
 
-    async def create(self, batch: Batch, caller: Caller) -> None:
+    @transaction
+    def create(self, connection: sqlite3.Connection, batch: Batch, caller: Caller) -> None:
         """Keeps the contents of its input file until it has ended.
 
         Raises:
             HttpError: there is no such file that the caller may see.
             InvalidRequestError: the file is for something else.
         """
+        try:
+            file = find_file(connection, batch.input_file_id, caller, self._now())
+        except HttpError as error:
+            raise HttpError(dataclasses.replace(error.body, param="input_file_id")) from None
+        if file.purpose != "batch":
+            message = f"input_file_id: the purpose of {file.id} is {file.purpose}; upload it with purpose batch"
+            raise InvalidRequestError(message, param="input_file_id")
+        insert_row(connection, "batches", dataclasses.asdict(batch))
+        hold_file(connection, batch.input_file_id, batch.id)
 
-        def work(connection: sqlite3.Connection) -> None:
-            try:
-                file = find_file(connection, batch.input_file_id, caller, self._now())
-            except HttpError as error:
-                raise HttpError(dataclasses.replace(error.body, param="input_file_id")) from None
-            if file.purpose != "batch":
-                message = f"input_file_id: the purpose of {file.id} is {file.purpose}; upload it with purpose batch"
-                raise InvalidRequestError(message, param="input_file_id")
-            values = tuple(dataclasses.asdict(batch).values())
-            marks = ", ".join("?" * len(values))
-            connection.execute(f"INSERT INTO batches ({', '.join(_COLUMNS)}) VALUES ({marks})", values)
-            hold_file(connection, batch.input_file_id, batch.id)
-
-        await self._database.run(work)
-
-    async def get(self, batch_id: str, caller: Caller) -> Batch:
+    @transaction
+    def get(self, connection: sqlite3.Connection, batch_id: str, caller: Caller) -> Batch:
         """
         Raises:
             HttpError: there is none that the caller may see.
         """
-        return await self._database.run(lambda connection: _find(connection, batch_id, caller))
+        return _find(connection, batch_id, caller)
 
-    async def page(self, caller: Caller, *, after: str | None, limit: int) -> list[Batch]:
+    @transaction
+    def page(self, connection: sqlite3.Connection, caller: Caller, *, after: str | None, limit: int) -> list[Batch]:
         """The latest first. Args: after: the position that the list goes on from."""
         condition, owners = caller.condition()
         query = (
             f"SELECT * FROM batches WHERE {condition} AND (? IS NULL OR substr(id, -36) < ?) ORDER BY id DESC LIMIT ?"
         )
-        values = (*owners, after, after, limit)
-        return await self._database.run(lambda connection: [Batch.of(row) for row in connection.execute(query, values)])
+        return [Batch.of(row) for row in connection.execute(query, (*owners, after, after, limit))]
 
-    async def live(self) -> list[str]:
+    @transaction
+    def live(self, connection: sqlite3.Connection) -> list[str]:
         """The ids of those that have not ended, the oldest first."""
         query = f"SELECT id FROM batches WHERE status IN ({', '.join('?' * len(LIVE))}) ORDER BY id"
-        return await self._database.run(lambda connection: [row["id"] for row in connection.execute(query, LIVE)])
+        return [row["id"] for row in connection.execute(query, LIVE)]
 
-    async def cancel(self, batch_id: str, caller: Caller) -> Batch:
+    @transaction
+    def cancel(self, connection: sqlite3.Connection, batch_id: str, caller: Caller) -> Batch:
         """
         Raises:
             HttpError: there is none that the caller may see, or it has ended.
         """
+        batch = _find(connection, batch_id, caller)
+        if batch.status == "cancelling":
+            return batch
+        if batch.status not in ("validating", "in_progress"):
+            what = "all of its lines have results" if batch.status == "finalizing" else f"it is {batch.status}"
+            raise HttpError(ErrorBody(409, f"batch {batch_id} cannot be cancelled: {what}", code="batch_ended"))
+        return _update(connection, batch_id, status="cancelling", cancelling_at=self._time())
 
-        def work(connection: sqlite3.Connection) -> Batch:
-            batch = _find(connection, batch_id, caller)
-            if batch.status == "cancelling":
-                return batch
-            if batch.status not in ("validating", "in_progress"):
-                what = "all of its lines have results" if batch.status == "finalizing" else f"it is {batch.status}"
-                raise HttpError(ErrorBody(409, f"batch {batch_id} cannot be cancelled: {what}", code="batch_ended"))
-            return _update(connection, batch_id, status="cancelling", cancelling_at=self._time())
-
-        return await self._database.run(work)
-
-    async def begin(self, batch_id: str, *, total: int, model: str) -> Batch:
+    @transaction
+    def begin(self, connection: sqlite3.Connection, batch_id: str, *, total: int, model: str) -> Batch:
         """Its file is read, and what is wrong in it is among the results."""
+        values = _counts(connection, batch_id) | {"total": total, "model": model}
+        return _advance(connection, batch_id, "validating", "in_progress", in_progress_at=self._time(), **values)
 
-        def work(connection: sqlite3.Connection) -> Batch:
-            values = _counts(connection, batch_id) | {"total": total, "model": model}
-            return _advance(connection, batch_id, "validating", "in_progress", in_progress_at=self._time(), **values)
-
-        return await self._database.run(work)
-
-    async def finalize(self, batch_id: str, *, is_expired: bool) -> Batch:
+    @transaction
+    def finalize(self, connection: sqlite3.Connection, batch_id: str, *, is_expired: bool) -> Batch:
         """Every line has a result."""
+        now = self._time()
+        times = {"finalizing_at": now} | ({"expired_at": now} if is_expired else {})
+        return _advance(connection, batch_id, "in_progress", "finalizing", **times)
 
-        def work(connection: sqlite3.Connection) -> Batch:
-            now = self._time()
-            times = {"finalizing_at": now} | ({"expired_at": now} if is_expired else {})
-            return _advance(connection, batch_id, "in_progress", "finalizing", **times)
-
-        return await self._database.run(work)
-
-    async def fail(self, batch_id: str, errors: Sequence[dict[str, Any]]) -> tuple[Batch, list[str]]:
+    @transaction
+    def fail(
+        self, connection: sqlite3.Connection, batch_id: str, errors: Sequence[dict[str, Any]]
+    ) -> tuple[Batch, list[str]]:
         """Its file is none of a batch. Returns the ids of the contents to drop, too."""
+        text = orjson.dumps(errors).decode()
+        batch = _advance(connection, batch_id, "validating", "failed", failed_at=self._time(), errors=text)
+        return batch, _end(connection, batch)
 
-        def work(connection: sqlite3.Connection) -> tuple[Batch, list[str]]:
-            text = orjson.dumps(errors).decode()
-            batch = _advance(connection, batch_id, "validating", "failed", failed_at=self._time(), errors=text)
-            return batch, _end(connection, batch)
-
-        return await self._database.run(work)
-
-    async def end(self, batch_id: str, output: StoredFile | None, errors: StoredFile | None) -> tuple[Batch, list[str]]:
+    @transaction
+    def end(
+        self, connection: sqlite3.Connection, batch_id: str, output: StoredFile | None, errors: StoredFile | None
+    ) -> tuple[Batch, list[str]]:
         """The files of its results are on the disk. Returns the ids of the contents to drop, too."""
+        batch, now = _find(connection, batch_id), self._time()
+        assert batch.status in ("cancelling", "finalizing"), batch.status
+        if batch.status == "cancelling":
+            ended: dict[str, Any] = {"status": "cancelled", "cancelled_at": now}
+        elif batch.expired_at is not None:
+            ended = {"status": "expired"}
+        else:
+            ended = {"status": "completed", "completed_at": now}
+        for name, file in (("output_file_id", output), ("error_file_id", errors)):
+            if file is not None:
+                insert_file(connection, file)
+                ended[name] = file.id
+        batch = _update(connection, batch_id, **ended)
+        return batch, _end(connection, batch)
 
-        def work(connection: sqlite3.Connection) -> tuple[Batch, list[str]]:
-            batch, now = _find(connection, batch_id), self._time()
-            assert batch.status in ("cancelling", "finalizing"), batch.status
-            files = {
-                "output_file_id": None if output is None else output.id,
-                "error_file_id": None if errors is None else errors.id,
-            }
-            if batch.status == "cancelling":
-                batch = _update(connection, batch_id, status="cancelled", cancelled_at=now, **files)
-            elif batch.expired_at is not None:
-                batch = _update(connection, batch_id, status="expired", **files)
-            else:
-                batch = _update(connection, batch_id, status="completed", completed_at=now, **files)
-            for file in (output, errors):
-                if file is not None:
-                    insert_file(connection, file)
-            return batch, _end(connection, batch)
-
-        return await self._database.run(work)
-
-    async def add_results(self, batch_id: str, results: Sequence[LineResult]) -> None:
+    @transaction
+    def add_results(self, connection: sqlite3.Connection, batch_id: str, results: Sequence[LineResult]) -> None:
         """Those of lines that have one already are left out, the counts go with the others."""
+        counts = dict.fromkeys(("completed", "failed", *(field.name for field in dataclasses.fields(Usage))), 0)
+        for result in results:
+            values = (batch_id, result.line, result.succeeded, result.record)
+            if connection.execute(_INSERT_RESULT, values).rowcount:
+                counts["completed" if result.succeeded else "failed"] += 1
+                for name, number in dataclasses.asdict(result.usage()).items():
+                    counts[name] += number
+        changes = ", ".join(f"{name} = {name} + ?" for name in counts)
+        connection.execute(f"UPDATE batches SET {changes} WHERE id = ?", (*counts.values(), batch_id))
 
-        def work(connection: sqlite3.Connection) -> None:
-            counts = dict.fromkeys(("completed", "failed", *(field.name for field in dataclasses.fields(Usage))), 0)
-            for result in results:
-                values = (batch_id, result.line, result.succeeded, result.record)
-                if connection.execute(_INSERT_RESULT, values).rowcount:
-                    counts["completed" if result.succeeded else "failed"] += 1
-                    for name, number in dataclasses.asdict(result.usage()).items():
-                        counts[name] += number
-            changes = ", ".join(f"{name} = {name} + ?" for name in counts)
-            connection.execute(f"UPDATE batches SET {changes} WHERE id = ?", (*counts.values(), batch_id))
-
-        await self._database.run(work)
-
-    async def add_faults(self, batch_id: str, results: Sequence[LineResult]) -> None:
+    @transaction
+    def add_faults(self, connection: sqlite3.Connection, batch_id: str, results: Sequence[LineResult]) -> None:
         """Of lines that are no requests; they are counted when all lines have been looked at."""
         rows = [(batch_id, result.line, False, result.record) for result in results]
-        await self._database.run(lambda connection: connection.executemany(_INSERT_RESULT, rows))
+        connection.executemany(_INSERT_RESULT, rows)
 
-    async def lines_done(self, batch_id: str) -> set[int]:
+    @transaction
+    def lines_done(self, connection: sqlite3.Connection, batch_id: str) -> set[int]:
         """The lines that have results."""
         query = "SELECT line FROM batch_results WHERE batch_id = ?"
-        return await self._database.run(
-            lambda connection: {row["line"] for row in connection.execute(query, (batch_id,))}
-        )
+        return {row["line"] for row in connection.execute(query, (batch_id,))}
 
-    async def records(self, batch_id: str, *, succeeded: bool, after: int, limit: int) -> list[tuple[int, bytes]]:
+    @transaction
+    def records(
+        self, connection: sqlite3.Connection, batch_id: str, *, succeeded: bool, after: int, limit: int
+    ) -> list[tuple[int, bytes]]:
         """Lines and their records, in the lines' order."""
         query = (
             "SELECT line, record FROM batch_results WHERE batch_id = ? AND succeeded = ? AND line > ? "
             "ORDER BY line LIMIT ?"
         )
-        return await self._database.run(
-            lambda connection: [tuple(row) for row in connection.execute(query, (batch_id, succeeded, after, limit))]
-        )
+        return [tuple(row) for row in connection.execute(query, (batch_id, succeeded, after, limit))]
 
-    async def add_crash(self, batch_id: str, line: int) -> int:
+    @transaction
+    def add_crash(self, connection: sqlite3.Connection, batch_id: str, line: int) -> int:
         """The engine failed while it had the line. Returns how often it has."""
         query = (
             "INSERT INTO batch_crashes VALUES (?, ?, 1) "
             "ON CONFLICT DO UPDATE SET num_crashes = num_crashes + 1 RETURNING num_crashes"
         )
+        (row,) = connection.execute(query, (batch_id, line)).fetchall()
+        return int(row["num_crashes"])
 
-        def work(connection: sqlite3.Connection) -> int:
-            (row,) = connection.execute(query, (batch_id, line)).fetchall()
-            return int(row["num_crashes"])
-
-        return await self._database.run(work)
-
-    async def crashes(self, batch_id: str) -> dict[int, int]:
+    @transaction
+    def crashes(self, connection: sqlite3.Connection, batch_id: str) -> dict[int, int]:
         """Line → how often the engine failed while it had it."""
         query = "SELECT line, num_crashes FROM batch_crashes WHERE batch_id = ?"
-        return await self._database.run(
-            lambda connection: {row["line"]: row["num_crashes"] for row in connection.execute(query, (batch_id,))}
-        )
+        return {row["line"]: row["num_crashes"] for row in connection.execute(query, (batch_id,))}
 
     def _time(self) -> int:
         return int(self._now())
 
 
 def _find(connection: sqlite3.Connection, batch_id: str, caller: Caller = SERVER) -> Batch:
-    condition, owners = caller.condition()
-    row = connection.execute(f"SELECT * FROM batches WHERE id = ? AND {condition}", (batch_id, *owners)).fetchone()
+    row = find_row(connection, "batches", batch_id, caller.condition())
     if row is None:
         raise HttpError(ErrorBody(404, f"no such batch: {batch_id[:256]!r}", "batch_id", code="batch_not_found"))
     return Batch.of(row)

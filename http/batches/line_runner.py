@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +12,11 @@ from palladio.http.batches.endpoints import Endpoint
 from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
 from palladio.http.storage.disk_errors import is_of_disk
-from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
+from palladio.http.wire.errors import ErrorBody, any_error
 from palladio.runtime.interface.errors import (
     EngineDeadError,
     EngineNotReadyError,
     OverloadedError,
-    PalladioError,
     RequestAbortedError,
 )
 
@@ -26,8 +24,6 @@ MAX_CRASHES = 3  # of the engine, with one line; the last time, no other line th
 
 _POLL = 0.2  # seconds between looks at whether the engine is ready
 _GRACE = 60.0  # seconds that a line has in the engine beyond its batch's time, which ends it first
-
-logger = logging.getLogger(__name__)
 
 
 class LineSlots:
@@ -115,8 +111,5 @@ class LineRunner:
         except Exception as error:
             if is_of_disk(error):
                 raise  # the batch waits until the disk is well again
-            if isinstance(error, PalladioError | HttpError):
-                return refused(line, error_body(error, call.names), request_id)
-            logger.exception("error %s in a line of a batch", request_id)
-            return refused(line, internal_error(request_id), request_id)
+            return refused(line, any_error(error, call.names, f"line {request_id}"), request_id)
         return answered(line, response.status_code, request_id, bytes(response.body))

@@ -62,7 +62,8 @@ def batches_router(store: BatchStore, worker: BatchWorker) -> APIRouter:
         caller: CallerOf, after: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = LISTED
     ) -> dict[str, Any]:
         position = position_after(after, (PREFIX,))
-        return page(await store.page(caller, after=position, limit=limit + 1), limit)
+        batches = await store.page(caller, after=position, limit=limit + 1)
+        return page([batch.as_dict() for batch in batches], limit)
 
     @router.get("/v1/batches/{batch_id}")
     async def get_batch(batch_id: str, caller: CallerOf) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal
 from palladio.http.security.caller import Caller
 from palladio.http.storage.database import Database
 from palladio.http.storage.object_lists import new_id, position_of
+from palladio.http.storage.store import Store, find_row, insert_row, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.folders.private_folder import FILE_MODE, make_folder_within, sync_folder
 
@@ -124,7 +125,7 @@ def discarded_on_failure(files: Sequence[NewFile], *, but_not_on_cancel: bool = 
         raise
 
 
-class FileStore:
+class FileStore(Store):
     """
     Args:
         folder: of the contents.
@@ -132,7 +133,7 @@ class FileStore:
     """
 
     def __init__(self, database: Database, folder: Path, now: Callable[[], float] = time.time) -> None:
-        self._database = database
+        super().__init__(database)
         self._folder = folder
         self._now = now
         self._leftovers = tuple(path.name for path in self._folder.iterdir() if _OURS.fullmatch(path.name))
@@ -153,66 +154,54 @@ class FileStore:
         expires_at = None if expires_after is None else now + expires_after
         return StoredFile(new.id, purpose, filename, new.size, now, expires_at, owner)
 
-    async def add(self, file: StoredFile) -> None:
+    @transaction
+    def add(self, connection: sqlite3.Connection, file: StoredFile) -> None:
         """Its contents are on the disk."""
-        await self._database.run(lambda connection: insert_file(connection, file))
+        insert_file(connection, file)
 
-    async def get(self, file_id: str, caller: Caller) -> StoredFile:
+    @transaction
+    def get(self, connection: sqlite3.Connection, file_id: str, caller: Caller) -> StoredFile:
         """
         Raises:
             HttpError: there is none that the caller may see, or it has expired.
         """
-        return await self._database.run(lambda connection: find_file(connection, file_id, caller, self._now()))
+        return find_file(connection, file_id, caller, self._now())
 
-    async def page(
-        self, caller: Caller, *, purpose: str | None, after: str | None, limit: int, order: Literal["asc", "desc"]
+    @transaction
+    def page(
+        self,
+        connection: sqlite3.Connection,
+        caller: Caller,
+        *,
+        purpose: str | None,
+        after: str | None,
+        limit: int,
+        order: Literal["asc", "desc"],
     ) -> list[StoredFile]:
         """Args: after: the position that the list goes on from."""
-        comparison = ">" if order == "asc" else "<"
         condition, owners = caller.condition()
-        conditions = [condition, "(expires_at IS NULL OR expires_at > ?)"]
-        values: list[object] = [*owners, self._now()]
-        if purpose is not None:
-            conditions.append("purpose = ?")
-            values.append(purpose)
-        if after is not None:
-            conditions.append(f"position {comparison} ?")
-            values.append(after)
-        query = f"SELECT * FROM files WHERE {' AND '.join(conditions)} ORDER BY position {order} LIMIT ?"
-        return await self._database.run(
-            lambda connection: [_file(row) for row in connection.execute(query, (*values, limit))]
+        query = (
+            f"SELECT * FROM files WHERE {condition} AND (expires_at IS NULL OR expires_at > ?) "
+            f"AND (? IS NULL OR purpose = ?) AND (? IS NULL OR position {'>' if order == 'asc' else '<'} ?) "
+            f"ORDER BY position {order} LIMIT ?"
         )
+        values = (*owners, self._now(), purpose, purpose, after, after, limit)
+        return [_file(row) for row in connection.execute(query, values)]
 
     async def delete(self, file_id: str, caller: Caller) -> None:
         """
         Raises:
             HttpError: there is none that the caller may see.
         """
-
-        def work(connection: sqlite3.Connection) -> Iterable[str]:
-            find_file(connection, file_id, caller, self._now())
-            connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
-            return _unheld(connection, [file_id])
-
-        await self.drop(await self._database.run(work))
+        await self.drop(await self._forget(file_id, caller))
 
     async def expire(self) -> None:
         """Removes the files whose time has passed."""
-
-        def work(connection: sqlite3.Connection) -> Iterable[str]:
-            rows = connection.execute("DELETE FROM files WHERE expires_at <= ? RETURNING id", (self._now(),)).fetchall()
-            return _unheld(connection, [row["id"] for row in rows])
-
-        await self.drop(await self._database.run(work))
+        await self.drop(await self._forget_expired())
 
     async def remove_leftovers(self) -> None:
         """Of the contents that were there when this began: those that belong to no file any more, or never did."""
-
-        def work(connection: sqlite3.Connection) -> Iterable[str]:
-            known = {row["id"] for row in connection.execute("SELECT id FROM files")}
-            return _unheld(connection, [name for name in self._leftovers if name not in known])
-
-        await self.drop(await self._database.run(work))
+        await self.drop(await self._unknown(self._leftovers))
         self._leftovers = ()
 
     async def drop(self, file_ids: Iterable[str]) -> None:
@@ -220,6 +209,22 @@ class FileStore:
         paths = [self._folder / file_id for file_id in file_ids]
         if paths:
             await asyncio.to_thread(_unlink, paths)
+
+    @transaction
+    def _forget(self, connection: sqlite3.Connection, file_id: str, caller: Caller) -> list[str]:
+        find_file(connection, file_id, caller, self._now())
+        connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
+        return _unheld(connection, [file_id])
+
+    @transaction
+    def _forget_expired(self, connection: sqlite3.Connection) -> list[str]:
+        rows = connection.execute("DELETE FROM files WHERE expires_at <= ? RETURNING id", (self._now(),)).fetchall()
+        return _unheld(connection, [row["id"] for row in rows])
+
+    @transaction
+    def _unknown(self, connection: sqlite3.Connection, file_ids: Iterable[str]) -> list[str]:
+        known = {row["id"] for row in connection.execute("SELECT id FROM files")}
+        return _unheld(connection, [file_id for file_id in file_ids if file_id not in known])
 
 
 def _unlink(paths: Iterable[Path]) -> None:
@@ -232,8 +237,7 @@ def find_file(connection: sqlite3.Connection, file_id: str, caller: Caller, now:
     Raises:
         HttpError: there is none that the caller may see, or it has expired.
     """
-    condition, owners = caller.condition()
-    row = connection.execute(f"SELECT * FROM files WHERE id = ? AND {condition}", (file_id, *owners)).fetchone()
+    row = find_row(connection, "files", file_id, caller.condition())
     if row is None or (row["expires_at"] is not None and row["expires_at"] <= now):
         raise HttpError(file_not_found(file_id))
     return _file(row)
@@ -249,9 +253,7 @@ def contents_gone(file_id: str) -> ErrorBody:
 
 
 def insert_file(connection: sqlite3.Connection, file: StoredFile) -> None:
-    values = dataclasses.asdict(file) | {"position": position_of(file.id)}
-    names = ", ".join(values)
-    connection.execute(f"INSERT INTO files ({names}) VALUES ({', '.join('?' * len(values))})", tuple(values.values()))
+    insert_row(connection, "files", dataclasses.asdict(file) | {"position": position_of(file.id)})
 
 
 def hold_file(connection: sqlite3.Connection, file_id: str, holder: str) -> None:

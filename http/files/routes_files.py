@@ -60,7 +60,8 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
         order: Literal["asc", "desc"] = "desc",
     ) -> dict[str, Any]:
         position = position_after(after, (INPUT_PREFIX, RESULT_PREFIX))
-        return page(await store.page(caller, purpose=purpose, after=position, limit=limit + 1, order=order), limit)
+        files = await store.page(caller, purpose=purpose, after=position, limit=limit + 1, order=order)
+        return page([file.as_dict() for file in files], limit)
 
     @router.get("/v1/files/{file_id}")
     async def get_file(file_id: str, caller: CallerOf) -> dict[str, Any]:

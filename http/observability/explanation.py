@@ -9,30 +9,7 @@ from palladio.runtime.interface.outputs import RequestOutput, RequestTimes
 from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import DecodeSteps, QueueState, RequestTrace, WaitTimes
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Explanation:
-    """What is known of a sample, ended or not."""
-
-    times: RequestTimes
-    trace: RequestTrace | None
-    timings: RequestTimings
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    num_retractions: int
-
-    @classmethod
-    def of_end(cls, end: RequestOutput) -> "_Explanation | None":
-        if end.times is None:
-            return None
-        counts = (end.prompt_tokens, end.completion_tokens, end.cached_tokens, end.num_retractions)
-        return cls(end.times, end.trace, RequestTimings.of_output(end), *counts)
-
-    @classmethod
-    def of_live(cls, live: LiveRequest) -> "_Explanation":
-        counts = (live.prompt_tokens, live.completion_tokens, live.cached_tokens, live.num_retractions)
-        return cls(live.times, live.trace, RequestTimings.of(live.times, live.trace), *counts)
+Story = RequestOutput | LiveRequest  # of a sample that has ended, or of one that has not
 
 
 def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_running: int) -> dict[str, Any]:
@@ -66,18 +43,19 @@ def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_runn
 def _sample(
     record: RequestRecord, index: int, sample: SampleRecord, live: LiveRequest | None, max_running: int
 ) -> dict[str, Any]:
-    story = _Explanation.of_live(live) if live is not None else None
-    if sample.end is not None:
-        story = _Explanation.of_end(sample.end)
+    story: Story | None = live if sample.end is None else sample.end
     answer: dict[str, Any] = {"index": index, "status": _status(record, sample, live)}
     if sample.end is not None and sample.end.finish is not None:
         answer["finish_reason"] = sample.end.finish.type
-    if story is None:
+    if story is None or story.times is None:
         if record.ended is None:
             return answer | {"summary": "the engine has no information about this request"}
         return answer | {"summary": f"no output after {record.ended - record.received:.2f} s"}
-    answer["summary"] = _summarize(story, None if live is None or sample.end is not None else live.queue, max_running)
-    answer |= {f"{name}_seconds": value for name, value in timing_fields(story.timings).items()}
+    queue = story.queue if isinstance(story, LiveRequest) else None
+    detokenize = 0.0 if isinstance(story, LiveRequest) else story.detokenize_seconds
+    timings = RequestTimings.of(story.times, story.trace, detokenize)
+    answer["summary"] = _summarize(story, timings, queue, max_running)
+    answer |= {f"{name}_seconds": value for name, value in timing_fields(timings).items()}
     answer |= {
         "prompt_tokens": story.prompt_tokens,
         "completion_tokens": story.completion_tokens,
@@ -86,8 +64,8 @@ def _sample(
     }
     if story.trace is not None:
         answer |= _trace_fields(story.times, story.trace)
-    if live is not None and live.queue is not None and sample.end is None:
-        answer |= {f"queue_{name}": value for name, value in dataclasses.asdict(live.queue).items()}
+    if queue is not None:
+        answer |= {f"queue_{name}": value for name, value in dataclasses.asdict(queue).items()}
     return answer
 
 
@@ -140,30 +118,30 @@ def describe_timings(timings: RequestTimings) -> str:
     return ", ".join(f"{name} {value:.3f} s" for name, value in known)
 
 
-def _summarize(story: _Explanation, queue: QueueState | None, max_running: int) -> str:
+def _summarize(story: Story, timings: RequestTimings, queue: QueueState | None, max_running: int) -> str:
     """One line for a person."""
-    parts: list[str] = []
     trace = story.trace
-    if trace is not None:
-        parts.append(_waited(story, trace.waits, max_running, still=queue is not None))
-    elif story.timings.queue is not None:
-        parts.append(f"waited {story.timings.queue:.2f} s")
+    if trace is None:
+        parts = [] if timings.queue is None else [f"waited {timings.queue:.2f} s"]
+    else:
+        parts = [_waited(timings, trace.waits, max_running, still=queue is not None)]
     if queue is not None:
         parts.append(_present(queue))
     if trace is not None and trace.compile_seconds >= 0.005:
         parts.append(f"{trace.compile_seconds:.2f} s waiting for programs to compile")
     if trace is not None and trace.num_chunks:
-        parts.append(_prefill(story, trace))
+        parts.append(_prefill(story, timings, trace))
     if story.completion_tokens and trace is not None and trace.decode.steps:
-        parts.append(_decode(story, trace.decode))
+        parts.append(_decode(story, timings, trace.decode))
     if story.num_retractions:
+        times = "once" if story.num_retractions == 1 else f"{story.num_retractions} times"
         lost = sum(entry.tokens for entry in trace.retractions) if trace is not None else 0
         given_up = f", losing {lost} cached tokens" if lost else ""
-        parts.append(f"retracted {_times(story.num_retractions)}{given_up}")
+        parts.append(f"retracted {times}{given_up}")
     return "; ".join(parts)
 
 
-def _waited(story: _Explanation, waits: WaitTimes, max_running: int, *, still: bool) -> str:
+def _waited(timings: RequestTimings, waits: WaitTimes, max_running: int, *, still: bool) -> str:
     reasons = sorted(
         (
             (waits.slots, f"all {max_running} slots were in use"),
@@ -176,7 +154,7 @@ def _waited(story: _Explanation, waits: WaitTimes, max_running: int, *, still: b
     if shown and waits.num_retracted:
         shown.append(f"{waits.num_retracted} retracted")
     why = f": {', '.join(shown)}" if shown else ""
-    waited = waits.total if story.timings.queue is None else max(waits.total, story.timings.queue)
+    waited = max(waits.total, timings.queue or 0.0)
     return f"{'has ' if still else ''}waited {waited:.2f} s{why}"
 
 
@@ -193,21 +171,17 @@ def _present(queue: QueueState) -> str:
             return f"{place}, a step is running"
 
 
-def _prefill(story: _Explanation, trace: RequestTrace) -> str:
+def _prefill(story: Story, timings: RequestTimings, trace: RequestTrace) -> str:
     tokens = sum(chunk.tokens for chunk in trace.chunks)
     bucket = sum(chunk.bucket_tokens for chunk in trace.chunks)
     padding = 1 - sum(chunk.step_tokens for chunk in trace.chunks) / bucket
-    seconds = "" if story.timings.prefill is None else f" in {story.timings.prefill:.2f} s"
+    seconds = "" if timings.prefill is None else f" in {timings.prefill:.2f} s"
     cached = f", {story.cached_tokens} from the cache" if story.cached_tokens else ""
     chunks = f"{trace.num_chunks} chunk{'s' if trace.num_chunks > 1 else ''}"
     return f"prefill of {tokens} tokens{cached}{seconds} ({chunks}, {padding:.0%} padding)"
 
 
-def _decode(story: _Explanation, decode: DecodeSteps) -> str:
-    seconds = "" if story.timings.decode is None else f" in {story.timings.decode:.2f} s"
+def _decode(story: Story, timings: RequestTimings, decode: DecodeSteps) -> str:
+    seconds = "" if timings.decode is None else f" in {timings.decode:.2f} s"
     rows, bucket = decode.rows / decode.steps, decode.bucket_rows / decode.steps
     return f"{story.completion_tokens} tokens{seconds} (average batch {rows:.1f}, average bucket {bucket:.1f})"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

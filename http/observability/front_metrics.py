@@ -49,21 +49,21 @@ class FrontMetrics:
 
     def observe_sample(self, timings: RequestTimings, completion_tokens: int) -> None:
         """A sample has ended."""
-        if timings.total is not None:
-            self.whole_request.observe(timings.total)
-        if timings.queue is not None:
-            self.queue.observe(timings.queue)
+        per_token = None
         if timings.decode is not None and completion_tokens > 1:
-            self.per_token.observe(timings.decode / (completion_tokens - 1))
-        for name, seconds in (
-            ("queue", timings.queue),
-            ("compile_wait", timings.compile_wait),
-            ("prefill", timings.prefill),
-            ("decode", timings.decode),
-            ("detokenize", timings.detokenize),
+            per_token = timings.decode / (completion_tokens - 1)
+        for histogram, seconds in (
+            (self.whole_request, timings.total),
+            (self.queue, timings.queue),
+            (self.per_token, per_token),
+            (self.stages["queue"], timings.queue),
+            (self.stages["compile_wait"], timings.compile_wait),
+            (self.stages["prefill"], timings.prefill),
+            (self.stages["decode"], timings.decode),
+            (self.stages["detokenize"], timings.detokenize),
         ):
             if seconds is not None:
-                self.stages[name].observe(seconds)
+                histogram.observe(seconds)
         self.totals["generation_tokens"] += completion_tokens
         if self.generation_tokens is not None:
             self.generation_tokens.observe(completion_tokens)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from palladio.http.prompts.tool_history import ToolHistory
+from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
 
 ContentFormat = Literal["string", "openai"]
@@ -93,23 +94,18 @@ def content_text(message: Mapping[str, Any]) -> str:
 def _content(content: object, content_format: ContentFormat, path: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
-        raise InvalidRequestError.of("{param} must be a string or a list of content parts", param=path)
-    texts = [_part_text(part, f"{path}.{position}") for position, part in enumerate(content)]
+    parts = typed(content, list, path, "a string or a list of content parts")
+    texts = [_part_text(part, f"{path}.{position}") for position, part in enumerate(parts)]
     return " ".join(texts) if content_format == "string" else [{"type": "text", "text": text} for text in texts]
 
 
 def _part_text(part: object, path: str) -> str:
-    if not isinstance(part, dict):
-        raise InvalidRequestError.of("{param} must be an object with a type", param=path)
-    kind = part.get("type")
+    fields = typed(part, dict, path, "an object with a type")
+    kind = fields.get("type")
     if kind not in _TEXT_PARTS:
         raise InvalidRequestError(
             f"not supported yet: content parts of type {kind!r}; this server takes text",
             param=f"{path}.type",
             code="unsupported_parameter",
         )
-    text = part.get("refusal" if kind == "refusal" else "text")
-    if not isinstance(text, str):
-        raise InvalidRequestError.of("{param} must be a string", param=f"{path}.text")
-    return text
+    return typed(fields.get("refusal" if kind == "refusal" else "text"), str, f"{path}.text", "a string")

@@ -220,19 +220,18 @@ class ChatTemplate:
         return template
 
     def _takes_text(self, tokenizer: Tokenizer, template: str) -> bool:
-        found = self._take_text.get(template)
-        if found is None:
-            found = self._take_text[template] = takes_arguments_as_text(
-                lambda messages: tokenizer.render_chat(messages, template=self._read(template).text)
+        if template not in self._take_text:
+            text = self._read(template).text
+            self._take_text[template] = takes_arguments_as_text(
+                lambda messages: tokenizer.render_chat(messages, template=text)
             )
-        return found
+        return self._take_text[template]
 
     def _read(self, template: str) -> TemplateFacts:
-        found = self._facts.get(template)
-        if found is None:
-            found = self._facts[template] = TemplateFacts.of(template)
-            logger.info("Detected chat template content format: %s", found.content_format)
-        return found
+        if template not in self._facts:
+            self._facts[template] = facts = TemplateFacts.of(template)
+            logger.info("Detected chat template content format: %s", facts.content_format)
+        return self._facts[template]
 
 
 def _has_calls(message: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import re
 
-from palladio.http.prompts.template_format import template_variables
+from palladio.http.prompts.template_format import TemplateFacts
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.reasoning.registry import AUTO, OFF, find_family
 
@@ -78,7 +78,7 @@ def _recognize(model: ModelTraits) -> str | None:
     for beginning, name in _TYPES:
         if model.model_type.startswith(beginning):
             return name
-    variables = template_variables(template)
+    variables = TemplateFacts.of(template).variables
     if "enable_thinking" in variables:
         return "qwen3"
     if "thinking" in variables:

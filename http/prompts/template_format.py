@@ -5,11 +5,11 @@ from typing import Self
 
 import jinja2
 from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
+from jinja2.ext import loopcontrols
 
 from palladio.http.prompts.chat_messages import ContentFormat
 from palladio.http.prompts.template_calls import tells_null, without_nulls
+from palladio.runtime.text.chat_renderer import GenerationTag
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class TemplateFacts:
     Attributes:
         text: what is rendered in its place.
         content_format: how it takes message content.
-        variables: the names that it reads; none, if it is malformed.
+        variables: the names that it reads, its own ones included; none, if it is malformed. (jinja2's own list of what
+            is read from outside evaluates constants, without bounds.)
         own: the names that it gives itself: what it sets, loops over, and parameters of its macros.
         reads_calls: it writes the tool calls of earlier messages.
         tells_null: see template_calls.
@@ -36,60 +37,32 @@ class TemplateFacts:
 
     @classmethod
     def of(cls, source: str) -> Self:
+        tree = _parse(source)
+        names = list(tree.find_all(nodes.Name))
         return cls(
             without_nulls(source),
-            detect_content_format(source),
-            template_variables(source),
-            _own_names(source),
+            _content_format(tree),
+            frozenset(name.name for name in names if name.ctx == "load"),
+            frozenset(name.name for name in names if name.ctx != "load"),
             "tool_calls" in source,
             tells_null(source),
             "developer" in source,
         )
 
 
-class _GenerationTag(Extension):
-    """transformers' `{% generation %}` blocks, which only mark text: parsed so that such templates can be read."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def detect_content_format(template: str) -> ContentFormat:
-    """ "openai" if the template loops over a message's content, else "string"."""
-    tree = _parse(template)
-    if tree is None:
-        return "string"
+def _content_format(tree: nodes.Template) -> ContentFormat:
+    """openai if the template loops over a message's content."""
     names = _content_names(tree)
     loops = any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
     return "openai" if loops else "string"
 
 
-def template_variables(template: str) -> frozenset[str]:
-    """The names that the template reads, its own ones included.
-
-    jinja2's own list of what is read from outside evaluates constants, without bounds.
-    """
-    return frozenset(name.name for name in _names(template) if name.ctx == "load")
-
-
-def _own_names(template: str) -> frozenset[str]:
-    return frozenset(name.name for name in _names(template) if name.ctx != "load")
-
-
-def _names(template: str) -> list[nodes.Name]:
-    tree = _parse(template)
-    return [] if tree is None else list(tree.find_all(nodes.Name))
-
-
-def _parse(template: str) -> nodes.Template | None:
-    """None for one that is malformed: rendering will say what is wrong."""
+def _parse(template: str) -> nodes.Template:
+    """Nothing, for one that is malformed: rendering will say what is wrong."""
     try:
-        return jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", _GenerationTag]).parse(template)
+        return jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", GenerationTag]).parse(template)
     except jinja2.TemplateSyntaxError:
-        return None
+        return nodes.Template([], lineno=1)
 
 
 def _content_names(tree: nodes.Template) -> set[str]:

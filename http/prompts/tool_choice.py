@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from palladio.http.wire.protocol_chat import ToolFields
+from palladio.http.wire.typed_json import typed, without_nulls
 from palladio.runtime.interface.errors import InvalidRequestError
 
 MAX_TOOLS = 128  # OpenAI's
@@ -71,10 +72,8 @@ class ToolChoice:
         choice = body.function_call
         if choice is None or choice in ("none", "auto"):
             return cls("none" if choice == "none" else "auto", names)
-        if not isinstance(choice, dict):
-            message = '{param} must be "none", "auto" or {{"name": …}}'
-            raise InvalidRequestError.of(message, param="function_call")
-        return cls("required", (_known(choice.get("name"), "function_call.name", names),), is_named=True)
+        named = typed(choice, dict, "function_call", '"none", "auto" or {"name": …}')
+        return cls("required", (_known(named.get("name"), "function_call.name", names),), is_named=True)
 
     @classmethod
     def _of_allowed(cls, allowed: object, names: tuple[str, ...]) -> Self:
@@ -128,19 +127,15 @@ def _check_number(entries: Sequence[Any] | None, path: str) -> None:
 
 
 def _add(definitions: dict[str, Mapping[str, Any]], function: object, path: str) -> None:
-    if not isinstance(function, dict):
-        raise InvalidRequestError.of("{param} must be an object with a name", param=path)
-    fields = {key: value for key, value in function.items() if value is not None}
+    fields = without_nulls(function, path, "an object with a name")
     name = fields.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
         message = "{param} must be 1 … {most} letters, digits and _ . -"
         raise InvalidRequestError.of(message, param=f"{path}.name", most=MAX_NAME_LENGTH)
     if name in definitions:
         raise InvalidRequestError.of("{param}: there is another function {name}", param=f"{path}.name", name=name)
-    if not isinstance(fields.get("description", ""), str):
-        raise InvalidRequestError.of("{param} must be a string", param=f"{path}.description")
-    if not isinstance(fields.get("strict", False), bool):
-        raise InvalidRequestError.of("{param} must be true or false", param=f"{path}.strict")
+    typed(fields.get("description", ""), str, f"{path}.description", "a string")
+    typed(fields.get("strict", False), bool, f"{path}.strict", "true or false")
     if "parameters" in fields:
         fields["parameters"] = _parameters(fields["parameters"], f"{path}.parameters")
     definitions[name] = fields
@@ -148,9 +143,7 @@ def _add(definitions: dict[str, Mapping[str, Any]], function: object, path: str)
 
 def _parameters(schema: object, path: str) -> dict[str, Any]:
     """The schema of an object, its outer nulls left out."""
-    if not isinstance(schema, dict):
-        raise InvalidRequestError.of("{param} must be a JSON schema, an object", param=path)
-    kept = {key: value for key, value in schema.items() if value is not None}
+    kept = without_nulls(schema, path, "a JSON schema, an object")
     if kept.get("type", "object") != "object":
         raise InvalidRequestError.of('{param} must be "object": arguments have names', param=f"{path}.type")
     properties = kept.get("properties", {})
@@ -164,9 +157,8 @@ def _parameters(schema: object, path: str) -> dict[str, Any]:
 
 def _named(choice: object, path: str, names: Sequence[str]) -> str:
     """The name in `{"type": "function", "function": {"name": …}}`."""
-    function = choice.get("function") if isinstance(choice, dict) else None
-    if not isinstance(function, dict):
-        raise InvalidRequestError.of("{param} must be an object with a name", param=f"{path}.function")
+    given = choice.get("function") if isinstance(choice, dict) else None
+    function = typed(given, dict, f"{path}.function", "an object with a name")
     return _known(function.get("name"), f"{path}.function.name", names)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from palladio.http.wire.json_cost import JsonMeter
 from palladio.http.wire.nesting import read_json
+from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
 
 HISTORY_VALUES = 300_000  # that the arguments of all calls together may hold, as json_cost counts them
@@ -51,10 +52,8 @@ class ToolHistory:
                 message.setdefault("name", name)
 
     def _calls(self, calls: object, path: str) -> list[dict[str, Any]]:
-        if not isinstance(calls, list):
-            raise InvalidRequestError.of("{param} must be a list", param=path)
         parsed: list[dict[str, Any]] = []
-        for position, call in enumerate(calls):
+        for position, call in enumerate(typed(calls, list, path, "a list")):
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
                 message, where = "{call} must have a function with a name", f"{path}.{position}"
@@ -72,8 +71,7 @@ class ToolHistory:
             values = read_json(given, param=path, meter=self._meter)
         elif given is None or isinstance(given, str):
             values = {}
-        if not isinstance(values, dict):
-            raise InvalidRequestError.of("{param} must be a JSON object", param=path)
+        arguments = typed(values, dict, path, "a JSON object")
         if not self._as_text:
-            return values
-        return given if values and isinstance(given, str) else json.dumps(values, ensure_ascii=False)
+            return arguments
+        return given if arguments and isinstance(given, str) else json.dumps(arguments, ensure_ascii=False)

@@ -27,14 +27,15 @@ class ToolPlan:
         grammar: what the output (after its reasoning) must be in: a call with tool_choice required or a name, else
             free text in which calls of strict functions keep to their schema; None: free.
         visible_special_ids: special tokens that the parser has to see in the text.
+        is_forced: the answer can be nothing but calls, by tool_choice.
     """
 
     template_tools: tuple[dict[str, Any], ...] | None
     grammar: Grammar | None
     visible_special_ids: tuple[int, ...]
+    is_forced: bool
     _format: ToolFormat | None
     _callable: Functions
-    _forced: bool
     _parallel: bool
     _notation: Notation | None
 
@@ -75,7 +76,7 @@ class ToolPlan:
             visible_special_ids=tuple(i for i in found if i is not None),
             _format=tool_format if reads else None,
             _callable=callable_now,
-            _forced=forced,
+            is_forced=forced,
             _parallel=parallel,
             _notation=notation,
         )
@@ -83,12 +84,7 @@ class ToolPlan:
     @classmethod
     def none(cls) -> Self:
         """The plan of a request without tools."""
-        return cls(None, None, (), None, {}, _forced=False, _parallel=True, _notation=None)
-
-    @property
-    def is_forced(self) -> bool:
-        """Whether the answer can be nothing but calls, by tool_choice."""
-        return self._forced
+        return cls(None, None, (), is_forced=False, _format=None, _callable={}, _parallel=True, _notation=None)
 
     @property
     def reads_calls(self) -> bool:
@@ -115,7 +111,7 @@ class ToolPlan:
             return self.grammar
         if self._format is None:
             return answer
-        if self._forced:
+        if self.is_forced:
             message = "{param} asks for a tool call, {field} for another form; give one"
             raise InvalidRequestError.of(message, param="tool_choice", fields={"field": field})
         assert self._notation is not None

@@ -1,7 +1,8 @@
 """How a model family reasons: its tags, what turns it on and off, and where a prompt leaves it."""
 
+import abc
 import dataclasses
-from typing import Literal, Protocol
+from typing import Literal
 
 from palladio.http.reasoning import harmony
 from palladio.http.reasoning.base import ReasoningParser
@@ -31,28 +32,26 @@ class PromptEnd:
         return self.text[:begin].rstrip(), self.text[begin:]
 
 
-class ReasoningFamily(Protocol):
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReasoningFamily(abc.ABC):
     """What is known of models that reason in the same way.
 
     Attributes:
         name: for --reasoning-parser.
         toggle: the variable of the chat template that turns reasoning on (true) or off (false); None: there is none.
         efforts: the values of `reasoning_effort` that the model knows, in order; (): whatever its template takes.
-        specials: special tokens that its parser looks for.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    toggle: str | None = dataclasses.field(default=None, kw_only=True)
+    efforts: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
 
     @property
-    def toggle(self) -> str | None: ...
+    @abc.abstractmethod
+    def specials(self) -> tuple[str, ...]:
+        """Special tokens that its parser looks for."""
 
-    @property
-    def efforts(self) -> tuple[str, ...]: ...
-
-    @property
-    def specials(self) -> tuple[str, ...]: ...
-
+    @abc.abstractmethod
     def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
         """
         Args:
@@ -60,21 +59,20 @@ class ReasoningFamily(Protocol):
             has_tools: a tool-call parser takes what is not reasoning.
             keep_tags: leave tags in the pieces.
         """
-        ...
 
+    @abc.abstractmethod
     def thinking(
         self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
     ) -> Thinking | None:
         """What the engine must know of it; None: the output does not reason."""
-        ...
 
+    @abc.abstractmethod
     def guess_end(self, answer: str) -> PromptEnd:
         """The end of a prompt that fits a whole answer, for an answer whose prompt is not known."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TagFamily:
+class TagFamily(ReasoningFamily):
     """Reasoning between two tags.
 
     Attributes:
@@ -82,12 +80,9 @@ class TagFamily:
         closers: openings of tool calls, which close it as well.
     """
 
-    name: str
     start: str = "<think>"
     end: str = "</think>"
     begins: bool = False
-    toggle: str | None = None
-    efforts: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()
 
     @property
@@ -133,18 +128,8 @@ class TagFamily:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class HarmonyFamily:
+class HarmonyFamily(ReasoningFamily):
     """gpt-oss."""
-
-    name: str = "gpt-oss"
-
-    @property
-    def toggle(self) -> str | None:
-        return None
-
-    @property
-    def efforts(self) -> tuple[str, ...]:
-        return ("low", "medium", "high")
 
     @property
     def specials(self) -> tuple[str, ...]:

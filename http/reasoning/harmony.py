@@ -3,8 +3,8 @@
 import re
 from typing import Literal
 
-from palladio.http.reasoning.base import ReasoningPiece
-from palladio.http.reasoning.marks import Marks
+from palladio.http.reasoning.base import ReasoningParser
+from palladio.runtime.text.marks import Marks
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -20,7 +20,7 @@ _find_channel = re.compile(r"<\|channel\|>\s*(\w+)").search
 _find_recipient = re.compile(r"\bto=([^\s<]+)").search
 
 
-class HarmonyParser:
+class HarmonyParser(ReasoningParser):
     """analysis is reasoning, final and commentary are content; a message to a function is content with its markup.
 
     A message ends at its closing token, or where the next one begins. Text where a header should stand is content.
@@ -33,14 +33,12 @@ class HarmonyParser:
     """
 
     def __init__(self, *, opening: str = "", keep_calls: bool = False, keep_tags: bool = False) -> None:
+        super().__init__()
         self._keep_calls = keep_calls
         self._keep = keep_tags
         self._kind: Kind | None = None  # of the message whose body this is; None: in a header
-        self._held = ""
-        self._at = 0  # what is before it has been taken
         self._written: set[Kind] = set()
         self._is_first = True  # nothing of this message's body was emitted
-        self._pieces: list[ReasoningPiece] = []
         if CHANNEL in opening or MESSAGE in opening:
             self.feed(opening)
             self._written.clear()
@@ -53,26 +51,14 @@ class HarmonyParser:
     def is_undecided(self) -> bool:
         return self._kind is None and bool(self._held)
 
-    def feed(self, text: str) -> tuple[ReasoningPiece, ...]:
-        self._held += text
-        while self._at < len(self._held):
-            if not (self._read_header() if self._kind is None else self._read_body(self._kind)):
-                break
-        self._held, self._at = self._held[self._at :], 0
-        return self._take()
+    def _read(self) -> bool:
+        return self._read_header() if self._kind is None else self._read_body(self._kind)
 
-    def finish(self) -> tuple[ReasoningPiece, ...]:
-        held, self._held = self._held, ""
+    def _read_rest(self, held: str) -> None:
         if self._kind is not None:
             self._emit(self._kind, held)
         elif not held.lstrip().startswith("<") or self._keep:
             self._emit("content", held)
-        return self._take()
-
-    def _take(self) -> tuple[ReasoningPiece, ...]:
-        pieces = tuple(self._pieces)
-        self._pieces.clear()
-        return pieces
 
     def _read_header(self) -> bool:
         """Takes a whole header, or nothing. Returns whether to go on."""
@@ -122,7 +108,7 @@ class HarmonyParser:
 
     def _mark(self, kind: Kind, markup: str) -> None:
         if self._keep or (kind == "call" and self._keep_calls):
-            self._append(kind, markup)
+            self._append(markup, is_reasoning=kind == "reasoning")
 
     def _emit(self, kind: Kind, text: str) -> None:
         if not text:
@@ -130,15 +116,11 @@ class HarmonyParser:
         shown: Kind = "content" if kind == "call" else kind
         with_markup = self._keep or (kind == "call" and self._keep_calls)
         if self._is_first and shown in self._written and not with_markup:
-            self._append(kind, "\n")
+            self._append("\n", is_reasoning=kind == "reasoning")
         self._is_first = False
         if not with_markup:
             self._written.add(shown)
-        self._append(kind, text)
-
-    def _append(self, kind: Kind, text: str) -> None:
-        piece = ReasoningPiece(reasoning=text) if kind == "reasoning" else ReasoningPiece(content=text)
-        self._pieces.append(piece)
+        self._append(text, is_reasoning=kind == "reasoning")
 
 
 def _kind_of(header: str) -> Kind:

@@ -17,7 +17,7 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
     TagFamily("qwen3-thinking", begins=True, closers=_HERMES_CALL),
     TagFamily("kimi", "◁think▷", "◁/think▷"),
     TagFamily("kimi_k2", toggle="thinking", closers=_KIMI_CALLS),
-    HarmonyFamily(),
+    HarmonyFamily("gpt-oss", efforts=("low", "medium", "high")),
     TagFamily("glm45", toggle="enable_thinking", closers=_HERMES_CALL),
     TagFamily("mistral", "[THINK]", "[/THINK]"),
     TagFamily("minimax", begins=True, closers=("<minimax:tool_call>",)),

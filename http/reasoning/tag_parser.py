@@ -3,8 +3,8 @@
 import dataclasses
 import re
 
-from palladio.http.reasoning.base import ReasoningPiece
-from palladio.http.reasoning.marks import Marks
+from palladio.http.reasoning.base import ReasoningParser
+from palladio.runtime.text.marks import Marks
 
 _MAX_BLANKS = 256  # more of them are text
 _match_blanks = re.compile(r"\s+").match
@@ -25,7 +25,7 @@ class Tags:
     closers: tuple[str, ...] = ()
 
 
-class TagParser:
+class TagParser(ReasoningParser):
     """Splits text at tags.
 
     - A tag opens reasoning at the beginning of a line only, so that an answer may speak of the tag. There may be
@@ -43,17 +43,15 @@ class TagParser:
     """
 
     def __init__(self, tags: Tags, *, begun: bool = False, continues: bool = False, keep_tags: bool = False) -> None:
+        super().__init__()
         self._tags = tags
         self._inside_marks = Marks((tags.start, tags.end, *tags.closers))
         self._outside_marks = Marks((tags.start, tags.end))
         self._keep = keep_tags
         self._inside = begun
-        self._held = ""
-        self._at = 0  # what is before it has been taken
         self._fresh = not continues  # of the whole text, or of the block inside: nothing but blanks so far
         self._line_is_blank = not continues  # outside: all since the last newline
         self._after_tag = begun and not continues  # a newline here belongs to the tag
-        self._pieces: list[ReasoningPiece] = []
 
     @property
     def is_reasoning(self) -> bool:
@@ -63,25 +61,11 @@ class TagParser:
     def is_undecided(self) -> bool:
         return not self._inside and bool(self._held) and not self._held.isspace()
 
-    def feed(self, text: str) -> tuple[ReasoningPiece, ...]:
-        self._held += text
-        while self._at < len(self._held) and self._read():
-            pass
-        self._held, self._at = self._held[self._at :], 0
-        return self._take()
-
-    def finish(self) -> tuple[ReasoningPiece, ...]:
-        held, self._held = self._held, ""
+    def _read_rest(self, held: str) -> None:
         if self._inside and self._fresh and held.isspace():
             self._drop(held)
         else:
             self._emit(held)
-        return self._take()
-
-    def _take(self) -> tuple[ReasoningPiece, ...]:
-        pieces = tuple(self._pieces)
-        self._pieces.clear()
-        return pieces
 
     def _read(self) -> bool:
         """Takes from the held text up to the next tag, or what is certain. Returns whether to go on."""
@@ -170,13 +154,11 @@ class TagParser:
         if not text:
             return
         self._fresh = False
-        if self._inside:
-            self._pieces.append(ReasoningPiece(reasoning=text))
-            return
-        _, newline, line = text.rpartition("\n")
-        self._line_is_blank = (not line or line.isspace()) and (bool(newline) or self._line_is_blank)
-        self._pieces.append(ReasoningPiece(content=text))
+        self._append(text, is_reasoning=self._inside)
+        if not self._inside:
+            _, newline, line = text.rpartition("\n")
+            self._line_is_blank = (not line or line.isspace()) and (bool(newline) or self._line_is_blank)
 
     def _drop(self, text: str) -> None:
         if self._keep and text:
-            self._pieces.append(ReasoningPiece(reasoning=text) if self._inside else ReasoningPiece(content=text))
+            self._append(text, is_reasoning=self._inside)

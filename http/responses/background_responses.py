@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import logging
 import sqlite3
-import uuid
 
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.responses.event_log import EventLog
@@ -13,9 +12,9 @@ from palladio.http.responses.response_items import Response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.security.caller import SERVER
 from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.wire.errors import HttpError, error_body, internal_error
+from palladio.http.wire.errors import any_error
 from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.interface.errors import OverloadedError, PalladioError
+from palladio.runtime.interface.errors import OverloadedError
 
 logger = logging.getLogger(__name__)
 
@@ -112,12 +111,8 @@ class BackgroundResponses:
     async def _run(self, run: ChatRun, events: ResponseEvents, log: EventLog, *, waits: bool) -> None:
         try:
             await self._feed(run, events, log, waits=waits)
-        except (PalladioError, HttpError) as exc:
-            log.add(events.fail(error_body(exc, run.call.names)))
-        except Exception:  # the client has its answer: this is the request's border
-            error_id = uuid.uuid4().hex
-            logger.exception("error %s in response %s", error_id, run.name)
-            log.add(events.fail(internal_error(error_id)))
+        except Exception as exc:  # noqa: BLE001 (a request's border: its client has an answer)
+            log.add(events.fail(any_error(exc, run.call.names, f"response {run.name}")))
         if self._ends_with_server and events.response["status"] in ("failed", "cancelled"):
             log.close()  # the request stays in the store, to be made again
         else:

@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.wire.protocol import AtMost, RequestId, WireModel
+from palladio.http.wire.protocol import AtMost, RequestId, SamplerFields, WireModel
 from palladio.http.wire.protocol_chat import Effort, Objects
-from palladio.runtime.interface.sampling_params import MAX_STOP_STRINGS
 
 Summary = Literal["auto", "concise", "detailed"]
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI's
@@ -49,7 +48,7 @@ class InputTokensRequest(WireModel):
     truncation: Literal["disabled"] | None = None
 
 
-class ResponseRequest(InputTokensRequest):
+class ResponseRequest(InputTokensRequest, SamplerFields):
     """Ranges are checked by SamplingParams and RequestOptions."""
 
     background: bool | None = None
@@ -60,21 +59,9 @@ class ResponseRequest(InputTokensRequest):
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     store: bool | None = None
-    stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    temperature: float | None = None
     top_logprobs: int | None = None
-    top_p: float | None = None
     user: str | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    stop: Annotated[str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")] = (
-        None
-    )
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
     priority: int | None = None

@@ -10,7 +10,9 @@ from palladio.http.responses.protocol_responses import InputTokensRequest, Respo
 from palladio.http.responses.response_items import Item, chat_messages
 from palladio.http.wire.field_names import FieldNames, message_paths
 from palladio.http.wire.field_rules import check_tool_fields
+from palladio.http.wire.protocol import SamplerFields
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
+from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
@@ -27,8 +29,8 @@ INCLUDABLE = (  # all but the first are of items that cannot come here, or that 
     "computer_call_output.output.image_url",
 )
 SAME_NAME = (  # as for chat
-    *("model", "parallel_tool_calls", "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty"),
-    *("presence_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "cache_salt", "priority", "timeout"),
+    *SamplerFields.model_fields,
+    *("model", "parallel_tool_calls", "chat_template_kwargs", "cache_salt", "priority", "timeout"),
 )
 _PATHS: Mapping[str, str] = {  # of the chat request → of this one
     "tool_choice.allowed_tools.tools.*.function": "tool_choice.tools.*",
@@ -164,13 +166,12 @@ def _tool_choice(body: InputTokensRequest) -> str | dict[str, Any] | None:
 
 
 def _allowed(tools: object) -> list[dict[str, Any]]:
-    if not isinstance(tools, list):
-        raise InvalidRequestError("tool_choice.tools must be a list of tools", param="tool_choice.tools")
-    for position, tool in enumerate(tools):
+    functions = typed(tools, list, "tool_choice.tools", "a list of tools")
+    for position, tool in enumerate(functions):
         if not isinstance(tool, dict) or tool.get("type") != "function":
             path = f"tool_choice.tools.{position}"
             raise InvalidRequestError(f"{path} must be an object of type function with a name", param=path)
-    return [_function(tool) for tool in tools]
+    return [_function(tool) for tool in functions]
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:

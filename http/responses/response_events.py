@@ -82,7 +82,9 @@ class ResponseEvents(BlockWriter):
         return b""
 
     def _open(self, block: Block) -> bytes:
-        item = self._item(block, "in_progress") | self._emptied(block)
+        item = self._item(block, "in_progress")
+        if block.kind != "call":
+            item["content"] = []  # it comes in events of its own
         events = self._event("response.output_item.added", output_index=block.position, item=item)
         if block.kind == "call":
             return events
@@ -127,16 +129,8 @@ class ResponseEvents(BlockWriter):
         part = {"type": "output_text", "text": block.text, "annotations": []}
         return part | {"logprobs": self._logprobs(block.logprobs)}
 
-    @staticmethod
-    def _emptied(block: Block) -> Item:
-        """What of an item comes in events of its own."""
-        return {} if block.kind == "call" else {"content": []}
-
     def _logprobs(self, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
-        content: list[dict[str, Any]] = (
-            chat_logprobs(self._tokenizer, logprobs)["content"] if self._has_logprobs else []
-        )
-        return content
+        return list(chat_logprobs(self._tokenizer, logprobs)["content"]) if self._has_logprobs else []
 
     def _id(self, block: Block) -> str:
         return item_id(_ITEM_KINDS[block.kind], self.response["id"], block.position)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
 
 Item = dict[str, Any]
@@ -153,14 +154,9 @@ def _function_call_output(item: Item, path: str) -> Item:
 def _reasoning(item: Item, path: str) -> Item:
     fields: Item = {"type": "reasoning", "summary": [], "content": []}
     for name, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
-        entries = item.get(name, [])
-        if not isinstance(entries, list):
-            raise InvalidRequestError(f"{path}.{name} must be a list", param=f"{path}.{name}")
-        for position, entry in enumerate(entries):
-            text = entry.get("text") if isinstance(entry, dict) else None
-            if not isinstance(text, str):
-                where = f"{path}.{name}.{position}.text"
-                raise InvalidRequestError(f"{where} must be a string", param=where)
+        for position, entry in enumerate(typed(item.get(name, []), list, f"{path}.{name}", "a list")):
+            given = entry.get("text") if isinstance(entry, dict) else None
+            text = typed(given, str, f"{path}.{name}.{position}.text", "a string")
             fields[name].append({"type": kind, "text": text})
     return fields
 
@@ -184,9 +180,8 @@ def _string(item: Item, name: str, path: str) -> str:
 def _parts(content: object, path: str) -> list[Item]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        raise InvalidRequestError(f"{path} must be a string or a list of content parts", param=path)
-    for position, part in enumerate(content):
+    parts = typed(content, list, path, "a string or a list of content parts")
+    for position, part in enumerate(parts):
         where = f"{path}.{position}"
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in _TEXT_PARTS:
@@ -196,14 +191,12 @@ def _parts(content: object, path: str) -> list[Item]:
                 code="unsupported_parameter",
             )
         name = "refusal" if kind == "refusal" else "text"
-        if not isinstance(part.get(name), str):
-            raise InvalidRequestError(f"{where}.{name} must be a string", param=f"{where}.{name}")
-    return content
+        typed(part.get(name), str, f"{where}.{name}", "a string")
+    return parts
 
 
 def _text(part: Item) -> str:
-    text: str = part["refusal" if part["type"] == "refusal" else "text"]
-    return text
+    return str(part["refusal" if part["type"] == "refusal" else "text"])
 
 
 def _output_part(part: Item) -> Item:

@@ -85,7 +85,7 @@ async def conversation_of(
     if body.previous_response_id is not None:
         earlier = await store.conversation(body.previous_response_id, "previous_response_id", caller)
     wanted = referenced_ids(body.input)
-    found = await store.items(wanted, caller)
+    found = await store.items(wanted, caller) if wanted else {}
     for name in wanted:
         if name not in found:
             raise not_found(name, "input")

@@ -10,6 +10,7 @@ import orjson
 from palladio.http.responses.response_items import Item, Response
 from palladio.http.security.caller import Caller
 from palladio.http.storage.database import Database
+from palladio.http.storage.store import Store, find_row, insert_row, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 _CHAIN = """
@@ -42,52 +43,79 @@ class StoredResponse:
 
     @property
     def id(self) -> str:
-        name: str = self.response["id"]
-        return name
+        return str(self.response["id"])
 
 
-class ResponseStore:
+class ResponseStore(Store):
     """Args: limit: responses that are kept, of each owner; the oldest make room for new ones."""
 
     def __init__(self, database: Database, limit: int) -> None:
-        self._database = database
+        super().__init__(database)
         self._limit = limit
 
-    async def add(self, stored: StoredResponse, items: Sequence[Item], caller: Caller) -> None:
+    @transaction
+    def add(
+        self, connection: sqlite3.Connection, stored: StoredResponse, items: Sequence[Item], caller: Caller
+    ) -> None:
         """Args: items: of its input; caller: what it finds makes room."""
+        values = {
+            "id": stored.id,
+            "previous": stored.response["previous_response_id"],
+            "status": stored.response["status"],
+            "response": orjson.dumps(stored.response),
+            "request": None if stored.request is None else orjson.dumps(stored.request),
+            "events": stored.events,
+            "owner": stored.owner,
+        }
+        insert_row(connection, "responses", values)
+        _insert_items(connection, stored.id, items, is_output=False)
+        _insert_items(connection, stored.id, stored.response["output"], is_output=True)
+        condition, owners = caller.keeper.condition()
+        oldest = f"SELECT number FROM responses WHERE {condition} ORDER BY number DESC LIMIT 1 OFFSET ?"
+        statement = f"DELETE FROM responses WHERE {condition} AND number <= ({oldest})"
+        connection.execute(statement, (*owners, *owners, self._limit))
 
-        def work(connection: sqlite3.Connection) -> None:
-            _insert(connection, stored, items)
-            _make_room(connection, caller.keeper, self._limit)
-
-        await self._database.run(work)
-
-    async def finish(self, stored: StoredResponse) -> bool:
+    @transaction
+    def finish(self, connection: sqlite3.Connection, stored: StoredResponse) -> bool:
         """What became of one that was added before it ended; False: it has been deleted or finished meanwhile."""
-        return await self._database.run(lambda connection: _finish(connection, stored))
+        found = connection.execute(
+            """
+            UPDATE responses SET status = ?, response = ?, request = NULL, events = ?
+            WHERE id = ? AND request IS NOT NULL
+            """,
+            (stored.response["status"], orjson.dumps(stored.response), stored.events, stored.id),
+        )
+        if found.rowcount:
+            _insert_items(connection, stored.id, stored.response["output"], is_output=True)
+        return found.rowcount > 0
 
-    async def get(self, response_id: str, caller: Caller) -> StoredResponse:
+    @transaction
+    def get(self, connection: sqlite3.Connection, response_id: str, caller: Caller) -> StoredResponse:
         """
         Raises:
             HttpError: there is none that the caller may see, a 404.
         """
-        return _stored(await self._database.run(lambda connection: _row(connection, response_id, caller)))
+        return _stored(_row(connection, response_id, caller))
 
-    async def delete(self, response_id: str, caller: Caller) -> bool:
+    @transaction
+    def delete(self, connection: sqlite3.Connection, response_id: str, caller: Caller) -> bool:
         """Whether it was there, for this caller."""
         condition, owners = caller.condition()
-        statement, values = f"DELETE FROM responses WHERE id = ? AND {condition}", (response_id, *owners)
-        return await self._database.run(lambda connection: connection.execute(statement, values).rowcount > 0)
+        statement = f"DELETE FROM responses WHERE id = ? AND {condition}"
+        return connection.execute(statement, (response_id, *owners)).rowcount > 0
 
-    async def input_items(self, response_id: str, caller: Caller) -> list[Item]:
+    @transaction
+    def input_items(self, connection: sqlite3.Connection, response_id: str, caller: Caller) -> list[Item]:
         """Of that response's own request.
 
         Raises:
             HttpError: there is no such response that the caller may see.
         """
-        return await self._database.run(lambda connection: _input_items(connection, response_id, caller))
+        _row(connection, response_id, caller)
+        return _items_of(connection, "response = ? AND NOT is_output ORDER BY position", response_id)
 
-    async def conversation(self, response_id: str, param: str, caller: Caller) -> list[Item]:
+    @transaction
+    def conversation(self, connection: sqlite3.Connection, response_id: str, param: str, caller: Caller) -> list[Item]:
         """All items up to and including a response's output.
 
         Args:
@@ -96,61 +124,47 @@ class ResponseStore:
         Raises:
             HttpError: it or one before it is not stored, or the caller may not see it, or it has not been answered.
         """
-        return await self._database.run(lambda connection: _conversation(connection, response_id, param, caller))
+        of_newest, owners = caller.condition("newest.owner")
+        of_older, _ = caller.condition("older.owner")
+        statement = _CHAIN.format(of_newest=of_newest, of_older=of_older)
+        chain = connection.execute(statement, (response_id, *owners, *owners)).fetchall()
+        if not chain:
+            raise not_found(response_id, param)
+        if chain[0]["previous"] is not None:
+            raise not_found(chain[0]["previous"], param)
+        items: list[Item] = []
+        for row in chain:
+            if row["status"] not in ("completed", "incomplete"):
+                message = f"{param}: {row['id']} has no answer to go on from, its status is {row['status']}"
+                raise HttpError(ErrorBody(400, message, param))
+            items += _items_of(connection, "response = ? ORDER BY is_output, position", row["id"])
+        return items
 
-    async def items(self, ids: Iterable[str], caller: Caller) -> dict[str, Item]:
+    @transaction
+    def items(self, connection: sqlite3.Connection, ids: Iterable[str], caller: Caller) -> dict[str, Item]:
         """Stored items by id; those that are not there, or not for this caller, are left out."""
-        wanted = tuple(dict.fromkeys(ids))
-        return await self._database.run(lambda connection: _items(connection, wanted, caller)) if wanted else {}
+        condition, owners = caller.condition("responses.owner")
+        ours = f"(SELECT 1 FROM responses WHERE responses.id = response_items.response AND {condition})"
+        found = {name: _items_of(connection, f"id = ? AND EXISTS {ours} LIMIT 1", name, *owners) for name in ids}
+        return {name: items[0] for name, items in found.items() if items}
 
-    async def unfinished(self) -> list[str]:
+    @transaction
+    def unfinished(self, connection: sqlite3.Connection) -> list[str]:
         """Those in the background that a server left before they ended, oldest first."""
         statement = "SELECT id FROM responses WHERE request IS NOT NULL ORDER BY number"
-        rows = await self._database.run(lambda connection: connection.execute(statement).fetchall())
-        return [row["id"] for row in rows]
+        return [row["id"] for row in connection.execute(statement)]
 
-    async def take_up(self, response_id: str) -> StoredResponse | None:
+    @transaction
+    def take_up(self, connection: sqlite3.Connection, response_id: str) -> StoredResponse | None:
         """One that is unfinished, to make it again, which is counted; None: it has been deleted or finished."""
-        row = await self._database.run(lambda connection: _take_up(connection, response_id))
-        return None if row is None else _stored(row)
+        statement = "UPDATE responses SET attempts = attempts + 1 WHERE id = ? AND request IS NOT NULL RETURNING *"
+        rows = connection.execute(statement, (response_id,)).fetchall()
+        return _stored(rows[0]) if rows else None
 
 
 def not_found(response_id: str, param: str = "response_id") -> HttpError:
     message = f"no stored response {response_id[:256]!r}: it was never stored, or deleted, or too many newer ones came"
     return HttpError(ErrorBody(404, message, param, code="response_not_found"))
-
-
-def _insert(connection: sqlite3.Connection, stored: StoredResponse, items: Sequence[Item]) -> None:
-    response = stored.response
-    request = None if stored.request is None else orjson.dumps(stored.request)
-    connection.execute(
-        "INSERT INTO responses (id, previous, status, response, request, events, owner) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(stored.id, response["previous_response_id"], response["status"]),
-            *(orjson.dumps(response), request, stored.events, stored.owner),
-        ),
-    )
-    _insert_items(connection, stored.id, items, is_output=False)
-    _insert_items(connection, stored.id, response["output"], is_output=True)
-
-
-def _make_room(connection: sqlite3.Connection, caller: Caller, limit: int) -> None:
-    condition, owners = caller.condition()
-    oldest = f"SELECT number FROM responses WHERE {condition} ORDER BY number DESC LIMIT 1 OFFSET ?"
-    connection.execute(f"DELETE FROM responses WHERE {condition} AND number <= ({oldest})", (*owners, *owners, limit))
-
-
-def _finish(connection: sqlite3.Connection, stored: StoredResponse) -> bool:
-    found = connection.execute(
-        """
-        UPDATE responses SET status = ?, response = ?, request = NULL, events = ?
-        WHERE id = ? AND request IS NOT NULL
-        """,
-        (stored.response["status"], orjson.dumps(stored.response), stored.events, stored.id),
-    )
-    if found.rowcount:
-        _insert_items(connection, stored.id, stored.response["output"], is_output=True)
-    return found.rowcount > 0
 
 
 def _insert_items(connection: sqlite3.Connection, response_id: str, items: Sequence[Item], *, is_output: bool) -> None:
@@ -160,19 +174,13 @@ def _insert_items(connection: sqlite3.Connection, response_id: str, items: Seque
     )
 
 
-def _take_up(connection: sqlite3.Connection, response_id: str) -> sqlite3.Row | None:
-    unfinished = "id = ? AND request IS NOT NULL"
-    connection.execute(f"UPDATE responses SET attempts = attempts + 1 WHERE {unfinished}", (response_id,))
-    row: sqlite3.Row | None = connection.execute(
-        f"SELECT * FROM responses WHERE {unfinished}", (response_id,)
-    ).fetchone()
-    return row
+def _items_of(connection: sqlite3.Connection, condition: str, *values: object) -> list[Item]:
+    rows = connection.execute(f"SELECT item FROM response_items WHERE {condition}", values)
+    return [orjson.loads(row["item"]) for row in rows]
 
 
 def _row(connection: sqlite3.Connection, response_id: str, caller: Caller) -> sqlite3.Row:
-    condition, owners = caller.condition()
-    statement = f"SELECT * FROM responses WHERE id = ? AND {condition}"
-    row: sqlite3.Row | None = connection.execute(statement, (response_id, *owners)).fetchone()
+    row = find_row(connection, "responses", response_id, caller.condition())
     if row is None:
         raise not_found(response_id)
     return row
@@ -181,44 +189,3 @@ def _row(connection: sqlite3.Connection, response_id: str, caller: Caller) -> sq
 def _stored(row: sqlite3.Row) -> StoredResponse:
     request = None if row["request"] is None else orjson.loads(row["request"])
     return StoredResponse(orjson.loads(row["response"]), request, row["events"], row["attempts"], row["owner"])
-
-
-def _input_items(connection: sqlite3.Connection, response_id: str, caller: Caller) -> list[Item]:
-    _row(connection, response_id, caller)
-    rows = connection.execute(
-        "SELECT item FROM response_items WHERE response = ? AND NOT is_output ORDER BY position", (response_id,)
-    )
-    return [orjson.loads(row["item"]) for row in rows]
-
-
-def _conversation(connection: sqlite3.Connection, response_id: str, param: str, caller: Caller) -> list[Item]:
-    of_newest, owners = caller.condition("newest.owner")
-    of_older, _ = caller.condition("older.owner")
-    statement = _CHAIN.format(of_newest=of_newest, of_older=of_older)
-    chain = connection.execute(statement, (response_id, *owners, *owners)).fetchall()
-    if not chain:
-        raise not_found(response_id, param)
-    if chain[0]["previous"] is not None:
-        raise not_found(chain[0]["previous"], param)
-    items: list[Item] = []
-    for row in chain:
-        if row["status"] not in ("completed", "incomplete"):
-            message = f"{param}: {row['id']} has no answer to go on from, its status is {row['status']}"
-            raise HttpError(ErrorBody(400, message, param))
-        statement = "SELECT item FROM response_items WHERE response = ? ORDER BY is_output, position"
-        items += [orjson.loads(found["item"]) for found in connection.execute(statement, (row["id"],))]
-    return items
-
-
-def _items(connection: sqlite3.Connection, ids: Sequence[str], caller: Caller) -> dict[str, Item]:
-    found: dict[str, Item] = {}
-    condition, owners = caller.condition("responses.owner")
-    statement = (
-        "SELECT item FROM response_items JOIN responses ON responses.id = response_items.response "
-        f"WHERE response_items.id = ? AND {condition} LIMIT 1"
-    )
-    for name in ids:
-        row = connection.execute(statement, (name, *owners)).fetchone()
-        if row is not None:
-            found[name] = orjson.loads(row["item"])
-    return found

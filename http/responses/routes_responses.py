@@ -21,6 +21,7 @@ from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.security.caller import Caller, CallerOf
 from palladio.http.storage.disk_errors import disk_errors
+from palladio.http.storage.object_lists import page
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_names import RequestNames
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
@@ -180,11 +181,4 @@ def _page(items: list[dict[str, Any]], limit: int, after: str | None) -> dict[st
         if not places:
             raise InvalidRequestError(f"after: {after[:100]!r} is no input item of this response", param="after")
         items = items[places[0] + 1 :]
-    shown = items[:limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(items) > limit,
-    }
+    return page(items, limit)

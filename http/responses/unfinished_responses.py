@@ -4,7 +4,6 @@ import asyncio
 import collections
 import logging
 import sqlite3
-import uuid
 
 from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
@@ -14,8 +13,8 @@ from palladio.http.responses.response_events import unmade_events
 from palladio.http.responses.response_object import response_error
 from palladio.http.responses.response_run import ROUTE, ResponseRun
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
-from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
-from palladio.runtime.interface.errors import OverloadedError, PalladioError
+from palladio.http.wire.errors import ErrorBody, any_error
+from palladio.runtime.interface.errors import OverloadedError
 
 MAX_AT_ONCE = 8  # the others wait, so that whoever comes meanwhile finds room
 MAX_ATTEMPTS = 5  # of servers to make one again: it may be what they end of
@@ -123,9 +122,5 @@ class UnfinishedResponses:
             return await ResponseRun.prepare(self._context, call, body, self._store, stored.id)
         except (OverloadedError, OSError, sqlite3.Error):
             raise
-        except (PalladioError, HttpError) as error:
-            return error_body(error, call.names)
-        except Exception:  # the client has its answer: this is the request's border
-            error_id = uuid.uuid4().hex
-            logger.exception("error %s in response %s", error_id, stored.id)
-            return internal_error(error_id)
+        except Exception as error:  # noqa: BLE001 (a request's border: its client has an answer)
+            return any_error(error, call.names, f"response {stored.id}")

@@ -21,10 +21,31 @@ _LOOKS_NAMED = re.compile(r"[A-Za-z0-9_.-]{1,64}:.")
 Owners = dict[bytes, str]  # the hash of what a client sends → the owner
 
 
-class ApiKeys:
-    """Only hashes are kept, so that neither a comparison's time nor a dump of this object tells anything of a key.
+class KeyTable:
+    """Whose keys they are. Only hashes are kept, so that neither a comparison's time nor a dump of this object tells
+    anything of a key."""
 
-    A key belongs to an owner: NAME:KEY to NAME, and one without a name to a digest of itself. A client sends KEY; or
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+
+    @classmethod
+    def of_admin(cls, keys: Iterable[str]) -> "KeyTable":
+        """The keys of --admin-api-key. They have no names: whoever has one is the admin."""
+        return cls({_hash(key.encode()): ADMIN for key in keys})
+
+    def __bool__(self) -> bool:
+        """Whether there are any: without, nobody needs one."""
+        return bool(self._owners)
+
+    def owner_of(self, given: bytes) -> str | None:
+        """Whose key it is; None: it is none. Takes the same time for every key that is given."""
+        found = _hash(given)
+        matches = [owner for known, owner in self._owners.items() if hmac.compare_digest(found, known)]  # all of them
+        return matches[0] if matches else None
+
+
+class ApiKeys(KeyTable):
+    """A key belongs to an owner: NAME:KEY to NAME, and one without a name to a digest of itself. A client sends KEY; or
     all of NAME:KEY, so that keys which hold a colon, of servers that knew no names, stay as good as they were.
 
     Args:
@@ -39,11 +60,7 @@ class ApiKeys:
         self._fixed = _parse(keys, "--api-key")
         self._file = None if file is None else Path(file).expanduser()
         self._watch = FileWatch([] if self._file is None else [str(self._file)])  # before the file is read
-        self._owners = self._fixed if self._file is None else _join(self._fixed, _read_owners(self._file))
-
-    def __bool__(self) -> bool:
-        """Whether there are any: without, nobody needs one."""
-        return bool(self._owners)
+        super().__init__(self._fixed if self._file is None else _join(self._fixed, _read_owners(self._file)))
 
     @property
     def owners(self) -> frozenset[str]:
@@ -51,11 +68,8 @@ class ApiKeys:
         return frozenset(self._owners.values())
 
     def owner_of(self, given: bytes) -> str | None:
-        """Whose key it is; None: it is none. Takes the same time for every key that is given."""
         self._refresh()
-        found = _hash(given)
-        matches = [owner for known, owner in self._owners.items() if hmac.compare_digest(found, known)]  # all of them
-        return matches[0] if matches else None
+        return super().owner_of(given)
 
     def _refresh(self) -> None:
         if self._file is None or not self._watch.changed():
@@ -66,22 +80,6 @@ class ApiKeys:
             logger.warning("%s; the previous keys stay active", error)
         else:
             logger.info("Reloaded --api-key-file: keys of %s are active", ", ".join(sorted(self.owners)))
-
-
-class AdminKeys:
-    """The keys of --admin-api-key. They have no names: whoever has one is the admin."""
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._hashes = [_hash(key.encode()) for key in keys]
-
-    def __bool__(self) -> bool:
-        return bool(self._hashes)
-
-    def owner_of(self, given: bytes) -> str | None:
-        """As that of ApiKeys."""
-        found = _hash(given)
-        matches = [hmac.compare_digest(found, known) for known in self._hashes]  # all of them
-        return ADMIN if any(matches) else None
 
 
 def _hash(key: bytes) -> bytes:

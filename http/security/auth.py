@@ -1,10 +1,11 @@
-"""API keys, as pure ASGI middleware (a BaseHTTPMiddleware would halve the streams' speed)."""
+"""API keys."""
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from palladio.http.security.caller import ADMIN
 from palladio.http.security.callers import Callers
+from palladio.http.security.guard import Guard
 from palladio.http.wire.errors import ErrorBody, route_path
 
 OPEN_PATHS = frozenset(
@@ -13,18 +14,15 @@ OPEN_PATHS = frozenset(
 CONTROL_PATHS = frozenset(("/flush_cache", "/abort_request", "/start_profile", "/stop_profile"))
 
 
-class KeyAuth:
+class KeyAuth(Guard):
     """Answers 401 unless the request brings a key, as a bearer or as x-api-key. Probes and OPTIONS pass. Who asks
     becomes `request.state.caller`."""
 
     def __init__(self, app: ASGIApp, callers: Callers) -> None:
-        self._app = app
+        super().__init__(app)
         self._callers = callers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    def _refusal(self, scope: Scope) -> ErrorBody | None:
         path, callers = route_path(scope), self._callers
         caller = callers.find(_given_keys(Headers(scope=scope)))
         is_control = path in CONTROL_PATHS and callers.has_admin_keys
@@ -32,16 +30,14 @@ class KeyAuth:
         is_enough = caller is not None and (not is_control or caller.owner == ADMIN)
         if not needs_key or is_enough:
             scope["state"]["caller"] = caller or callers.of_owner("")
-            await self._app(scope, receive, send)
-            return
+            return None
         kind = "admin key (--admin-api-key)" if is_control else "API key"
-        body = ErrorBody(
+        return ErrorBody(
             401,
             f"wrong or missing {kind}: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-        await body.response(path)(scope, receive, send)
 
 
 def _given_keys(headers: Headers) -> list[bytes]:

@@ -8,9 +8,10 @@ import urllib.parse
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from palladio.http.security.auth import OPEN_PATHS
+from palladio.http.security.guard import Guard
 from palladio.http.security.host_rules import HostRules
 from palladio.http.wire.errors import ErrorBody, route_path
 
@@ -21,7 +22,7 @@ UPLOADS = frozenset(("/v1/files",))  # that take forms
 _FETCH_SITE = "sec-fetch-site"
 
 
-class BrowserGuard:
+class BrowserGuard(Guard):
     """Refuses requests to a name that may be somebody else's, and what pages of other origins ask for, even where they
     could not read the answer. Open routes and preflights pass: the first tell nothing, CORS answers the others.
 
@@ -32,17 +33,10 @@ class BrowserGuard:
     """
 
     def __init__(self, app: ASGIApp, hosts: HostRules, origins: Sequence[str] | None, *, is_open: bool) -> None:
-        self._app = app
+        super().__init__(app)
         self._hosts = hosts
         self._origins = origins
         self._is_open = is_open
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = self._refusal(scope) if scope["type"] == "http" else None
-        if error is None:
-            await self._app(scope, receive, send)
-        else:
-            await error.response(route_path(scope))(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ErrorBody | None:
         path, method, headers = route_path(scope), scope["method"], Headers(scope=scope)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from palladio.http.security.api_keys import AdminKeys, ApiKeys
+from palladio.http.security.api_keys import ApiKeys, KeyTable
 from palladio.http.security.caller import ADMIN, UNNAMED, Caller
 from palladio.http.settings.http_config import HttpConfig
 
@@ -16,7 +16,7 @@ class Callers:
         admin_keys: of the control routes, which then take no others; good for all routes. None: they are like others.
     """
 
-    def __init__(self, keys: ApiKeys, admin_keys: AdminKeys) -> None:
+    def __init__(self, keys: ApiKeys, admin_keys: KeyTable) -> None:
         self._keys = keys
         self._admin_keys = admin_keys
 
@@ -26,7 +26,7 @@ class Callers:
         Raises:
             ConfigError: the keys cannot be read, or one has two owners.
         """
-        return cls(ApiKeys(config.api_keys, config.api_key_file), AdminKeys(config.admin_api_keys))
+        return cls(ApiKeys(config.api_keys, config.api_key_file), KeyTable.of_admin(config.admin_api_keys))
 
     @property
     def has_keys(self) -> bool:
@@ -46,9 +46,7 @@ class Callers:
 
     def of_owner(self, owner: str) -> Caller:
         """Who made something, if it asked now."""
-        if not self._keys and not self._admin_keys:
-            return Caller(owner, "all")
-        if owner == ADMIN:
+        if owner == ADMIN or not (self._keys or self._admin_keys):
             return Caller(owner, "all")
         owners = self._keys.owners
         is_alone = len(owners) <= 1 and (owner in owners or owner == "" or owner.startswith(UNNAMED))

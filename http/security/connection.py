@@ -2,6 +2,7 @@
 read, number of connections."""
 
 import asyncio
+import dataclasses
 import http
 from typing import Any
 
@@ -43,36 +44,23 @@ class ConnectionLimits:
         self.read_timeout = read_timeout
         self.write_timeout = write_timeout
         self._max_connections = max_connections
-        self._num_served = 0
-        self._num_spare = 0
+        self._counts = {False: 0, True: 0}  # of connections, by whether they are over the limit
 
     def enter(self) -> "Place":
-        place = Place(self)
-        if self._max_connections is None or self._num_served < self._max_connections:
-            self._num_served += 1
-        else:
-            self._num_spare += 1
-            place.is_spare = True
-            place.is_too_much = self._num_spare > NUM_SPARE
-        return place
+        is_spare = self._max_connections is not None and self._counts[False] >= self._max_connections
+        self._counts[is_spare] += 1
+        return Place(is_spare, is_too_much=is_spare and self._counts[True] > NUM_SPARE)
 
     def leave(self, place: "Place") -> None:
-        if place.is_spare:
-            self._num_spare -= 1
-        else:
-            self._num_served -= 1
+        self._counts[place.is_spare] -= 1
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Place:
     """What a connection occupies until it ends."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
-        self._limits = limits
-        self.is_spare = False
-        self.is_too_much = False
-
-    def leave(self) -> None:
-        self._limits.leave(self)
+    is_spare: bool
+    is_too_much: bool
 
 
 class Connection(HttpToolsProtocol):
@@ -114,7 +102,7 @@ class Connection(HttpToolsProtocol):
         if self._writes is not None:
             self._writes.stop()
         if self._place is not None:
-            self._place.leave()
+            self._limits.leave(self._place)
             self._place = None
 
     def data_received(self, data: bytes) -> None:

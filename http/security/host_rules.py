@@ -42,7 +42,7 @@ class HostRules:
         if found is None:
             return False
         name = _plain(found[1])
-        if not name or "*" in self.names or name in self.names or is_loopback(name) or _is_address(name):
+        if not name or "*" in self.names or name in self.names or is_loopback(name) or _address(name) is not None:
             return True
         if any(name.endswith(pattern[1:]) for pattern in self.names if pattern.startswith("*.")):
             return True
@@ -53,18 +53,15 @@ def is_loopback(name: str) -> bool:
     """localhost, a name below it, or an address of this machine alone."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
-    try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = _address(name)
+    return address is not None and address.is_loopback
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name.strip("[]"))
+        return ipaddress.ip_address(name.strip("[]"))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _plain(name: str) -> str:

@@ -5,6 +5,7 @@ import json
 from typing import Any, Literal
 
 from palladio.http.reasoning.registry import check_name
+from palladio.http.settings.rules import require
 from palladio.http.tool_calls.registry import check_format
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.sampling_params import SamplingParams
@@ -127,66 +128,59 @@ class HttpConfig:
     log_level_http: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"--port must be in 0 … 65535, got {self.port}")
-        if self.stream_interval < 1:
-            raise ConfigError(f"--stream-interval must be at least 1, got {self.stream_interval}")
-        if self.max_stored_responses < 1:
-            raise ConfigError(f"--max-stored-responses must be at least 1, got {self.max_stored_responses}")
+        require(0 <= self.port <= 65535, f"--port must be in 0 … 65535, got {self.port}")
         for flag, limit in (
+            ("--stream-interval", self.stream_interval),
+            ("--max-stored-responses", self.max_stored_responses),
             ("--max-request-bytes", self.max_request_bytes),
             ("--max-request-values", self.max_request_values),
             ("--max-file-bytes", self.max_file_bytes),
             ("--max-batch-lines", self.max_batch_lines),
+            ("--max-connections", self.max_connections),
         ):
-            if limit is not None and limit < 1:
-                raise ConfigError(f"{flag} must be at least 1, got {limit}")
-        if self.drain_timeout < 0:
-            raise ConfigError(f"--drain-timeout must be ≥ 0, got {self.drain_timeout}")
-        if self.served_model_name is not None and not all(self.served_model_name or ("",)):
-            raise ConfigError("--served-model-name must not be empty")
+            require(limit is None or limit >= 1, f"{flag} must be at least 1, got {limit}")
+        for flag, seconds in (
+            ("--request-read-timeout", self.request_read_timeout),
+            ("--response-write-timeout", self.response_write_timeout),
+        ):
+            require(0 < seconds < float("inf"), f"{flag} must be > 0 and finite, got {seconds}")
+        require(self.drain_timeout >= 0, f"--drain-timeout must be ≥ 0, got {self.drain_timeout}")
+        is_named = self.served_model_name is None or all(self.served_model_name or ("",))
+        require(is_named, "--served-model-name must not be empty")
         self._check_security()
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):
-            if level is not None and level.lower() not in _LOG_LEVELS:
-                raise ConfigError(f"{flag} must be one of {', '.join(_LOG_LEVELS)}, got {level!r}")
+            is_known = level is None or level.lower() in _LOG_LEVELS
+            require(is_known, f"{flag} must be one of {', '.join(_LOG_LEVELS)}, got {level!r}")
         check_name(self.reasoning_parser)
         check_format(self.tool_call_parser)
         _ = self.template_kwargs, self.preferred_defaults
 
     def _check_security(self) -> None:
-        if self.api_key is not None and not self.api_keys:
-            raise ConfigError("--api-key must not be empty; leave it out to serve without a key")
-        if self.admin_api_key is not None and not self.admin_api_keys:
-            raise ConfigError("--admin-api-key must not be empty; leave it out to have control routes like the others")
-        for flag, seconds in (
-            ("--request-read-timeout", self.request_read_timeout),
-            ("--response-write-timeout", self.response_write_timeout),
-        ):
-            if not 0 < seconds < float("inf"):
-                raise ConfigError(f"{flag} must be > 0 and finite, got {seconds}")
-        if self.max_connections is not None and self.max_connections < 1:
-            raise ConfigError(f"--max-connections must be at least 1, got {self.max_connections}")
-        if self.allow_credentials and "*" in (self.allowed_origins or "*"):
-            raise ConfigError(
-                "--allow-credentials needs --allowed-origins with the origins by name: browsers refuse it for *"
-            )
+        has_keys = self.api_key is None or bool(self.api_keys)
+        require(has_keys, "--api-key must not be empty; leave it out to serve without a key")
+        has_admin_keys = self.admin_api_key is None or bool(self.admin_api_keys)
+        require(
+            has_admin_keys, "--admin-api-key must not be empty; leave it out to have control routes like the others"
+        )
+        require(
+            not self.allow_credentials or "*" not in (self.allowed_origins or "*"),
+            "--allow-credentials needs --allowed-origins with the origins by name: browsers refuse it for *",
+        )
         for flag, words in (
             ("--allowed-origins", self.allowed_origins or ()),
             ("--allowed-hosts", self.allowed_hosts or ()),
             ("--allowed-methods", self.allowed_methods),
             ("--allowed-headers", self.allowed_headers),
         ):
-            if any(word.startswith("[") for word in words):  # vLLM's way to write them
-                raise ConfigError(f"{flag} takes words, not a JSON list: {flag} one another")
-        if self.ssl_certfile is None:
-            for flag, is_given in (
-                ("--ssl-keyfile", self.ssl_keyfile is not None),
-                ("--ssl-keyfile-password", self.ssl_keyfile_password is not None),
-                ("--ssl-ca-certs", self.ssl_ca_certs is not None),
-                ("--enable-ssl-refresh", self.enable_ssl_refresh),
-            ):
-                if is_given:
-                    raise ConfigError(f"{flag} needs --ssl-certfile")
+            is_json = any(word.startswith("[") for word in words)  # vLLM's way to write them
+            require(not is_json, f"{flag} takes words, not a JSON list: {flag} one another")
+        for flag, is_given in (
+            ("--ssl-keyfile", self.ssl_keyfile is not None),
+            ("--ssl-keyfile-password", self.ssl_keyfile_password is not None),
+            ("--ssl-ca-certs", self.ssl_ca_certs is not None),
+            ("--enable-ssl-refresh", self.enable_ssl_refresh),
+        ):
+            require(not is_given or self.ssl_certfile is not None, f"{flag} needs --ssl-certfile")
 
     @property
     def api_keys(self) -> tuple[str, ...]:
@@ -217,11 +211,10 @@ class HttpConfig:
 
 def _read_object(flag: str, text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value: dict[str, Any] = json.loads(text)
     except ValueError as exc:
         raise ConfigError(f"{flag} is not valid JSON: {exc}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{flag} must be a JSON object")
+    require(isinstance(value, dict), f"{flag} must be a JSON object")
     return value
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from typing import Literal
 
-from palladio.runtime.interface.errors import ConfigError
+from palladio.http.settings.rules import require
 from palladio.runtime.telemetry.logs import LogFormat
 
 
@@ -56,8 +56,10 @@ class ObservabilityConfig:
     profile_folder: str | None = None
 
     def __post_init__(self) -> None:
-        if self.num_explained_requests < 0:
-            raise ConfigError(f"--num-explained-requests must be ≥ 0, got {self.num_explained_requests}")
+        require(
+            self.num_explained_requests >= 0,
+            f"--num-explained-requests must be ≥ 0, got {self.num_explained_requests}",
+        )
         for flag, bounds in (
             ("--bucket-time-to-first-token", self.bucket_time_to_first_token),
             ("--bucket-e2e-request-latency", self.bucket_e2e_request_latency),
@@ -65,15 +67,10 @@ class ObservabilityConfig:
             ("--prompt-tokens-buckets", self.prompt_tokens_buckets),
             ("--generation-tokens-buckets", self.generation_tokens_buckets),
         ):
-            if bounds is not None and not _is_ascending(bounds):
-                raise ConfigError(f"{flag} takes ascending positive numbers, got {' '.join(map(str, bounds))!r}")
-        if not self.log_requests_target:
-            raise ConfigError("--log-requests-target must be stderr or the name of a file")
-        if not self.otlp_traces_endpoint:
-            raise ConfigError("--otlp-traces-endpoint must be host:port or a URL")
-        if self.profile_folder == "":
-            raise ConfigError("--profile-folder must be the name of a folder")
-
-
-def _is_ascending(bounds: tuple[float, ...]) -> bool:
-    return bool(bounds) and bounds[0] > 0 and all(a < b for a, b in itertools.pairwise(bounds))
+            if bounds is not None:
+                is_ascending = bool(bounds) and all(a < b for a, b in itertools.pairwise((0.0, *bounds)))
+                given = " ".join(map(str, bounds))
+                require(is_ascending, f"{flag} takes ascending positive numbers, got {given!r}")
+        require(self.log_requests_target != "", "--log-requests-target must be stderr or the name of a file")
+        require(self.otlp_traces_endpoint != "", "--otlp-traces-endpoint must be host:port or a URL")
+        require(self.profile_folder != "", "--profile-folder must be the name of a folder")

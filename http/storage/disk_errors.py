@@ -13,6 +13,10 @@ _UNWRITABLE = frozenset((errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errn
 _DATABASE_UNWRITABLE = frozenset((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN))
 _CODES = frozenset(("storage_full", "storage_unavailable", "storage_gone"))
 
+_STORAGE_FULL = ErrorBody(
+    507, "the disk of --file-storage-path is full: make room on it, and send the request again", code="storage_full"
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -30,13 +34,13 @@ def disk_errors(*, missing: bool = True) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise HttpError(_storage_full()) from error
+            raise HttpError(_STORAGE_FULL) from error
         if error.errno in _UNWRITABLE or (missing and error.errno == errno.ENOENT):
             raise HttpError(_storage_unavailable(error)) from error
         raise
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-            raise HttpError(_storage_full()) from error
+            raise HttpError(_STORAGE_FULL) from error
         if error.sqlite_errorcode & 0xFF in _DATABASE_UNWRITABLE:  # the rest of the code says where
             raise HttpError(_storage_unavailable(error)) from error
         raise
@@ -50,11 +54,6 @@ def is_of_disk(error: BaseException) -> bool:
         return error.body.code in _CODES
     # A defect shows as one of sqlite3's other errors; TimeoutError is an OSError by its class alone.
     return isinstance(error, OSError | sqlite3.OperationalError) and not isinstance(error, TimeoutError)
-
-
-def _storage_full() -> ErrorBody:
-    message = "the disk of --file-storage-path is full: make room on it, and send the request again"
-    return ErrorBody(507, message, code="storage_full")
 
 
 def _storage_unavailable(error: Exception) -> ErrorBody:

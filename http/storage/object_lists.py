@@ -6,7 +6,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -40,20 +40,13 @@ def position_after(after: str | None, prefixes: tuple[str, ...]) -> str | None:
     return position
 
 
-class Listed(Protocol):
-    @property
-    def id(self) -> str: ...
-
-    def as_dict(self) -> dict[str, Any]: ...
-
-
-def page(objects: Sequence[Listed], limit: int) -> dict[str, Any]:
-    """Args: objects: one more than `limit`, if there are more."""
+def page(objects: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
+    """Args: objects: as clients see them; one more than `limit`, if there are more."""
     shown = objects[:limit]
     return {
         "object": "list",
-        "data": [one.as_dict() for one in shown],
-        "first_id": shown[0].id if shown else None,
-        "last_id": shown[-1].id if shown else None,
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
         "has_more": len(objects) > limit,
     }

@@ -60,8 +60,6 @@ class ToolCallParser(Protocol):
 
     def feed(self, text: str) -> ToolPiece:
         """Takes new text; what may still become part of a call is held back."""
-        ...
 
     def finish(self) -> ToolPiece:
         """What was held back, at the end of the text; the arguments of a call that was cut off become valid JSON."""
-        ...

@@ -19,7 +19,7 @@ from palladio.http.tool_calls.json_families import (
 from palladio.http.tool_calls.lark import Rules, quoted
 from palladio.http.tool_calls.output import CallOutput, NewId, mistral_id, openai_id
 from palladio.http.tool_calls.pythonic import PythonicParser, PythonTags
-from palladio.http.tool_calls.tagged_families import Glm45Parser, InvokeParser, InvokeTags, Qwen3CoderParser
+from palladio.http.tool_calls.tagged_families import ElementParser, ElementTags, Glm45Parser
 from palladio.http.tool_calls.value_grammars import python_arguments, tagged_arguments
 
 
@@ -152,18 +152,27 @@ def _gpt_oss() -> ToolFormat:
 
 
 def _qwen3_coder() -> ToolFormat:
-    family = Qwen3CoderParser
-    syntax = CallSyntax(
-        begin=lambda function: f"{family.FUNCTION}{function}>\n",
-        end=family.FUNCTION_END,
-        opening=f"{family.OPEN}\n",
-        separator=f"\n{family.CLOSE}\n{family.OPEN}\n",
-        closing=f"\n{family.CLOSE}",
-        arguments=tagged_arguments(lambda _: (family.PARAMETER, ">\n"), f"\n{family.PARAMETER_END}", gap="\n"),
-        marks=(family.OPEN, family.CLOSE, family.FUNCTION_END, family.PARAMETER_END),
-        trigger=family.OPEN,
+    tags = ElementTags(
+        before=("<tool_call>",),
+        function="<function=",
+        function_end="</function>",
+        parameter="<parameter=",
+        parameter_end="</parameter>",
+        after=("</tool_call>",),
+        has_attributes=False,
     )
-    return ToolFormat("qwen3_coder", family, syntax)
+    (opening,), (closing,) = tags.before, tags.after
+    syntax = CallSyntax(
+        begin=lambda function: f"{tags.function}{function}>\n",
+        end=tags.function_end,
+        opening=f"{opening}\n",
+        separator=f"\n{closing}\n{opening}\n",
+        closing=f"\n{closing}",
+        arguments=tagged_arguments(lambda _: (tags.parameter, ">\n"), f"\n{tags.parameter_end}", gap="\n"),
+        marks=(opening, closing, tags.function_end, tags.parameter_end),
+        trigger=opening,
+    )
+    return ToolFormat("qwen3_coder", functools.partial(ElementParser, tags=tags), syntax)
 
 
 def _glm(name: str, *, gap: str) -> ToolFormat:
@@ -183,32 +192,42 @@ def _glm(name: str, *, gap: str) -> ToolFormat:
     return ToolFormat(name, family, syntax)
 
 
-def _invoke(name: str, tags: InvokeTags, *, gap: str, says_string: bool = False) -> ToolFormat:
-    """
+def _invoke(
+    name: str, before: tuple[str, ...], prefix: str, after: tuple[str, ...], *, gap: str, says_string: bool = False
+) -> ToolFormat:
+    """A family with `<invoke>`.
+
     Args:
+        before, after: see ElementTags.
+        prefix: of the tags invoke and parameter.
         gap: white space between tags.
         says_string: the parameter tag has an attribute that says whether the value is a string.
     """
-    prefix, opening, closing = tags.prefix, gap.join(tags.before), gap.join(tags.after)
-    attribute = 'string="{}"' if says_string else ""
+    tags = ElementTags(
+        before=before,
+        function=f"<{prefix}invoke",
+        function_end=f"</{prefix}invoke>",
+        parameter=f"<{prefix}parameter",
+        parameter_end=f"</{prefix}parameter>",
+        after=after,
+        has_attributes=True,
+    )
+    attribute = ' string="{}"' if says_string else ""
     syntax = CallSyntax(
-        begin=lambda function: f'<{prefix}invoke name="{function}">{gap}',
-        end=f"</{prefix}invoke>{gap}",
-        opening=opening + gap,
-        separator=gap.join((*tags.after[:-1], *tags.before[1:])),
-        closing=closing,
+        begin=lambda function: f'{tags.function} name="{function}">{gap}',
+        end=f"{tags.function_end}{gap}",
+        opening=gap.join(before) + gap,
+        separator=gap.join((*after[:-1], *before[1:])),
+        closing=gap.join(after),
         arguments=tagged_arguments(
-            lambda is_string: (
-                f'<{prefix}parameter name="',
-                f'" {attribute.format(is_string)}>' if says_string else '">',
-            ),
-            f"</{prefix}parameter>",
+            lambda is_string: (f'{tags.parameter} name="', f'"{attribute.format(is_string)}>'),
+            tags.parameter_end,
             gap=gap,
         ),
-        marks=(*tags.before, *tags.after),
-        trigger=tags.before[0],
+        marks=(*before, *after),
+        trigger=before[0],
     )
-    return ToolFormat(name, functools.partial(InvokeParser, tags=tags), syntax)
+    return ToolFormat(name, functools.partial(ElementParser, tags=tags), syntax)
 
 
 def _pythonic(name: str, tags: PythonTags, *, written: bool) -> ToolFormat:
@@ -259,19 +278,19 @@ FORMATS: Mapping[str, ToolFormat] = {
         _glm("glm45", gap="\n"),
         _glm("glm47", gap=""),
         _qwen3_coder(),
-        _invoke("minimax-m2", InvokeTags(("<minimax:tool_call>",), "", ("</minimax:tool_call>",)), gap="\n"),
+        _invoke("minimax-m2", ("<minimax:tool_call>",), "", ("</minimax:tool_call>",), gap="\n"),
         _invoke(
             "step3",
-            InvokeTags(
-                ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "function<｜tool_sep｜>"),
-                "steptml:",
-                ("<｜tool_call_end｜>", "<｜tool_calls_end｜>"),
-            ),
+            ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "function<｜tool_sep｜>"),
+            "steptml:",
+            ("<｜tool_call_end｜>", "<｜tool_calls_end｜>"),
             gap="",
         ),
         _invoke(
             "deepseekv32",
-            InvokeTags(("<｜DSML｜function_calls>",), "｜DSML｜", ("</｜DSML｜function_calls>",)),
+            ("<｜DSML｜function_calls>",),
+            "｜DSML｜",
+            ("</｜DSML｜function_calls>",),
             gap="\n",
             says_string=True,
         ),

@@ -13,6 +13,20 @@ _ARGUMENTS = ("arguments", "parameters")
 _HARMLESS = ("type", "id", "tool_call_id", "call_id", "index")  # of a bare object that may stand before the name
 
 
+@dataclasses.dataclass(slots=True)
+class _OpenCall:
+    """A call that is being read.
+
+    Attributes:
+        arguments: that came before the name.
+        begun: its name is out: what comes of the rest, it stands.
+    """
+
+    name: str | None = None
+    arguments: list[str] = dataclasses.field(default_factory=list)
+    begun: bool = False
+
+
 class JsonCallParser(ScriptedParser):
     """Common part of the families whose arguments are JSON."""
 
@@ -25,68 +39,50 @@ class JsonCallParser(ScriptedParser):
         Raises:
             MalformedCallError: it is no call of a function that is known.
         """
-        await_name: list[str] = []  # arguments that came before the name
-        name, begun = None, False
+        call = _OpenCall()
+        try:
+            yield from self._members(call, bare=bare)
+        except MalformedCallError:
+            if not call.begun:
+                raise
+        if call.name is None:
+            raise MalformedCallError
+        if not call.begun:
+            self._begin(call.name)
+            self._output.arguments("".join(call.arguments) or "{}")
+
+    def _members(self, call: "_OpenCall", *, bare: bool) -> Step[None]:
+        """Reads the object. Raises MalformedCallError where it breaks, whatever has been read."""
         yield from self._reader.expect("{")
         depth = 1  # some models put the two into {"function": {…}}
         while depth:
-            yield from self._reader.space()
-            character = yield from self._reader.peek()
-            if begun and character not in ("}", ",", '"'):
-                return  # broken after its arguments: they stand
+            character = yield from self._reader.peek_after_space()
             if character in ("}", ","):
                 yield from self._reader.take()
                 depth -= character == "}"
                 continue
-            key = yield from self._key(begun=begun)
-            if key is None:
-                return
-            character = yield from self._reader.peek()
+            key = yield from read_string(self._reader)
+            yield from self._reader.expect_after_space(":")
+            character = yield from self._reader.peek_after_space()
             if key == "function" and character == "{":
                 yield from self._reader.take()
                 depth += 1
-            elif name is None and (key in _NAMES or key == "function"):
+            elif call.name is None and (key in _NAMES or key == "function"):
                 name = yield from read_string(self._reader)
                 if name not in self._output.functions:
                     raise MalformedCallError
-            elif key in _ARGUMENTS and name is not None and not begun:
-                if not (yield from self._arguments(name)):
+                call.name = name
+            elif key in _ARGUMENTS and call.name is not None and not call.begun:
+                is_whole = yield from self._arguments(call.name)
+                call.begun = True
+                if not is_whole:
                     return
-                begun = True
-            elif key in _ARGUMENTS and not begun:
-                yield from self._collect_arguments(await_name)
-            elif bare and name is None and key not in _HARMLESS:
+            elif key in _ARGUMENTS and not call.begun:
+                yield from self._collect_arguments(call.arguments)
+            elif bare and call.name is None and key not in _HARMLESS:
                 raise MalformedCallError
-            elif not (yield from self._skip(begun=begun)):
-                return
-        if name is None:
-            raise MalformedCallError
-        if not begun:
-            self._begin(name)
-            self._output.arguments("".join(await_name) or "{}")
-
-    def _key(self, *, begun: bool) -> Step[str | None]:
-        """A key and its colon; None: it is broken, and the call has begun."""
-        try:
-            key = yield from read_string(self._reader)
-            yield from self._reader.space()
-            yield from self._reader.expect(":")
-            yield from self._reader.space()
-        except MalformedCallError:
-            if begun:
-                return None
-            raise
-        return key
-
-    def _skip(self, *, begun: bool) -> Step[bool]:
-        """Passes over a value; false: it is broken, and the call has begun."""
-        try:
-            yield from JsonCopy(self._reader, lambda _: None).value()
-        except MalformedCallError:
-            if begun:
-                return False
-            raise
-        return True
+            else:
+                yield from JsonCopy(self._reader, lambda _: None).value()
 
     def _arguments(self, name: str, call_id: str | None = None) -> Step[bool]:
         """Reads an object and passes it on as it comes; the call begins with it. False: it is broken or cut off.
@@ -94,8 +90,7 @@ class JsonCallParser(ScriptedParser):
         Raises:
             MalformedCallError: it is no object. Once the call has begun: never; what is broken or cut off is closed.
         """
-        yield from self._reader.space()
-        if (yield from self._reader.peek()) != "{":
+        if (yield from self._reader.peek_after_space()) != "{":
             parts: list[str] = []
             yield from self._collect_arguments(parts)
             self._begin(name, call_id)
@@ -150,8 +145,7 @@ class SectionedCallParser(JsonCallParser):
 
     def _marked_call(self, found: str) -> Step[None]:
         if found != self._marks.call:
-            yield from self._reader.space()
-            yield from self._reader.expect(self._marks.call)
+            yield from self._reader.expect_after_space(self._marks.call)
         yield from self._call()
 
     def _call(self) -> Step[None]:

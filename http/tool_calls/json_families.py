@@ -44,8 +44,7 @@ class TaggedJsonParser(JsonCallParser):
 
     def _calls(self) -> Step[None]:
         """One call, or a list."""
-        yield from self._reader.space()
-        if not (yield from self._reader.accept("[")):
+        if not (yield from self._reader.accept_after_space("[")):
             yield from self._json_call()
             return
         yield from self._reader.space()
@@ -68,8 +67,7 @@ class MistralParser(TaggedJsonParser):
         super().__init__(output, Tags("[TOOL_CALLS]", ""))
 
     def _calls(self) -> Step[None]:
-        yield from self._reader.space()
-        if (yield from self._reader.peek()) in ("[", "{"):
+        if (yield from self._reader.peek_after_space()) in ("[", "{"):
             yield from super()._calls()
             return
         name, mark = yield from self._reader.text_until(("[ARGS]", "[CALL_ID]", "{"), limit=_MAX_NAME)
@@ -104,8 +102,7 @@ class Llama3Parser(JsonCallParser):
                 self._reader.back(1)
             read = yield from self._attempt(self._call())
             while read:
-                yield from self._reader.space()
-                if (yield from self._reader.peek()) != ";":
+                if (yield from self._reader.peek_after_space()) != ";":
                     break
                 self._reader.mark()
                 yield from self._reader.take()
@@ -136,14 +133,11 @@ class DeepSeekParser(SectionedCallParser):
         head, _ = yield from self._reader.text_until((self.NAME_END,), limit=_MAX_NAME)
         if self._fenced:
             head, _ = yield from self._reader.text_until(("\n",), limit=_MAX_NAME)
-            yield from self._reader.space()
-            yield from self._reader.accept("```json")
+            yield from self._reader.accept_after_space("```json")
         yield from self._arguments(head.strip())
-        yield from self._reader.space()
         if self._fenced:
-            yield from self._reader.accept("```")
-            yield from self._reader.space()
-        yield from self._reader.accept(self.CALL_END)
+            yield from self._reader.accept_after_space("```")
+        yield from self._reader.accept_after_space(self.CALL_END)
 
 
 class KimiK2Parser(SectionedCallParser):
@@ -160,8 +154,7 @@ class KimiK2Parser(SectionedCallParser):
         if call_id is None:
             raise MalformedCallError
         yield from self._arguments(call_id[1], text.strip())
-        yield from self._reader.space()
-        yield from self._reader.accept(self.CALL_END)
+        yield from self._reader.accept_after_space(self.CALL_END)
 
 
 class GptOssParser(JsonCallParser):
@@ -173,10 +166,9 @@ class GptOssParser(JsonCallParser):
 
     def _read(self) -> Step[None]:
         while (yield from self._find((self.START, self.CHANNEL))):
-            if (yield from self._attempt(self._message())):
-                yield from self._reader.space()
-                if not (yield from self._reader.accept(self.CALL)):
-                    yield from self._reader.accept(self.END)
+            is_call = yield from self._attempt(self._message())
+            if is_call and not (yield from self._reader.accept_after_space(self.CALL)):
+                yield from self._reader.accept(self.END)
 
     def _message(self) -> Step[None]:
         header, _ = yield from self._reader.text_until((self.MESSAGE,), limit=_MAX_HEADER)

@@ -1,18 +1,25 @@
-"""Writing arguments that come one by one, each with a name, as one JSON object."""
+"""Arguments that come one by one, each with a name, as one JSON object; and parsers of families that write them so."""
+
+from collections.abc import Callable
 
 from palladio.http.tool_calls.output import CallOutput
-from palladio.http.tool_calls.reader import CutOffError, Reader, Step
+from palladio.http.tool_calls.reader import CutOffError, MalformedCallError, Reader, Step
+from palladio.http.tool_calls.scripted import ScriptedParser
 from palladio.http.tool_calls.typed_values import parameter_schema, quote, to_json, types_of
 
 _STRING = frozenset({"string"})
 
 
 class NamedValues:
-    """The arguments of a call that has begun."""
+    """The arguments of a call that has begun.
+
+    Attributes:
+        schema: of all of them.
+    """
 
     def __init__(self, output: CallOutput, name: str) -> None:
         self._output = output
-        self._schema = output.functions[name].parameters
+        self.schema = output.functions[name].parameters
         self._num_values = 0
 
     def add(self, name: str, value: str) -> None:
@@ -32,7 +39,7 @@ class NamedValues:
         """
         yield from reader.accept("\n")
         marks = ("\n" + closing, closing)
-        types = types_of(parameter_schema(self._schema, name), self._schema)
+        types = types_of(parameter_schema(self.schema, name), self.schema)
         if is_string if is_string is not None else types == _STRING:
             self._key(name)
             self._output.arguments('"')
@@ -52,3 +59,24 @@ class NamedValues:
     def _key(self, name: str) -> None:
         self._output.arguments(f"{', ' if self._num_values else '{'}{quote(name)}: ")
         self._num_values += 1
+
+
+class NamedCallParser(ScriptedParser):
+    """Common part of these families."""
+
+    def _named_call(self, name: str, arguments: Callable[[NamedValues], Step[None]]) -> Step[bool]:
+        """Reads a call's arguments, and whatever ends it. False: they are broken; the call has begun, so it keeps those
+        that it has.
+
+        Raises:
+            MalformedCallError: there is no such function.
+        """
+        self._begin(name)
+        values = NamedValues(self._output, name)
+        try:
+            yield from arguments(values)
+        except MalformedCallError:
+            return False
+        finally:
+            values.end()
+        return True

@@ -7,10 +7,9 @@ import re
 
 import orjson
 
-from palladio.http.tool_calls.named_values import NamedValues
+from palladio.http.tool_calls.named_values import NamedCallParser, NamedValues
 from palladio.http.tool_calls.output import CallOutput
 from palladio.http.tool_calls.reader import MalformedCallError, Step
-from palladio.http.tool_calls.scripted import ScriptedParser
 from palladio.http.tool_calls.typed_values import parameter_schema, to_json, types_of
 
 MAX_DEPTH = 64
@@ -27,7 +26,7 @@ class PythonTags:
     closing: str = "<|python_end|>"
 
 
-class PythonicParser(ScriptedParser):
+class PythonicParser(NamedCallParser):
     """A `[` begins calls if the name of a known function and a parenthesis follow. Values are literals; an argument
     without a name is the parameter at its place in the schema."""
 
@@ -38,37 +37,26 @@ class PythonicParser(ScriptedParser):
     def _read(self) -> Step[None]:
         while found := (yield from self._find((self._tags.opening, "["))):
             if (yield from self._attempt(self._calls(found))):
-                yield from self._reader.space()
-                yield from self._reader.accept(self._tags.closing)
+                yield from self._reader.accept_after_space(self._tags.closing)
 
     def _calls(self, found: str) -> Step[None]:
         if found != "[":
-            yield from self._reader.space()
-            yield from self._reader.expect("[")
+            yield from self._reader.expect_after_space("[")
         while True:
             yield from self._reader.space()
             name = yield from self._reader.word(_NAME)
-            yield from self._reader.space()
-            yield from self._reader.expect("(")
-            self._begin(name)
-            values = NamedValues(self._output, name)
-            try:
-                yield from self._arguments(name, values)
-            except MalformedCallError:
-                values.end()
-                return  # the call has begun: it keeps the arguments that it has
-            values.end()
-            if (yield from self._ends_list()):
+            yield from self._reader.expect_after_space("(")
+            is_whole = yield from self._named_call(name, self._arguments)
+            if not is_whole or (yield from self._ends_list()):
                 return
 
-    def _arguments(self, name: str, values: NamedValues) -> Step[None]:
+    def _arguments(self, values: NamedValues) -> Step[None]:
         """The arguments up to the closing parenthesis."""
-        schema = self._output.functions[name].parameters
+        schema = values.schema
         properties = schema.get("properties")
         places = list(properties) if isinstance(properties, dict) else []
         for place in range(len(places) + 1000):
-            yield from self._reader.space()
-            if (yield from self._reader.accept(")")):
+            if (yield from self._reader.accept_after_space(")")):
                 return
             text, end = yield from self._value_text()
             key, equals, value = text.partition("=")

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
+from palladio.runtime.text.marks import Marks
+
 T = TypeVar("T")
 Step = Generator[None, None, T]
 
@@ -119,6 +121,21 @@ class Reader:
         if not (yield from self.accept(mark)):
             raise CutOffError if self.ended and not (yield from self.peek()) else MalformedCallError
 
+    def peek_after_space(self) -> Step[str]:
+        """Reads white space; gives the next character, "" at the end."""
+        yield from self.space()
+        return (yield from self.peek())
+
+    def accept_after_space(self, mark: str) -> Step[bool]:
+        """Reads white space, and `mark` if it comes next."""
+        yield from self.space()
+        return (yield from self.accept(mark))
+
+    def expect_after_space(self, mark: str) -> Step[None]:
+        """Likewise; raises as `expect` does."""
+        yield from self.space()
+        yield from self.expect(mark)
+
     def until(self, marks: tuple[str, ...], sink: Callable[[str], None], *, window: int | None = None) -> Step[str]:
         """Reads up to the first of the marks and past it: the text before goes to `sink` as it comes.
 
@@ -130,18 +147,19 @@ class Reader:
         Returns:
             The mark; "" if the text ended without one.
         """
-        pattern, longest = _any_of(marks), max(map(len, marks))
+        found_in = _marks(marks)
         while True:
-            end = len(self._text) if window is None else min(len(self._text), self._at + window + longest)
-            found = pattern.search(self._text, self._at, end)
+            end = len(self._text) if window is None else min(len(self._text), self._at + window + found_in.longest)
+            found = found_in.find(self._text, self._at, end)
             if found is None and end < len(self._text):
-                self._pass_on(end - longest + 1, sink)
+                self._pass_on(end - found_in.longest + 1, sink)
                 continue
-            held = self._partial(marks, longest, len(self._text) if found is None else found.start())
-            if found is not None and (held == found.start() or self.ended):
-                self._pass_on(found.start(), sink)
-                self._at = found.end()
-                return found[0]
+            held = found_in.hold_from(self._text, self._at)  # where a mark may begin that the text breaks off in
+            if found is not None and (held >= found[0] or self.ended):
+                position, mark = found
+                self._pass_on(position, sink)
+                self._at = position + len(mark)
+                return mark
             self._pass_on(len(self._text) if self.ended else held, sink)
             if self.ended:
                 return ""
@@ -172,19 +190,10 @@ class Reader:
             text, self._at = self._text[self._at : end], end
             sink(text)
 
-    def _partial(self, marks: tuple[str, ...], longest: int, end: int) -> int:
-        """Where a mark may begin that the text breaks off in: `end` if nowhere before it."""
-        first = max(self._at, len(self._text) - longest + 1)
-        for start in range(first, end):
-            rest = self._text[start:]
-            if any(mark.startswith(rest) for mark in marks):
-                return start
-        return end
-
 
 @functools.lru_cache(maxsize=64)
-def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, marks)))
+def _marks(marks: tuple[str, ...]) -> Marks:
+    return Marks(marks)
 
 
 _SPACES = re.compile(f"[{SPACE}]+")

@@ -54,8 +54,7 @@ class ScriptedParser:
 
     def _ends_list(self) -> Step[bool]:
         """After an element of a list of calls: whether it was the last one. If not, the next one is marked."""
-        yield from self._reader.space()
-        if (yield from self._reader.accept("]")) or (yield from self._reader.peek()) != ",":
+        if (yield from self._reader.accept_after_space("]")) or (yield from self._reader.peek()) != ",":
             return True
         self._reader.mark()
         yield from self._reader.take()

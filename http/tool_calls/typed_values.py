@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from palladio.runtime.text.json_schemas import resolve_reference
+
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 _MAX_REFERENCES = 16
 _MAX_SCHEMAS = 256
@@ -103,7 +105,7 @@ class _Search:
         if isinstance(schema.get("enum"), list):
             return {type_name(value) for value in schema["enum"]}
         if isinstance(schema.get("$ref"), str):
-            return self.types(_resolve(schema["$ref"], self._root), references - 1)
+            return self.types(resolve_reference(self._root, schema["$ref"]), references - 1)
         if isinstance(schema.get("properties"), Mapping):
             return {"object"}
         for key in ("anyOf", "oneOf", "allOf"):
@@ -119,13 +121,3 @@ def _union(branches: Iterator[set[str] | None]) -> set[str] | None:
             return None
         found |= branch
     return found
-
-
-def _resolve(reference: str, root: Mapping[str, Any]) -> object:
-    """What a local reference such as `#/$defs/City` points to; None if there is nothing."""
-    if not reference.startswith("#"):
-        return None
-    target: object = root
-    for step in reference.lstrip("#").split("/")[1:]:
-        target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
-    return target

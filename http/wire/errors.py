@@ -1,7 +1,9 @@
 """One table: our errors → HTTP statuses and OpenAI error bodies."""
 
 import dataclasses
+import logging
 import math
+import uuid
 from typing import Any
 
 import orjson
@@ -23,6 +25,8 @@ from palladio.runtime.interface.errors import (
     PalladioError,
     RequestAbortedError,
 )
+
+logger = logging.getLogger(__name__)
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's number: the client asked for the abort, or is gone
 
@@ -97,6 +101,19 @@ def error_body(exc: PalladioError | HttpError, names: RequestNames) -> ErrorBody
         param = None if exc.param is None else names.param(exc.param)
         return ErrorBody(status, str(exc.message.rename(names.name)), param, exc.code or code, headers)
     return ErrorBody(status, str(exc), None, code, headers)
+
+
+def any_error(exc: Exception, names: RequestNames, what: str) -> ErrorBody:
+    """Of whatever has ended something that nobody waits for any more; a defect is logged with its traceback.
+
+    Args:
+        what: it was, for the log.
+    """
+    if isinstance(exc, PalladioError | HttpError):
+        return error_body(exc, names)
+    error_id = uuid.uuid4().hex
+    logger.error("error %s in %s", error_id, what, exc_info=exc)
+    return internal_error(error_id)
 
 
 def internal_error(error_id: str) -> ErrorBody:

@@ -75,46 +75,58 @@ class StreamOptions(WireModel):
     include_obfuscation: bool | None = None
 
 
-class SamplingFields(WireModel):
-    """Fields of chat and text completions alike. Ranges are checked by SamplingParams and RequestOptions."""
+class PromptFields(WireModel):
+    """Fields of every request with one prompt or several that are treated alike."""
 
     model: str | None = None
-    n: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float] | None, AtMost(MAX_LOGIT_BIAS)] = None
-    stop: Annotated[str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")] = (
-        None
-    )
-    stop_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_STOP_TOKEN_IDS, "ids")] = (
-        None
-    )
-    ignore_eos: bool | None = None
-    seed: int | None = None
-    prompt_logprobs: int | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    no_stop_trim: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    add_special_tokens: bool | None = None
-    truncate_prompt_tokens: int | None = None
-    return_token_ids: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     rid: RequestId | None = None
     request_id: RequestId | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
     priority: int | None = None
     timeout: float | None = None
     routed_dp_rank: int | None = None
+    no_logs: bool | None = None
+    log_metrics: bool | None = None
+
+
+class SamplerFields(WireModel):
+    """Fields that say how tokens are sampled, as all routes call them. Ranges are checked by SamplingParams."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    stop: Annotated[str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")] = (
+        None
+    )
+    stream: bool | None = None
+
+
+class SamplingFields(SamplerFields, PromptFields):
+    """Fields of chat and text completions alike. Ranges are checked by SamplingParams and RequestOptions."""
+
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    logit_bias: Annotated[dict[str, float] | None, AtMost(MAX_LOGIT_BIAS)] = None
+    stop_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_STOP_TOKEN_IDS, "ids")] = (
+        None
+    )
+    ignore_eos: bool | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    return_token_ids: bool | None = None
+    stream_options: StreamOptions | None = None
     return_timings: bool | None = None
     response_format: dict[str, Any] | None = None
     json_schema: str | dict[str, Any] | bool | None = None
@@ -126,8 +138,6 @@ class SamplingFields(WireModel):
     guided_regex: str | None = None
     guided_choice: Annotated[Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_CHOICES, "choices")] = None
     guided_grammar: str | None = None
-    no_logs: bool | None = None
-    log_metrics: bool | None = None
 
 
 def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> InvalidRequestError:

@@ -19,6 +19,14 @@ class ToolFields(WireModel):
     function_call: str | dict[str, Any] | None = None
 
 
+class TemplateFields(WireModel):
+    """How a conversation is rendered."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
 class ParseFunctionCallRequest(WireModel):
     """POST /parse_function_call."""
 
@@ -66,13 +74,10 @@ class SeparateReasoningRequest(WireModel):
     reasoning_parser: Annotated[str, Field(min_length=1)] | None = None
 
 
-class ChatRequest(SamplingFields, ReasoningFields, ToolFields):
+class ChatRequest(SamplingFields, ReasoningFields, ToolFields, TemplateFields):
     """Messages stay plain objects: keys that this server does not know reach the chat template, which may read them."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None

@@ -23,19 +23,14 @@ TokenIds = Annotated[
 ]
 
 
-class GenerateRequest(WireModel):
-    """A list in `text` or `input_ids` makes a batch; the per-prompt fields then take a list or one value for all."""
+class NativeFields(WireModel):
+    """Fields of SGLang's routes alike. A list in `text` or `input_ids` makes a batch; the per-prompt fields then take a
+    list or one value for all."""
 
     text: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     input_ids: TokenIds | None = None
-    sampling_params: dict[str, Any] | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     rid: RequestId | Annotated[list[RequestId], Field(fail_fast=True)] | None = None
     model: str | None = None
-    stream: bool | None = None
-    return_logprob: bool | Annotated[list[bool], Field(fail_fast=True)] | None = None
-    logprob_start_len: int | Annotated[list[int], Field(fail_fast=True)] | None = None
-    top_logprobs_num: int | Annotated[list[int], Field(fail_fast=True)] | None = None
-    return_text_in_logprobs: bool | None = None
     cache_salt: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     extra_key: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     priority: int | Annotated[list[int], Field(fail_fast=True)] | None = None
@@ -43,3 +38,12 @@ class GenerateRequest(WireModel):
     routed_dp_rank: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     no_logs: bool | None = None
     log_metrics: bool | None = None
+
+
+class GenerateRequest(NativeFields):
+    sampling_params: dict[str, Any] | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    stream: bool | None = None
+    return_logprob: bool | Annotated[list[bool], Field(fail_fast=True)] | None = None
+    logprob_start_len: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    top_logprobs_num: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    return_text_in_logprobs: bool | None = None

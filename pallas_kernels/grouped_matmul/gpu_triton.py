@@ -1,7 +1,7 @@
 """The backend for GPUs: a Pallas kernel by way of Triton, in which each tile of rows reads the one matrix it needs."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,8 @@ from jax.experimental.pallas import triton as pltriton
 
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
 from palladio.pallas_kernels.target import Target
-from palladio.pallas_kernels.triton_precision import Precision, product_precision
-from palladio.pallas_kernels.triton_precision import matmul as matmul_tile
-
-MIN_CAPABILITY = 8.0
-DTYPES = ("bfloat16", "float16", "float32")
+from palladio.pallas_kernels.triton import DTYPES, Precision, load, product_precision, refusal, store
+from palladio.pallas_kernels.triton import matmul as matmul_tile
 
 
 class RowTiles(NamedTuple):
@@ -38,10 +35,8 @@ def matmul(
     Raises:
         NotImplementedError: the target is no GPU of compute capability 8.0 or more, or the dtype is not one it takes.
     """
-    if target.interpret is None and target.platform != "gpu":
-        raise NotImplementedError(f"Triton compiles for GPUs, not for {target.platform}")
-    if target.interpret is None and target.kind and float(target.kind) < MIN_CAPABILITY:
-        raise NotImplementedError(f"it needs compute capability {MIN_CAPABILITY} or more, this GPU has {target.kind}")
+    if (reason := refusal(target)) is not None:
+        raise NotImplementedError(reason)
     if rows.dtype.name not in DTYPES:
         raise NotImplementedError(f"it computes in {', '.join(DTYPES)}, not {rows.dtype}")
     M, D = rows.shape
@@ -116,8 +111,7 @@ def _multiply_tile(
         # A tile of no group writes zeros into all of its rows.
         limit = jnp.where(count > 0, count, jnp.minimum(M - first, tiles.rows))
         mask = jnp.broadcast_to((row < limit)[:, None] & (column < F)[None, :], shape)
-        where = out_ref.at[_grid(first + row, column)]
-        pltriton.store(where, sums.astype(out_ref.dtype), mask=mask)
+        store(out_ref, ((first + row)[:, None], column[None, :]), sums, mask)
 
     pl.when(first < M)(multiply)
 
@@ -137,11 +131,4 @@ def _load(
     if columns_inside is not None:
         of_columns = jnp.broadcast_to(columns_inside[None, :], shape)
         mask = of_columns if mask is None else mask & of_columns
-    other = None if mask is None else jnp.zeros((), ref.dtype)
-    loaded: jax.Array = pltriton.load(ref.at[_grid(rows, columns)], mask=mask, other=other)
-    return loaded
-
-
-def _grid(rows: jax.Array, columns: jax.Array) -> Any:
-    shape = (rows.shape[0], columns.shape[0])
-    return jnp.broadcast_to(rows[:, None], shape), jnp.broadcast_to(columns[None, :], shape)
+    return load(ref, (rows[:, None], columns[None, :]), mask)

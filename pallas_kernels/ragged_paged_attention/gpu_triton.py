@@ -14,10 +14,9 @@ from palladio.pallas_kernels.ragged_paged_attention.gpu_config import DecodeBloc
 from palladio.pallas_kernels.ragged_paged_attention.layout import QUANTIZED
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 from palladio.pallas_kernels.target import Target
+from palladio.pallas_kernels.triton import DTYPES, refusal
 
 MAX_HEAD_SIZE = 256
-MIN_CAPABILITY = 8.0
-DTYPES = ("bfloat16", "float16", "float32")
 INT32 = 2**31
 
 
@@ -28,7 +27,7 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
         NotImplementedError: the target is no GPU of compute capability 8.0 or more, or a head size, dtype or size of
             the cache is not one that the kernels take.
     """
-    if (reason := _refusal(q, kv_pages, options.target)) is not None:
+    if (reason := refusal(options.target) or _refusal(q, kv_pages)) is not None:
         raise NotImplementedError(reason)
     shape = _shape_of(q, kv_pages, metadata)
     decode = DecodeBlocks.of(shape)
@@ -78,13 +77,9 @@ def _shape_of(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata) ->
     )
 
 
-def _refusal(q: jax.Array, kv_pages: jax.Array, target: Target) -> str | None:
+def _refusal(q: jax.Array, kv_pages: jax.Array) -> str | None:
     """Why the kernels cannot do this call; None: they can."""
     head_size = q.shape[-1]
-    if target.interpret is None and target.platform != "gpu":
-        return f"Triton compiles for GPUs, not for {target.platform}"
-    if target.interpret is None and target.kind and float(target.kind) < MIN_CAPABILITY:
-        return f"it needs compute capability {MIN_CAPABILITY} or more, this GPU has {target.kind}"
     if head_size > MAX_HEAD_SIZE:
         return f"heads of {head_size} exceed {MAX_HEAD_SIZE}: their tiles exceed a multiprocessor's registers"
     if q.dtype.name not in DTYPES or kv_pages.dtype.name not in (*DTYPES, *QUANTIZED):

@@ -184,46 +184,27 @@ def attention_kernel(
         def body(block: jax.Array, slot: jax.Array) -> jax.Array:
             is_last = block + 1 >= last
 
-            def _prefetch() -> None:
-                buffers.start(i, block + 1, 1 - slot, ahead=0)
-
-            pl.when(jnp.logical_not(is_last))(_prefetch)
-
-            def _prefetch_next() -> None:
-                buffers.start(i + 1, blocks.bounds(i + 1)[0], 1 - slot, ahead=1)
-
-            pl.when(is_last & (i + 1 < num))(_prefetch_next)
-
+            next_slot = 1 - slot
+            pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot, ahead=0))
+            pl.when(is_last & (i + 1 < num))(lambda: buffers.start(i + 1, blocks.bounds(i + 1)[0], next_slot, ahead=1))
             buffers.wait(i, block, slot)
             base = block * sizes.keys
-
-            def _clear() -> None:
-                buffers.clear_tail(slot, end - base)
-
-            pl.when(base + sizes.keys > end)(_clear)
-
+            pl.when(base + sizes.keys > end)(lambda: buffers.clear_tail(slot, end - base))
             seen = base + sizes.keys <= at + 1  # by the first query, so by all
             if sizes.window is not None:
                 seen &= base > at + count[i] - 1 - sizes.window
 
-            def _unmasked() -> None:
-                if moved is not None:
-                    chunk_block(moved, slot).add(masked=False)
-                else:
-                    _add_keys(q, rows, slot, state, factors, sizes, None)
-
-            pl.when(seen)(_unmasked)
-
-            def _masked() -> None:
-                if moved is not None:
+            def add(masked: bool) -> None:
+                if moved is None:
+                    _add_keys(q, rows, slot, state, factors, sizes, (base, at, end) if masked else None)
+                    return
+                if masked:
                     chunk_block(moved, slot).write_limits(base, at - moved.skipped(i), end)
-                    chunk_block(moved, slot).add(masked=True)
-                else:
-                    _add_keys(q, rows, slot, state, factors, sizes, (base, at, end))
+                chunk_block(moved, slot).add(masked=masked)
 
-            pl.when(jnp.logical_not(seen))(_masked)
-
-            return 1 - slot
+            pl.when(seen)(lambda: add(False))
+            pl.when(jnp.logical_not(seen))(lambda: add(True))
+            return next_slot
 
         slot_of[0] = lax.fori_loop(first, last, body, slot_of[0])
         if moved is None:

@@ -135,10 +135,7 @@ class ChunkRows:
             for copy in copies(i, pl.multiple_of(tile * ALIGNMENT, ALIGNMENT), ALIGNMENT):
                 act(copy)
 
-        def _tiles() -> None:
-            lax.fori_loop(0, used, _tile, None)
-
-        pl.when(used < tiles)(_tiles)
+        pl.when(used < tiles)(lambda: lax.fori_loop(0, used, _tile, None))
 
     def _incoming(self, i: jax.Array, row: Any, size: int) -> list[Any]:
         """Of each query head of all kv heads, copies of so many rows from `row` of the window on."""

@@ -22,11 +22,9 @@ from palladio.pallas_kernels.ragged_paged_attention.triton_tile import (
     CacheReader,
     Softmax,
     compute_dtype,
-    load,
-    store,
     tile_lanes,
 )
-from palladio.pallas_kernels.triton_precision import product_precision
+from palladio.pallas_kernels.triton import load, product_precision, store
 
 
 class Parts(NamedTuple):

@@ -6,14 +6,13 @@ the head size and rows beyond a request's end are never read: they may hold anyt
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.pallas import triton as pltriton
 
-from palladio.pallas_kernels.triton_precision import Precision, matmul
+from palladio.pallas_kernels.triton import Precision, load, matmul
 
 LOG2E = math.log2(math.e)
 MIN_ROWS = 16  # of a product's left side
@@ -139,20 +138,3 @@ def tile_lanes(head_size: int) -> int:
 def compute_dtype(q: jax.Array, kv_pages: jax.Array) -> jnp.dtype:
     """What products are computed in: a cache of 8 bits is widened to q's dtype."""
     return jnp.promote_types(q.dtype, kv_pages.dtype) if kv_pages.dtype.itemsize > 1 else jnp.dtype(q.dtype)
-
-
-def load(ref: jax.Array, index: tuple[jax.Array, ...], mask: jax.Array | None) -> jax.Array:
-    """Elements of ref at arrays of indices, 0 where the mask is False; those are not touched."""
-    other = None if mask is None else jnp.zeros((), ref.dtype)
-    loaded: jax.Array = pltriton.load(_at(ref, index), mask=mask, other=other)
-    return loaded
-
-
-def store(ref: jax.Array, index: tuple[jax.Array, ...], values: jax.Array, mask: jax.Array) -> None:
-    """Writes into ref at arrays of indices, where the mask is True."""
-    pltriton.store(_at(ref, index), values.astype(ref.dtype), mask=mask)
-
-
-def _at(ref: jax.Array, index: tuple[jax.Array, ...]) -> Any:
-    # The interpreter takes no mixture of scalars and arrays.
-    return ref.at[tuple(jnp.broadcast_arrays(*index))]

@@ -63,7 +63,6 @@ class GrammarBackend(Protocol):
         Raises:
             InvalidRequestError: it is malformed, or holds what is not supported; the message says where.
         """
-        ...
 
     def fill(self, matchers: Sequence[tuple[Matcher, int]], masks: npt.NDArray[np.int32]) -> None:
         """Writes the masks of the next tokens.
@@ -72,4 +71,3 @@ class GrammarBackend(Protocol):
             matchers: of this backend's grammars, each with its row.
             masks: i32[B, ⌈V / 32⌉].
         """
-        ...

@@ -294,6 +294,5 @@ def _eos_id(tokenizer: dict[str, Any], settings: dict[str, Any]) -> int | None:
     """The id of the tokenizer's own end-of-sequence token."""
     token = settings.get("eos_token")
     name = token.get("content") if isinstance(token, dict) else token
-    added = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens") or ()}
-    found: int | None = added.get(name)
-    return found
+    added: dict[str, int] = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens") or ()}
+    return None if name is None else added.get(name)

@@ -1,5 +1,6 @@
 """Constraint: which tokens may come next in one output. First thinking, if there is any, then a grammar."""
 
+from collections.abc import Iterable
 from typing import Literal, Protocol
 
 import numpy as np
@@ -17,22 +18,18 @@ class Matcher(Protocol):
     @property
     def error(self) -> str | None:
         """Why it cannot go on: a limit is exceeded, or a token was not allowed."""
-        ...
 
     @property
     def is_stopped(self) -> bool:
         """Nothing can follow."""
-        ...
 
     def accept(self, token_id: int) -> None: ...
 
     def allows(self, token_id: int) -> bool:
         """Whether it may come next."""
-        ...
 
     def forced(self) -> list[int]:
         """Tokens that have to come next: the text that the grammar leaves no choice about, as the tokenizer cuts it."""
-        ...
 
 
 class Constraint:
@@ -110,16 +107,12 @@ class Constraint:
         elif self._phase == "opening" and self._matcher is not None and self._thinking is not None:
             _allow(row, self._thinking.start_ids[0])
         elif self._phase == "thinking" and self._matcher is not None:
-            self._forbid_eos(row)
+            _forbid(row, self._eos_ids)
         elif self._ignores_eos and self._matcher is not None:
             rest = row.copy()
-            self._forbid_eos(rest)
+            _forbid(rest, self._eos_ids)
             if rest.any():
                 row[:] = rest
-
-    def _forbid_eos(self, row: MaskRow) -> None:
-        for token_id in self._eos_ids:
-            _forbid(row, token_id)
 
     def _open(self, token_id: int) -> None:
         assert self._thinking is not None
@@ -178,5 +171,6 @@ def _allow(row: MaskRow, token_id: int) -> None:
     row.view(np.uint32)[token_id // 32] |= np.uint32(1 << token_id % 32)
 
 
-def _forbid(row: MaskRow, token_id: int) -> None:
-    row.view(np.uint32)[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
+def _forbid(row: MaskRow, token_ids: Iterable[int]) -> None:
+    for token_id in token_ids:
+        row.view(np.uint32)[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)

@@ -1,5 +1,6 @@
 """Which grammars are surely cheap to compile, by a look at their text, and what makes one expensive."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -49,12 +50,10 @@ def estimated_bytes(grammar: Grammar) -> int:
 
 def costly_places(grammar: Grammar) -> str:
     """What of it to simplify, in words."""
-    if grammar.kind != "json_schema":
-        return "lower its counts, or make it shorter"
-    try:
-        found = list(dict.fromkeys(_places(json.loads(grammar.text))))
-    except (ValueError, RecursionError):
-        found = []
+    found: list[str] = []
+    if grammar.kind == "json_schema":
+        with contextlib.suppress(ValueError, RecursionError):
+            found = list(dict.fromkeys(_places(json.loads(grammar.text))))
     if not found:
         return "lower its counts, or make it shorter"
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+_Job = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]  # work, and where its result goes
+
 
 class FairThreads:
     """
@@ -25,34 +27,34 @@ class FairThreads:
 
     def submit(self, owner: str, work: Callable[[], Any]) -> concurrent.futures.Future[Any]:
         """Runs `work` once a thread is free and it is the owner's turn; after `close`, never."""
-        job = _Job(work, concurrent.futures.Future())
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         with self._changed:
             if self._is_closed:
-                job.future.cancel()
-                return job.future
-            self._jobs.setdefault(owner, collections.deque()).append(job)
+                future.cancel()
+                return future
+            self._jobs.setdefault(owner, collections.deque()).append((work, future))
             if self._num_idle < sum(map(len, self._jobs.values())) and self._num_started < self._num_threads:
                 self._num_started += 1
                 threading.Thread(target=self._run, name=f"{self._name}_{self._num_started}", daemon=True).start()
             self._changed.notify()
-        return job.future
+        return future
 
     def close(self) -> None:
         """Begins nothing more."""
         with self._changed:
             self._is_closed = True
             for jobs in self._jobs.values():
-                for job in jobs:
-                    job.future.cancel()
+                for _, future in jobs:
+                    future.cancel()
             self._jobs.clear()
             self._changed.notify_all()
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            job.run()
+            _run_job(job)
             del job  # the thread keeps nothing of it while it waits
 
-    def _next(self) -> "_Job | None":
+    def _next(self) -> _Job | None:
         """Waits for a job; the owner whose job it is goes to the end of the row."""
         with self._changed:
             self._num_idle += 1
@@ -68,17 +70,13 @@ class FairThreads:
             return job
 
 
-class _Job:
-    def __init__(self, work: Callable[[], Any], future: concurrent.futures.Future[Any]) -> None:
-        self.work = work
-        self.future = future
-
-    def run(self) -> None:
-        """Does the work, unless it is cancelled; what it raises is its future's."""
-        if self.future.set_running_or_notify_cancel():
-            try:
-                result = self.work()
-            except BaseException as error:  # noqa: BLE001 (its future carries it on)
-                self.future.set_exception(error)
-            else:
-                self.future.set_result(result)
+def _run_job(job: _Job) -> None:
+    """Does the work, unless it is cancelled; what it raises is its future's."""
+    work, future = job
+    if future.set_running_or_notify_cancel():
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 (its future carries it on)
+            future.set_exception(error)
+        else:
+            future.set_result(result)

@@ -37,7 +37,6 @@ class Judge(Protocol):
             TooExpensiveError: it takes more than the limits.
             OverloadedError: no answer came in time.
         """
-        ...
 
     def close(self) -> None: ...
 

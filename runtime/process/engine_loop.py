@@ -62,7 +62,6 @@ class TokenEngine(Protocol):
     @property
     def spare_seconds(self) -> float:
         """How long the next step need not be begun; whoever comes meanwhile takes part in it."""
-        ...
 
     def step(self) -> list[TokenOutput]: ...
     def close(self, failure: str = "") -> None:
@@ -82,11 +81,9 @@ class Inbox(Protocol):
 
     def get(self, seconds: float = 0.0) -> ToEngine | None:
         """Waits at most so long; None: nothing has come."""
-        ...
 
     def wait(self) -> ToEngine:
         """Blocks until there is one."""
-        ...
 
 
 def run_engine(

@@ -38,15 +38,12 @@ class EngineTransport(Protocol):
             receive: called in the event loop with each message, in order; EngineFailed is the last one, and comes
                 whenever the engine ends without having been asked to.
         """
-        ...
 
     def send(self, message: ToEngine) -> None:
         """Never blocks; to an engine that ended, it does nothing."""
-        ...
 
     async def stop(self, timeout: float) -> None:
         """Ends the engine: asks it to, and after `timeout` seconds forces it if that is possible. Idempotent."""
-        ...
 
 
 def resolve_factory(factory: str | CoreFactory) -> CoreFactory:

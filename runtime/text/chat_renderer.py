@@ -92,7 +92,7 @@ def _cut_at_mark(rendered: str, text: str) -> str:
 
 @functools.lru_cache(maxsize=MAX_TEMPLATES)
 def _compile(template: str) -> jinja2.Template:
-    sandbox = TemplateSandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
+    sandbox = TemplateSandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
     sandbox.filters["tojson"] = _to_json
     sandbox.globals |= {
         "raise_exception": _raise_exception,
@@ -103,7 +103,7 @@ def _compile(template: str) -> jinja2.Template:
     return sandbox.from_string(template)
 
 
-class _GenerationTag(Extension):
+class GenerationTag(Extension):
     """`{% generation %}` blocks, which mark what the model wrote: for training, so their text alone matters here."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)

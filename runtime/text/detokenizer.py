@@ -4,6 +4,8 @@ import codecs
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from palladio.runtime.text.marks import Marks
+
 REPLACEMENT = "\ufffd"
 _MAX_PENDING_TOKENS = 12  # a code point is at most 4 bytes: a longer run of undecodable tokens is garbage, so show it
 
@@ -13,11 +15,9 @@ class IncrementalDetokenizer(Protocol):
 
     def push(self, token_id: int) -> str:
         """The text that became certain with this token; "" while a code point is unfinished."""
-        ...
 
     def flush(self) -> str:
         """What is still held back: an unfinished code point comes out as U+FFFD."""
-        ...
 
 
 class ByteDetokenizer:
@@ -100,8 +100,7 @@ class StopStringMatcher:
         self.matched: str | None = None
         self._stop = tuple(stop)
         self._keep_match = keep_match
-        self._first_chars = frozenset(string[0] for string in stop)
-        self._max_held = max((len(string) for string in stop), default=1) - 1
+        self._marks = Marks(stop)
         self._held = ""
 
     def feed(self, text: str, *, armed: bool = True) -> str:
@@ -121,7 +120,7 @@ class StopStringMatcher:
                 start, self.matched = found
                 self._held = ""
                 return buffer[: start + len(self.matched)] if self._keep_match else buffer[:start]
-        cut = self._hold_from(buffer)
+        cut = self._marks.hold_from(buffer, 0)
         self._held = buffer[cut:]
         return buffer[:cut]
 
@@ -137,12 +136,3 @@ class StopStringMatcher:
             if start >= 0 and (best is None or (start + len(string), start) < best[:2]):
                 best = (start + len(string), start, string)
         return None if best is None else (best[1], best[2])
-
-    def _hold_from(self, buffer: str) -> int:
-        for start in range(max(0, len(buffer) - self._max_held), len(buffer)):
-            if buffer[start] not in self._first_chars:
-                continue
-            tail = buffer[start:]
-            if any(len(string) > len(tail) and string.startswith(tail) for string in self._stop):
-                return start
-        return len(buffer)

@@ -41,9 +41,9 @@ def bounded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
     bounded |= {name: _on_value(bounded[name], ticked) for name in _ITEM_FILTERS}
     bounded |= {name: _on_value(bounded[name], _measured_items) for name in _KEY_FILTERS}
     bounded |= {name: _on_value(bounded[name], _few_items) for name in _SORTING_FILTERS}
-    bounded |= {name: _of_measured(bounded[name]) for name in _TEXT_FILTERS}
-    bounded |= {name: _of_short(bounded[name]) for name in _SLOW_TEXT_FILTERS}
-    bounded |= {name: _with_bounded_numbers(bounded[name]) for name in _WIDTH_FILTERS}
+    bounded |= {name: _guarded(bounded[name], _measure_each, counts_result=False) for name in _TEXT_FILTERS}
+    bounded |= {name: _guarded(bounded[name], _check_short) for name in _SLOW_TEXT_FILTERS}
+    bounded |= {name: _guarded(bounded[name], check_widths) for name in _WIDTH_FILTERS}
     bounded["center"] = _center
     bounded["indent"] = _indent
     bounded["replace"] = _replace
@@ -112,36 +112,29 @@ def _counted(value: Any) -> Any:
     return list(ticked(value)) if isinstance(value, Iterator) else value
 
 
-def _with_bounded_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    def bounded(*args: Any, **kwargs: Any) -> Any:
-        check_widths((*args, *kwargs.values()))
+def _guarded(
+    function: Callable[..., Any], check: Callable[[Iterable[Any]], None], *, counts_result: bool = True
+) -> Callable[..., Any]:
+    """The filter, all of whose arguments are checked first, and whose result is counted."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        check((*args, *kwargs.values()))
         result = function(*args, **kwargs)
-        current_meter.get().add(size_in_memory(result))
+        if counts_result:
+            current_meter.get().add(size_in_memory(result))
         return result
 
-    vars(bounded).update(vars(function))
-    return bounded
+    vars(guarded).update(vars(function))
+    return guarded
 
 
-def _of_measured(function: Callable[..., Any]) -> Callable[..., Any]:
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        for value in (*args, *kwargs.values()):
-            measure(value)
-        return function(*args, **kwargs)
-
-    vars(measured).update(vars(function))
-    return measured
+def _measure_each(values: Iterable[Any]) -> None:
+    for value in values:
+        measure(value)
 
 
-def _of_short(function: Callable[..., Any]) -> Callable[..., Any]:
-    def short(*args: Any, **kwargs: Any) -> Any:
-        check_slow_text(sum(size_as_text(value) for value in (*args, *kwargs.values())))
-        result = function(*args, **kwargs)
-        current_meter.get().add(size_in_memory(result))
-        return result
-
-    vars(short).update(vars(function))
-    return short
+def _check_short(values: Iterable[Any]) -> None:
+    check_slow_text(sum(map(size_as_text, values)))
 
 
 def _counted_join(function: Callable[..., Any]) -> Callable[..., Any]:

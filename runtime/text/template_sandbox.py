@@ -197,7 +197,7 @@ def _check_method(text: str, name: str, args: tuple[Any, ...], meter: Meter) -> 
         meter.add(growth(text, args[0], args[1]))
     elif name == "join" and args:
         items = list(ticked(args[0]))
-        meter.add(sum(map(len, filter(_is_text, items))) + len(text) * len(items))
+        meter.add(sum(len(item) for item in items if isinstance(item, str)) + len(text) * len(items))
         return (items, *args[1:])
     elif name in ("split", "rsplit", "splitlines"):
         separator = args[0] if args and name != "splitlines" else None
@@ -205,10 +205,6 @@ def _check_method(text: str, name: str, args: tuple[Any, ...], meter: Meter) -> 
     elif name == "translate":
         raise RenderLimitExceededError("it calls translate, which may make text of any size")
     return args
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _num_parts(text: str, separator: object) -> int:

@@ -90,15 +90,12 @@ class Tokenizer:
 
     @property
     def bos_token(self) -> str | None:
-        return self._token_string("bos_token")
+        value = self._hf.bos_token
+        return None if value is None else str(value)
 
     @property
     def bos_token_id(self) -> int | None:
         return self._token_id("bos_token_id")
-
-    @property
-    def eos_token(self) -> str | None:
-        return self._token_string("eos_token")
 
     @property
     def eos_token_id(self) -> int | None:
@@ -283,10 +280,6 @@ class Tokenizer:
                 return bytes((int(token[3:5], 16),))
             return bytes(token.replace(_SPACE_MARK, " ").encode())
         return self.decode([token_id], skip_special_tokens=False).encode()
-
-    def _token_string(self, name: str) -> str | None:
-        value = getattr(self._hf, name)
-        return None if value is None else str(value)
 
     def _token_id(self, name: str) -> int | None:
         value = getattr(self._hf, name)

@@ -207,7 +207,7 @@ FAULTS = (
     Fault(
         "thinking may end with the end of the output",
         _CONSTRAINT,
-        'elif self._phase == "thinking" and self._matcher is not None:\n            self._forbid_eos(row)',
+        'elif self._phase == "thinking" and self._matcher is not None:\n            _forbid(row, self._eos_ids)',
         'elif self._phase == "thinking" and self._matcher is not None:\n            pass',
         GRAMMAR,
     ),

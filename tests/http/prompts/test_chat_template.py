@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from palladio.http.prompts.chat_template import ChatTemplate, load_template
-from palladio.http.prompts.template_format import detect_content_format
+from palladio.http.prompts.template_format import TemplateFacts
 from palladio.http.prompts.text_encoder import TextEncoder
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
@@ -177,7 +177,7 @@ def test_built_in_templates(tokenizer: Tokenizer, name: str) -> None:
     ]
     text = render(tokenizer, messages, name)
     assert [text.count(word) for word in ("rules", "hi", "hello", "more")] == [1, 1, 1, 1]
-    assert detect_content_format(load_template(name)) == "string"
+    assert TemplateFacts.of(load_template(name)).content_format == "string"
     if name in ("gemma", "llama-2", "mistral"):
         with pytest.raises(InvalidRequestError, match="must alternate"):
             render(tokenizer, [USER, USER], name)
@@ -218,7 +218,7 @@ def test_template_files(tmp_path: Path) -> None:
     ],
 )
 def test_content_format(template: str, expected: str) -> None:
-    assert detect_content_format(template) == expected
+    assert TemplateFacts.of(template).content_format == expected
 
 
 def test_format_is_logged_once(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
