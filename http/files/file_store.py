@@ -180,12 +180,12 @@ class FileStore(Store):
     ) -> list[StoredFile]:
         """Args: after: the position that the list goes on from."""
         condition, owners = caller.condition()
+        beyond = "> coalesce(?, '')" if order == "asc" else "< coalesce(?, '~')"  # an index finds where that begins
         query = (
             f"SELECT * FROM files WHERE {condition} AND (expires_at IS NULL OR expires_at > ?) "
-            f"AND (? IS NULL OR purpose = ?) AND (? IS NULL OR position {'>' if order == 'asc' else '<'} ?) "
-            f"ORDER BY position {order} LIMIT ?"
+            f"AND (? IS NULL OR purpose = ?) AND position {beyond} ORDER BY position {order} LIMIT ?"
         )
-        values = (*owners, self._now(), purpose, purpose, after, after, limit)
+        values = (*owners, self._now(), purpose, purpose, after, limit)
         return [_file(row) for row in connection.execute(query, values)]
 
     async def delete(self, file_id: str, caller: Caller) -> None:

@@ -101,10 +101,6 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         return self._token_id("eos_token_id")
 
-    def is_special(self, token_id: int) -> bool:
-        """Whether `skip_special_tokens` hides this token."""
-        return token_id in self._special
-
     def special_id(self, text: str) -> int | None:
         """The id of the special token that is written exactly like this, if there is one."""
         return next((token_id for token_id in self._special if self._added.get(token_id) == text), None)

@@ -43,7 +43,7 @@ def test_round_trip(tokenizer, text):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_token_bytes_join_to_the_text(tokenizer, text):
-    ids = [i for i in tokenizer.encode(text) if not tokenizer.is_special(i)]
+    ids = [i for i in tokenizer.encode(text) if i not in tokenizer._special]
     joined = b"".join(map(tokenizer.token_bytes, ids)).decode()
     assert joined in (text, " " + text)
 
