@@ -74,7 +74,7 @@ def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int
     watch = Stopwatch()
     wrapped = [
         (scheduler, "schedule", "schedule"),
-        (runner._builder, "build", "build"),
+        (runner, "_build", "build"),
         (runner, "forward", "forward"),
         (runner, "sample", "sample"),
         (scheduler, "process", "process"),

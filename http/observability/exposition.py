@@ -175,7 +175,7 @@ def _front(write: _Writer, front: FrontMetrics) -> Iterator[Family]:
 
 
 def _limits(write: _Writer, info: EngineReady) -> Iterator[Family]:
-    labels: list[Labels] = [{}] if info.num_groups == 1 else [_rank(group) for group in range(info.num_groups)]
+    labels: list[Labels] = [{}] if info.num_ranks == 1 else [_rank(group) for group in range(info.num_ranks)]
     sizes = [(own, float(info.max_total_tokens)) for own in labels]
     yield write.gauges("sglang:max_total_num_tokens", "Capacity of the KV cache in tokens", sizes)
     yield write.gauge("sglang:context_len", "Maximum tokens of prompt and output together", info.context_length)

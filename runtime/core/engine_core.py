@@ -74,6 +74,7 @@ class EngineCore:
         self._groups = groups
         self._runner = runner
         self._memory = parts.memory
+        self._mask_width = runner.programs.design.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
         self._observers = tuple(observers)
@@ -284,7 +285,7 @@ class EngineCore:
                 outputs = self._process(keep=0)  # masks depend on the tokens of the step before, which has run
                 if self._num_recoveries != num_recoveries:
                     return outputs  # the state that this step began with is gone
-                masks = self._masks(planned, forward.host.num_sampled, outputs)
+                masks = self._masks(planned, forward.form.num_sampled, outputs)
             step = self._runner.sample(forward, masks)
         except ProgramError as error:
             if self._hosts is not None:  # they may have made the call
@@ -315,7 +316,7 @@ class EngineCore:
 
     def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[TokenOutput]) -> list[Int32Array]:
         """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
-        masks, failures = build_masks(planned, num_rows, self._runner.programs.mask_width, self._grammars.backend)
+        masks, failures = build_masks(planned, num_rows, self._mask_width, self._grammars.backend)
         outputs += [self._groups.fail(request, constraint_failure(request, why)) for request, why in failures]
         return masks
 

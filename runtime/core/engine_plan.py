@@ -29,11 +29,11 @@ from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.devices.device_choice import choose_device, tell_fallback
 from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.execution.out_of_memory import compile_advice, explaining_compiles
+from palladio.runtime.execution.out_of_memory import compile_advice
+from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_cache import AroundBuild, ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.program_store import ProgramStore
-from palladio.runtime.execution.programs import StaticModel, StepPrograms
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
@@ -112,7 +112,7 @@ class EnginePlan:
                 monitor,
                 stores.exports,
                 around_late_build=around_late_build or (lambda key: contextlib.nullcontext()),
-                advise=functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups),
+                advise=functools.partial(compile_advice, buckets=buckets, num_ranks=limits.num_ranks),
             )
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
@@ -273,7 +273,7 @@ def memory_needs(
         wanted_tokens=wanted_tokens,
         useful_tokens=useful_tokens,
         fraction=fraction,
-        num_groups=shape.num_groups,
+        num_ranks=shape.ranks.num_ranks,
     )
 
 
@@ -309,8 +309,7 @@ class _Stores:
             return noted
         programs = declare()
         logger.info("Compiling the largest programs to measure their workspace")
-        with explaining_compiles(programs.built, buckets, programs.num_groups):
-            programs.built.build(programs.largest_keys())
+        programs.build(programs.largest_keys())
         if self.notes is not None:
             try:
                 self.notes.save_workspace(buckets, programs.workspace)

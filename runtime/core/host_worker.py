@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from palladio.runtime.core.startup import build_executor
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.messages import LoadProgress
@@ -41,7 +41,7 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
                 built.executor.programs.built.ensure(ProgramKey(*key))
                 member.smallest(0)
             else:
-                built.executor.run(ProgramKey(*key), *arrays)
+                built.executor.call(ProgramKey(*key), *arrays)
     except Exception as error:
         message = str(error) if isinstance(error, PalladioError) else f"{type(error).__name__}: {error}"
         member.fail(message)

@@ -5,8 +5,8 @@ import logging
 
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.interface.messages import EngineStats
 
 logger = logging.getLogger("palladio.engine")

@@ -20,10 +20,11 @@ from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
+from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config import EngineConfig
@@ -137,7 +138,7 @@ def build_executor(
         jax.block_until_ready(state)
     warm_up.finish()
     told = () if listener is None else (listener.call,)
-    executor = DeviceExecutor(state, design.shape, design.programs, *told)
+    executor = DeviceExecutor(state, design.programs, *told)
     memory = dataclasses.replace(
         design.plan.report, workspace=max(design.plan.report.workspace, design.programs.workspace)
     )
@@ -169,7 +170,7 @@ def build_engine_parts(
     built = build_executor(config, on_progress, hosts, CallListener(activity, hosts))
     design = built.design
     eos_ids = list(design.model.eos_token_ids)
-    runner = ModelRunner(built.executor, design.shape, eos_ids, is_lazy=config.execution.compile == "lazy")
+    runner = ModelRunner(built.executor, eos_ids, is_lazy=config.execution.compile == "lazy")
     ready = _ready(design, built.warm_up.seconds)
     groups = build_groups(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding)
     _log_limits(design)
@@ -212,7 +213,7 @@ def build_groups(
     )
     schedulers = []
     share = BatchShare(options.background_slowdown)
-    for _ in range(limits.num_groups):
+    for _ in range(limits.num_ranks):
         cache = CacheManager(
             num_pages,
             page_size,
@@ -228,7 +229,7 @@ def build_groups(
         )
         schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting, share))
     num_tokens = schedulers[0].cache.num_total_tokens
-    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
+    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_ranks, patience=num_tokens // PATIENCE)
     return DataParallelScheduler(schedulers, router)
 
 
@@ -325,7 +326,7 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         embedding=None
         if pooling is None
         else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
-        num_groups=design.shape.num_groups,
+        num_ranks=design.shape.ranks.num_ranks,
     )
 
 

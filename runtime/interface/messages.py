@@ -337,7 +337,7 @@ class EngineReady:
         num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
         attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
         embedding: what it makes of a prompt; None: it generates text.
-        num_groups: of devices, each with requests of its own (--dp-size).
+        num_ranks: of devices, each with requests of its own (--dp-size).
     """
 
     context_length: int
@@ -358,7 +358,7 @@ class EngineReady:
     startup_seconds: float = 0.0
     attention_kernels: str = ""
     embedding: EmbeddingSpec | None = None
-    num_groups: int = 1
+    num_ranks: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ class DataParallelRouter:
     patience: tokens by which a group with a cached prefix may be busier than others.
     """
 
-    def __init__(self, method: LoadBalanceMethod, num_groups: int, patience: int) -> None:
+    def __init__(self, method: LoadBalanceMethod, num_ranks: int, patience: int) -> None:
         self._method = method
-        self._num_groups = num_groups
+        self._num_ranks = num_ranks
         self._patience = patience
         self._next = 0  # whose turn it is, with round_robin and among equals
         self._routed: collections.OrderedDict[Hashable, int] = collections.OrderedDict()
@@ -59,11 +59,11 @@ class DataParallelRouter:
 
     def _shortest(self, loads: Sequence[int], groups: Sequence[int] | None = None) -> int:
         """Of equals, whose turn is next."""
-        among = range(self._num_groups) if groups is None else groups
-        return min(among, key=lambda group: (loads[group], (group - self._next) % self._num_groups))
+        among = range(self._num_ranks) if groups is None else groups
+        return min(among, key=lambda group: (loads[group], (group - self._next) % self._num_ranks))
 
     def _take(self, group: int) -> int:
-        self._next = (group + 1) % self._num_groups
+        self._next = (group + 1) % self._num_ranks
         return group
 
     def _remember(self, name: Hashable, group: int) -> None:

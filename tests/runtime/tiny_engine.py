@@ -13,7 +13,7 @@ from palladio.runtime.core import startup
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.outputs import FinishReason, TokenLogprob

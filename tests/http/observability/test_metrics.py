@@ -120,7 +120,7 @@ def test_groups_of_devices(http: httpx.Client, engine: FakeEngine, monkeypatch: 
 
     monkeypatch.setattr(engine, "stats", of_groups)
     monkeypatch.setattr(
-        type(engine), "info", property(lambda self: dataclasses.replace(ready, num_groups=2, max_total_tokens=10240))
+        type(engine), "info", property(lambda self: dataclasses.replace(ready, num_ranks=2, max_total_tokens=10240))
     )
     scrape = Scrape(http)
     for name, values in {

@@ -8,8 +8,8 @@ import pytest
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
 
@@ -123,7 +123,7 @@ def test_only_batch_sizes_that_are_asked_for(build, full):
 
     engine = build(compile="lazy", **MANY | {"max_running_requests": 32, "cuda_graph_bs": ()})
     assert few_requests(engine.core()).run().tokens == few_requests(full.core()).run().tokens
-    decode = [key for key in engine.programs if key.name == "sample" or (key.name == "forward" and not key.num_tokens)]
+    decode = [key for key in engine.programs if key.kind == "sample" or (key.kind == "forward" and not key.num_tokens)]
     assert {key.num_requests for key in decode} == {32}
 
 

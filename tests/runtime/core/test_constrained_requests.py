@@ -236,10 +236,9 @@ def test_other_requests_pay_nothing(tiny: TinyEngine, monkeypatch: pytest.Monkey
     monkeypatch.setattr(engine_core, "build_masks", never)
     core = tiny.core()
     tiers = []
-    sample_tier = core._runner.programs.sample_tier
-    monkeypatch.setattr(
-        core._runner.programs, "sample_tier", lambda size, tier: tiers.append(tier) or sample_tier(size, tier)
-    )
+    programs = core._runner.programs
+    tier_of = programs.tier
+    monkeypatch.setattr(programs, "tier", lambda kind, size, tier: tiers.append(tier) or tier_of(kind, size, tier))
     collector = Collector(core)
     for number in range(4):
         collector.add(str(number), random_prompt(6 + number), temperature=0.5 * number, seed=number)
@@ -294,7 +293,11 @@ def test_after_a_step_that_ran_out_of_memory(
     for name, request in mixed(closing).items():
         collector.add(name, **request)
     failed = fail_once(
-        monkeypatch, runner, method, lambda batch: batch.kind == "decode", destroy=lambda: runner.executor.state[1:]
+        monkeypatch,
+        runner,
+        method,
+        lambda batch: batch.kind == "decode",
+        destroy=lambda: runner.executor.state.of_requests,
     )
     collector.run()
     assert failed

@@ -26,7 +26,7 @@ class Executor:
     def reset_state(self):
         self.told.put("reset")
 
-    def run(self, key, *arrays):
+    def call(self, key, *arrays):
         self.told.put((str(key), [array.tolist() for array in arrays]))
 
 
