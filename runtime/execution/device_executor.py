@@ -61,8 +61,7 @@ class DeviceExecutor:
         """The same. Args: arrays: of all ranks, as `on_call` is told of them."""
         compiled, program, state = self.programs.built[key], self.programs.by_key[key], self.state
         self._on_call(key, arrays)
-        new, kept, given = compiled(*program.arguments(state, arrays))
-        self.state = program.update(state, new, kept)
+        self.state, given = program.run(compiled, state, arrays)
         return given
 
     def reset_state(self) -> None:

@@ -7,7 +7,7 @@ stored, counted, and run on all hosts like the others. What it computes is writt
 import abc
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -23,7 +23,7 @@ from palladio.runtime.scheduling.buckets import Buckets
 
 TIERS: tuple[SampleTier, ...] = ("greedy", "random", "masked", "full")  # each can do what those before it can
 
-# New state, in the order of `Program.donated`; what else stays on the device; what goes to the host.
+# What replaces the donated arguments, in their order; what else stays on the device; what goes to the host.
 Results = tuple[tuple[Any, ...], Any, Any]
 
 
@@ -96,6 +96,20 @@ class ProgramDesign:
         return self.head.logits(head, hidden, self.model.num_valid_tokens)
 
 
+class Takes(NamedTuple):
+    """What a program takes of the state, as its first arguments.
+
+    Attributes:
+        whole: what all ranks have whole, which is weights.
+        donated: what it overwrites, by its name in DeviceState.
+        read: other state of each rank.
+    """
+
+    whole: tuple[Any, ...] = ()
+    donated: Mapping[str, Any] = {}
+    read: tuple[Any, ...] = ()
+
+
 class Program(abc.ABC):
     """A kind of program as a class, and one program of it as an object.
 
@@ -126,20 +140,18 @@ class Program(abc.ABC):
         """Those that an engine has."""
 
     def is_needed(self, buckets: Buckets) -> bool:
-        """Whether steps in these buckets cannot do without it; by default, none can."""
-        return True
+        """Whether steps in these buckets cannot do without it. By its sizes: what has tokens is of a prefill step, what
+        has requests alone of a decode step, if it runs the layers, or of sampling; what has neither is of all steps."""
+        _, num_requests, num_tokens, tier = self.key
+        if tier not in (None, "full"):
+            return False  # tier "full" does the same
+        if num_tokens:
+            return any(one.num_tokens == num_tokens for one in buckets.prefill)
+        return not num_requests or num_requests in (buckets.decode if self.runs_layers else buckets.sample)
 
-    def whole(self, state: DeviceState) -> tuple[Any, ...]:
-        """The first arguments: what all ranks have whole, which is weights."""
-        return ()
-
-    def donated(self, state: DeviceState) -> tuple[Any, ...]:
-        """The next ones: the state that it overwrites."""
-        return ()
-
-    def read(self, state: DeviceState) -> tuple[Any, ...]:
-        """The next ones: the state that it only reads."""
-        return ()
+    @abc.abstractmethod
+    def takes(self, state: DeviceState) -> Takes:
+        """The arguments that are on the device already."""
 
     @abc.abstractmethod
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -153,30 +165,33 @@ class Program(abc.ABC):
     def compute(self, *args: Any, **kwargs: Any) -> Results:
         """The function that is compiled, of one rank's arguments."""
 
-    def update(self, state: DeviceState, new: tuple[Any, ...], kept: Any) -> DeviceState:
-        """The state after a call, from the first two of its results."""
-        return state
+    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
+        """The state after a call, from what replaces the donated arguments, and what else stays on the device."""
+        return state._replace(**new)
 
-    def arguments(self, state: DeviceState, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Of a call that brings these arrays."""
-        return (*self.whole(state), *self.donated(state), *self.read(state), *self.pack(state, arrays))
+    def run(self, compiled: Callable[..., Any], state: DeviceState, arrays: tuple[Any, ...]) -> tuple[DeviceState, Any]:
+        """One call. Returns the state after it, and what goes to the host. Args: arrays: of all ranks."""
+        whole, donated, read = self.takes(state)
+        new, kept, given = compiled(*whole, *donated.values(), *read, *self.pack(state, arrays))
+        return self.update(state, dict(zip(donated, new, strict=True)), kept), given
 
     def declaration(self, state: DeviceState) -> tuple[Any, tuple[Any, ...]]:
         """The jitted function, and the shapes of its arguments. Args: state: of shapes."""
-        ranks, num_whole = self.design.shape.ranks, len(self.whole(state))
-        donated = self.donated(state)
-        function = ranks.over(self.compute, num_whole=num_whole, num_state=len(donated) + len(self.read(state)))
+        ranks, (whole, donated, read) = self.design.shape.ranks, self.takes(state)
+        function = ranks.over(self.compute, num_whole=len(whole), num_state=len(donated) + len(read))
 
         def program(*arguments: Any) -> Any:
             return function(*arguments)
 
         program.__name__ = self.kind
+        new = tuple(donated.values())
         jitted = jax.jit(
             program,
-            donate_argnums=tuple(range(num_whole, num_whole + len(donated))),
-            out_shardings=(jax.tree.map(lambda leaf: leaf.sharding, donated), ranks.state, ranks.exchanged),
+            donate_argnums=tuple(range(len(whole), len(whole) + len(new))),
+            out_shardings=(jax.tree.map(lambda leaf: leaf.sharding, new), ranks.state, ranks.exchanged),
         )
-        return jitted, self.arguments(state, tuple(map(ranks.from_host, self.from_host())))
+        arrays = self.pack(state, tuple(map(ranks.from_host, self.from_host())))
+        return jitted, (*whole, *new, *read, *arrays)
 
 
 def host_array(*shape: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:

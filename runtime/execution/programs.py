@@ -1,7 +1,7 @@
 """The programs of an engine: everything that a running engine calls on the device."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from palladio.runtime.execution.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.pooler import pool_step
-from palladio.runtime.execution.program import TIERS, Program, ProgramDesign, ProgramKey, Results, host_array
+from palladio.runtime.execution.program import TIERS, Program, ProgramDesign, Results, Takes, host_array
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier, sample
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.execution.scoring import score_tokens
@@ -22,7 +22,6 @@ from palladio.runtime.execution.step_functions import (
     update_tables,
 )
 from palladio.runtime.interface.sampling_params import MAX_LOGIT_BIAS
-from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 
 # A mask is for one step: it depends on the token before.
 DECODE_TIERS: tuple[SampleTier, ...] = tuple(tier for tier in TIERS if tier != "masked")
@@ -49,17 +48,9 @@ class Forward(Program):
         layouts = [*decode, *design.layouts.prefill.values()]
         return [cls(design, layout) for layout in layouts if layout.num_steps == 1]
 
-    def is_needed(self, buckets: Buckets) -> bool:
-        return _is_prefill(self.key, buckets) if self.key.num_tokens else self.key.num_requests in buckets.decode
-
-    def whole(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.weights,)
-
-    def donated(self, state: DeviceState) -> tuple[Any, ...]:
-        return state.kv_cache, state.tables
-
-    def read(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.sampler.last_token,)
+    def takes(self, state: DeviceState) -> Takes:
+        donated = {"kv_cache": state.kv_cache, "tables": state.tables}
+        return Takes((state.weights,), donated, (state.sampler.last_token,))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(self._layout.size),)
@@ -78,32 +69,22 @@ class Forward(Program):
         )
         return (kv_cache, tables), hidden, None
 
-    def update(self, state: DeviceState, new: tuple[Any, ...], kept: Any) -> DeviceState:
-        (kv_cache, tables), (last_hidden, hidden) = new, kept
-        return state._replace(
-            kv_cache=kv_cache,
-            tables=tables,
-            last_hidden=dict(zip(self._layout.sample_sizes, last_hidden, strict=True)),
-            hidden={self.key.num_tokens: hidden},
-        )
+    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
+        last_hidden = dict(zip(self._layout.sample_sizes, kept[0], strict=True))
+        return state._replace(**new, last_hidden=last_hidden, hidden={self.key.num_tokens: kept[1]})
 
 
 class _Sampling(Program):
-    """A program that samples. Tiers below "full" read and write nothing of the sampler but the last tokens."""
+    """A program that samples. Tiers below "full" take and overwrite nothing of the sampler but the last tokens."""
 
-    def sampler(self, state: DeviceState) -> Any:
-        """The part that this tier takes and overwrites."""
+    def sampler_of(self, state: DeviceState) -> Any:
         return state.sampler if self.key.tier == "full" else state.sampler.last_token
 
-    def as_state(self, sampler: Any) -> SamplerState:
-        return sampler if self.key.tier == "full" else SamplerState.of_last_token(sampler)
-
-    def as_part(self, sampler: SamplerState) -> Any:
-        return sampler if self.key.tier == "full" else sampler.last_token
-
-    def with_part(self, state: DeviceState, part: Any) -> DeviceState:
-        sampler = part if self.key.tier == "full" else dataclasses.replace(state.sampler, last_token=part)
-        return state._replace(sampler=sampler)
+    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
+        if self.key.tier == "full":
+            return state._replace(**new)
+        sampler = dataclasses.replace(state.sampler, last_token=new["sampler"])
+        return state._replace(**{**new, "sampler": sampler})
 
 
 class Decode(_Sampling):
@@ -121,14 +102,9 @@ class Decode(_Sampling):
         layouts = [layout for layout in design.layouts.decode.values() if layout.num_steps > 1 and design.generates]
         return [cls(design, layout, tier) for layout in layouts for tier in DECODE_TIERS]
 
-    def is_needed(self, buckets: Buckets) -> bool:
-        return self.key.tier == "full" and self.key.num_requests in buckets.decode
-
-    def whole(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.weights,)
-
-    def donated(self, state: DeviceState) -> tuple[Any, ...]:
-        return state.kv_cache, state.tables, self.sampler(state)
+    def takes(self, state: DeviceState) -> Takes:
+        donated = {"kv_cache": state.kv_cache, "tables": state.tables, "sampler": self.sampler_of(state)}
+        return Takes((state.weights,), donated)
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return host_array(self._layout.size), host_array(self.key.num_requests, NUM_COLUMNS)
@@ -146,7 +122,7 @@ class Decode(_Sampling):
         assert tier is not None
         (kv_cache, tables, state), outputs = decode_steps(
             design.unflatten(weights),
-            (kv_cache, tables, self.as_state(sampler)),
+            (kv_cache, tables, _whole(sampler)),
             packed,
             packed_sampling,
             lambda hidden: design.logits(design.head.select(weights), hidden),
@@ -154,11 +130,7 @@ class Decode(_Sampling):
             page_size=design.shape.page_size,
             tier=tier,
         )
-        return (kv_cache, tables, self.as_part(state)), None, outputs
-
-    def update(self, state: DeviceState, new: tuple[Any, ...], kept: Any) -> DeviceState:
-        kv_cache, tables, sampler = new
-        return self.with_part(state._replace(kv_cache=kv_cache, tables=tables), sampler)
+        return (kv_cache, tables, _part(state, sampler)), None, outputs
 
 
 class Sample(_Sampling):
@@ -172,17 +144,8 @@ class Sample(_Sampling):
         sizes = design.buckets.sample if design.generates else ()
         return [cls(design, size, tier=tier) for size in sizes for tier in TIERS]
 
-    def is_needed(self, buckets: Buckets) -> bool:
-        return self.key.tier == "full" and self.key.num_requests in buckets.sample
-
-    def whole(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.head,)
-
-    def donated(self, state: DeviceState) -> tuple[Any, ...]:
-        return (self.sampler(state),)
-
-    def read(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.last_hidden[self.key.num_requests],)
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes((state.head,), {"sampler": self.sampler_of(state)}, (state.last_hidden[self.key.num_requests],))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         size = self.key.num_requests
@@ -198,11 +161,8 @@ class Sample(_Sampling):
     ) -> Results:
         assert self.key.tier is not None
         logits, columns = self.design.logits(head, hidden), unpack_sampling(packed)
-        output, state = sample(logits, self.as_state(sampler), columns, self.key.tier, allowed)
-        return (self.as_part(state),), None, output
-
-    def update(self, state: DeviceState, new: tuple[Any, ...], kept: Any) -> DeviceState:
-        return self.with_part(state, *new)
+        output, state = sample(logits, _whole(sampler), columns, self.key.tier, allowed)
+        return (_part(state, sampler),), None, output
 
 
 class Score(Program):
@@ -216,14 +176,8 @@ class Score(Program):
         buckets = design.buckets.prefill if design.generates else ()
         return [cls(design, num_tokens=bucket.num_tokens) for bucket in buckets]
 
-    def is_needed(self, buckets: Buckets) -> bool:
-        return any(bucket.num_tokens == self.key.num_tokens for bucket in buckets.prefill)
-
-    def whole(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.head,)
-
-    def read(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.hidden[self.key.num_tokens],)
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes((state.head,), read=(state.hidden[self.key.num_tokens],))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(self.key.num_tokens),)
@@ -245,14 +199,8 @@ class Pool(Program):
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         return () if design.generates else [cls(design, layout) for layout in design.layouts.prefill.values()]
 
-    def is_needed(self, buckets: Buckets) -> bool:
-        return _is_prefill(self.key, buckets)
-
-    def donated(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.pooled,)
-
-    def read(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.hidden[self.key.num_tokens],)
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes((), {"pooled": state.pooled}, (state.hidden[self.key.num_tokens],))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(self._layout.size),)
@@ -262,9 +210,6 @@ class Pool(Program):
         assert pooling is not None, "see `declare`"
         pooled, vectors = pool_step(pooled, hidden, packed, layout=self._layout, pooling=pooling)
         return (pooled,), None, vectors
-
-    def update(self, state: DeviceState, new: tuple[Any, ...], kept: Any) -> DeviceState:
-        return state._replace(pooled=new[0])
 
 
 class Reset(Program):
@@ -276,8 +221,8 @@ class Reset(Program):
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         return [cls(design)] if design.generates else ()
 
-    def donated(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.sampler,)
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes(donated={"sampler": state.sampler})
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         flag = host_array(dtype=jnp.bool_)
@@ -293,9 +238,6 @@ class Reset(Program):
     def compute(self, sampler: SamplerState, slot: jax.Array, tokens: SlotTokens, rules: SlotRules) -> Results:
         return (reset_slot(sampler, slot, tokens, rules),), None, None
 
-    def update(self, state: DeviceState, new: tuple[Any, ...], kept: Any) -> DeviceState:
-        return state._replace(sampler=new[0])
-
 
 class Tables(Program):
     """Changes of the block tables that do not fit a step's vector. Takes updates i32[EARLY_UPDATES, 3]."""
@@ -306,17 +248,14 @@ class Tables(Program):
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         return [cls(design)]
 
-    def donated(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.tables,)
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes(donated={"tables": state.tables})
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(EARLY_UPDATES, 3),)
 
     def compute(self, tables: jax.Array, updates: jax.Array) -> Results:
         return (update_tables(tables, updates),), None, None
-
-    def update(self, state: DeviceState, new: tuple[Any, ...], kept: Any) -> DeviceState:
-        return state._replace(tables=new[0])
 
 
 class Compare(Program):
@@ -328,8 +267,8 @@ class Compare(Program):
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         return [cls(design)] if design.shape.checks_cache else ()
 
-    def read(self, state: DeviceState) -> tuple[Any, ...]:
-        return (state.kv_cache,)
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes(read=(state.kv_cache,))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(2, COMPARED_PAGES),)
@@ -346,5 +285,11 @@ def declare_programs(design: ProgramDesign) -> Sequence[Program]:
     return [program for kind in PROGRAMS for program in kind.declare(design)]
 
 
-def _is_prefill(key: ProgramKey, buckets: Buckets) -> bool:
-    return PrefillBucket(key.num_tokens, key.num_requests) in buckets.prefill
+def _whole(sampler: Any) -> SamplerState:
+    """Of what a tier takes."""
+    return sampler if isinstance(sampler, SamplerState) else SamplerState.of_last_token(sampler)
+
+
+def _part(state: SamplerState, taken: Any) -> Any:
+    """The same part of a new state as was taken."""
+    return state if isinstance(taken, SamplerState) else state.last_token

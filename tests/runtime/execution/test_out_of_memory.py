@@ -121,7 +121,7 @@ def test_an_error_of_sampling_finds_only_one_cache_alive(tiny, expected, monkeyp
     alive = caches()
     seen = []
     allocate = DeviceShape.allocate
-    monkeypatch.setattr(Sample, "arguments", failing)
+    monkeypatch.setattr(Sample, "run", failing)
     with pytest.MonkeyPatch.context() as watch:
         watch.setattr(DeviceShape, "allocate", lambda self, *args: seen.append(caches()) or allocate(self, *args))
         collector.run()
