@@ -16,14 +16,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from palladio.http.observability.engine_stats import by_group
 from palladio.http.observability.front_metrics import FrontMetrics
 from palladio.runtime.interface.messages import EngineReady, EngineStats, HistogramData, RankStats
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 Labels = Mapping[str, str]
 
-_NO_GROUP = "(none)"  # the dp_rank of requests that wait, and have no group yet
+_NO_RANK = "(none)"  # the dp_rank of requests that wait, and have no rank yet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,7 +174,7 @@ def _front(write: _Writer, front: FrontMetrics) -> Iterator[Family]:
 
 
 def _limits(write: _Writer, info: EngineReady) -> Iterator[Family]:
-    labels: list[Labels] = [{}] if info.num_ranks == 1 else [_rank(group) for group in range(info.num_ranks)]
+    labels: list[Labels] = [{}] if info.num_ranks == 1 else [_rank(rank) for rank in range(info.num_ranks)]
     sizes = [(own, float(info.max_total_tokens)) for own in labels]
     yield write.gauges("sglang:max_total_num_tokens", "Capacity of the KV cache in tokens", sizes)
     yield write.gauge("sglang:context_len", "Maximum tokens of prompt and output together", info.context_length)
@@ -184,15 +183,14 @@ def _limits(write: _Writer, info: EngineReady) -> Iterator[Family]:
     yield write.gauge("sglang:startup_time_seconds", "Time the engine took to start", info.startup_seconds)
 
 
-def _rank(group: int) -> Labels:
-    return {"dp_rank": str(group)}
+def _rank(rank: int) -> Labels:
+    return {"dp_rank": str(rank)}
 
 
 def _parts(stats: EngineStats) -> list[tuple[Labels, RankStats]]:
-    """The groups with their labels; or, if there is only one, the whole engine without a label."""
-    if stats.groups:
-        return [(_rank(number), group) for number, group in enumerate(stats.groups)]
-    return [({}, group) for group in by_group(stats)]
+    """The data-parallel ranks with their labels; or, if there is only one, the whole engine without a label."""
+    has_ranks = len(stats.ranks) > 1
+    return [(_rank(number) if has_ranks else {}, rank) for number, rank in enumerate(stats.by_rank)]
 
 
 def _load(write: _Writer, stats: EngineStats) -> Iterator[Family]:
@@ -201,10 +199,7 @@ def _load(write: _Writer, stats: EngineStats) -> Iterator[Family]:
     def gauge(name: str, text: str, value: Callable[[RankStats], float], *more: tuple[Labels, float]) -> Family:
         return write.gauges(f"sglang:{name}", text, [*((labels, value(part)) for labels, part in parts), *more])
 
-    waiting: list[tuple[Labels, float]] = []
-    if stats.groups:
-        num_assigned = sum(group.num_waiting for group in stats.groups)
-        waiting = [({"dp_rank": _NO_GROUP}, stats.num_waiting - num_assigned)]
+    waiting = [({"dp_rank": _NO_RANK}, float(stats.unassigned.num_waiting))] if len(stats.ranks) > 1 else []
     yield gauge("num_running_reqs", "Running requests", lambda part: part.num_running)
     yield gauge("num_queue_reqs", "Waiting requests", lambda part: part.num_waiting, *waiting)
     yield gauge(
@@ -240,7 +235,7 @@ def _load(write: _Writer, stats: EngineStats) -> Iterator[Family]:
 
 
 def _cache(write: _Writer, stats: EngineStats) -> Iterator[Family]:
-    cache, parts = stats.cache, _parts(stats)
+    parts = _parts(stats)
     yield write.gauges(
         "sglang:cache_hit_rate",
         "Share of prompt tokens found in the prefix cache",
@@ -252,7 +247,7 @@ def _cache(write: _Writer, stats: EngineStats) -> Iterator[Family]:
         [(labels, part.num_evicted_tokens) for labels, part in parts],
     )
     yield write.gauge(
-        "palladio:cache_enabled", "Whether the prefix cache is on; 0 after a failed self-check", cache.enabled
+        "palladio:cache_enabled", "Whether the prefix cache is on; 0 after a failed self-check", stats.cache_enabled
     )
     yield write.gauges(
         "palladio:cached_tokens_held",
@@ -260,12 +255,12 @@ def _cache(write: _Writer, stats: EngineStats) -> Iterator[Family]:
         [(labels, part.num_cached_tokens) for labels, part in parts],
     )
     yield write.counter(
-        "palladio:cache_self_checks", "Prefix cache hits that were recomputed as a check", cache.num_self_checks
+        "palladio:cache_self_checks", "Prefix cache hits that were recomputed as a check", stats.num_self_checks
     )
     yield write.counter(
         "palladio:cache_self_check_failures",
         "Prefix cache self-checks that failed (a bug)",
-        cache.num_self_check_failures,
+        stats.num_self_check_failures,
     )
 
 

@@ -47,11 +47,11 @@ class MemoryNeeds:
 
     Attributes:
         platform: of the device, as jax names it.
-        num_ranks: groups of devices, each with a KV cache of its own (--dp-size).
+        num_ranks: data-parallel ranks, each with a KV cache of its own (--dp-size).
         weights, state: bytes.
         bytes_per_page: of KV cache, all layers together. page_size: tokens per page.
-        wanted_tokens: --max-total-tokens, of all groups together; None: as many as fit.
-        useful_tokens: more than this in a group is never, or hardly ever, used at once.
+        wanted_tokens: --max-total-tokens, of all ranks together; None: as many as fit.
+        useful_tokens: more than this in a rank is never, or hardly ever, used at once.
         fraction: --mem-fraction-static, for weights and KV cache; None: not given.
     """
 
@@ -69,10 +69,10 @@ class MemoryNeeds:
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Attributes:
-    num_pages: of each group's KV cache, the scratch page included.
+    num_pages: of each rank's KV cache, the scratch page included.
     page_size: tokens per page.
     report: the table.
-    num_ranks: of devices.
+    num_ranks: data-parallel ranks.
     """
 
     num_pages: int
@@ -82,7 +82,7 @@ class MemoryPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Of each group."""
+        """Of each rank."""
         return (self.num_pages - 1) * self.page_size
 
     def with_pages(self, num_pages: int) -> "MemoryPlan":
@@ -93,7 +93,7 @@ class MemoryPlan:
 
     @property
     def total_tokens(self) -> int:
-        """Of all groups together."""
+        """Of all ranks together."""
         return self.num_ranks * self.num_tokens
 
     @property

@@ -69,10 +69,10 @@ class Dtypes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The sizes that flags, model and platform settle on; where there are several groups of devices, of each.
+    """The sizes that flags, model and platform settle on; where there are several data-parallel ranks, of each.
 
     Attributes:
-        num_ranks: of devices (--dp-size).
+        num_ranks: data-parallel ranks (--dp-size).
         context_length: tokens of a request. max_running: requests.
         chunk: prompt tokens of a step; -1: prompts are not split. max_step_tokens: tokens of a prefill step.
         mixes: prefill steps decode as well.
@@ -129,7 +129,7 @@ class EngineLimits:
 
     @property
     def total_running(self) -> int:
-        """Requests of all groups together."""
+        """Requests of all ranks together."""
         return self.num_ranks * self.max_running
 
     def buckets(self, config: EngineConfig, defaults: PlatformDefaults) -> Buckets:

@@ -41,7 +41,7 @@ from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from palladio.runtime.telemetry.watchdog import Activity
 
-# With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
+# With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
 PATIENCE = 4
 
 logger = logging.getLogger("palladio.engine")
@@ -99,7 +99,7 @@ class EngineParts:
     """
 
     ready: EngineReady
-    groups: DataParallelScheduler
+    scheduler: DataParallelScheduler
     runner: ModelRunner
     monitor: CompileMonitor
     memory: MemoryReport
@@ -172,7 +172,9 @@ def build_engine_parts(
     eos_ids = list(design.model.eos_token_ids)
     runner = ModelRunner(built.executor, eos_ids, is_lazy=config.execution.compile == "lazy")
     ready = _ready(design, built.warm_up.seconds)
-    groups = build_groups(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding)
+    scheduler = build_scheduler(
+        config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding
+    )
     _log_limits(design)
     built.warm_up.go_on()
     model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
@@ -181,10 +183,10 @@ def build_engine_parts(
         GrammarJudge(functools.partial(load_settings, *model)),
         max_bytes=config.grammar.grammar_cache_bytes,
     )
-    return EngineParts(ready, groups, runner, design.monitor, built.memory, grammars, activity)
+    return EngineParts(ready, scheduler, runner, design.monitor, built.memory, grammars, activity)
 
 
-def build_groups(
+def build_scheduler(
     config: EngineConfig,
     limits: EngineLimits,
     buckets: Buckets,
@@ -192,10 +194,10 @@ def build_groups(
     seed: int,
     embedding: EmbeddingSpec | None = None,
 ) -> DataParallelScheduler:
-    """The host's half of an engine: scheduler, queue and cache manager of each group of devices.
+    """The host's half of an engine: scheduler, queue and cache manager of each data-parallel rank.
 
     Args:
-        num_pages: of each group.
+        num_pages: of each rank.
         embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
     """
     options, page_size = config.scheduler, config.cache.page_size

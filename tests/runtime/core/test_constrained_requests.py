@@ -272,8 +272,8 @@ def test_pages_of_a_request_that_ends_while_its_next_step_runs(tiny: TinyEngine,
         collector.run()
         assert collector.cached_tokens["c"] == len(whole) // 4 * 4
         num_full += len(whole) % 4 == 0
-        assert core.stats().cache.num_self_checks > 0
-        assert core.stats().cache.num_self_check_failures == 0
+        assert core.stats().num_self_checks > 0
+        assert core.stats().num_self_check_failures == 0
         fresh = Collector(tiny.core(disable_radix_cache=True))
         fresh.add("c", longer["c"], logprobs=1)
         expected = fresh.run().logprobs["c"]
@@ -317,7 +317,7 @@ def test_a_grammar_that_goes_too_far(tiny: TinyEngine, monkeypatch: pytest.Monke
     collector.add("good", random_prompt(6), grammar=FRANCE, max_tokens=60)
     while not collector.tokens["bad"]:
         collector.step()
-    (request,) = [request for request in core._groups.schedulers[0].running if request.request_id == "bad"]
+    (request,) = [request for request in core._scheduler.schedulers[0].running if request.request_id == "bad"]
     assert request.constraint is not None
     request.constraint._matcher.native.consume_token(EOS + 1)  # as a token that the mask forbids
     collector.run()

@@ -69,7 +69,7 @@ def finish(core: EngineCore) -> dict[str, TokenOutput]:
             assert output.finish is not None
             found[output.request_id] = output
     stats = core.stats(check_integrity=True)
-    assert (stats.integrity_error, stats.num_used_tokens, stats.num_compiles_after_ready) == (None, 0, 0)
+    assert (stats.integrity_error, stats.total.num_used_tokens, stats.num_compiles_after_ready) == (None, 0, 0)
     return found
 
 
@@ -150,7 +150,7 @@ def test_others_need_every_token_computed(engines, method):
     for _ in range(2):
         add(core, "a", PROMPTS[-1])
         assert finish(core)["a"].cached_tokens == 0
-    assert not core.stats().cache.enabled
+    assert not core.stats().cache_enabled
 
 
 @pytest.mark.parametrize("method", METHODS)
