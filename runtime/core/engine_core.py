@@ -135,7 +135,7 @@ class EngineCore:
                 uses_cuda_graphs=parts.ready.device.startswith("gpu"),  # XLA captures them there by default
             ),
             ProfiledSteps(profiler),
-            RecompileCounter(parts.monitor, parts.runner.programs.built, fails=config.execution.fail_on_recompile),
+            RecompileCounter(parts.runner.programs.built, fails=config.execution.fail_on_recompile),
         )
         return cls(config, parts, profiler, observers, hosts)
 

@@ -67,19 +67,18 @@ class EnginePlan:
     plan: MemoryPlan
     programs: StepPrograms
     store: ProgramStore | None
-    monitor: CompileMonitor
 
     @classmethod
     def of(
         cls,
         config: EngineConfig,
         agree: Callable[[int], int] = lambda value: value,
-        around_late_build: AroundBuild[ProgramKey] | None = None,
+        around_late_build: AroundBuild[ProgramKey] = lambda key: contextlib.nullcontext(),
     ) -> Self:
         """
         Args:
             agree: gives the smallest of all hosts' values; each has another amount of free memory.
-            around_late_build: see ProgramCache; None: nothing.
+            around_late_build: see ProgramCache.
 
         Raises:
             ConfigError: a flag or the model's config is wrong, or the device is too small.
@@ -111,7 +110,7 @@ class EnginePlan:
             built = ProgramCache(
                 monitor,
                 stores.exports,
-                around_late_build=around_late_build or (lambda key: contextlib.nullcontext()),
+                around_late_build=around_late_build,
                 advise=functools.partial(compile_advice, buckets=buckets, num_ranks=limits.num_ranks),
             )
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
@@ -146,7 +145,6 @@ class EnginePlan:
             plan=plan,
             programs=declare(plan.num_pages),
             store=stores.exports,
-            monitor=monitor,
         )
 
 

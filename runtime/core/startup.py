@@ -6,7 +6,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,6 @@ from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
-from palladio.runtime.execution.compile_monitor import CompileMonitor
 from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
@@ -47,19 +45,11 @@ PATIENCE = 4
 logger = logging.getLogger("palladio.engine")
 
 
-class HostAgreement(Protocol):
-    """The other hosts that run this model, as start-up sees them."""
-
-    def smallest(self, value: int) -> int:
-        """Of what all hosts have; waits for them."""
-        ...
-
-
 class CallListener:
-    """Told on host 0 of what the executor calls, and of programs that a step waits for.
+    """Told of what the executor calls, and of programs that a step waits for.
 
     Args:
-        hosts: the others, which do the same.
+        hosts: on host 0, the others, which do the same.
     """
 
     def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
@@ -101,7 +91,6 @@ class EngineParts:
     ready: EngineReady
     scheduler: DataParallelScheduler
     runner: ModelRunner
-    monitor: CompileMonitor
     memory: MemoryReport
     grammars: GrammarCompiler
     activity: Activity
@@ -110,22 +99,21 @@ class EngineParts:
 def build_executor(
     config: EngineConfig,
     on_progress: Callable[[LoadProgress], None],
-    hosts: HostAgreement | None = None,
-    listener: CallListener | None = None,
+    agree: Callable[[int], int],
+    listener: CallListener,
 ) -> BuiltExecutor:
     """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
 
     Args:
-        hosts: the others; all do the same at the same time.
-        listener: told of what steps will call and build; None: nobody is.
+        agree: gives the smallest of all hosts' values, and waits for them: all do the same at the same time.
+        listener: told of what steps will call and build.
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
-    agree = (lambda value: value) if hosts is None else hosts.smallest
-    design = EnginePlan.of(config, agree, None if listener is None else listener.building)
+    design = EnginePlan.of(config, agree, listener.building)
     logger.info(describe_engine(design))
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
@@ -137,8 +125,7 @@ def build_executor(
         _log_pool(design)
         jax.block_until_ready(state)
     warm_up.finish()
-    told = () if listener is None else (listener.call,)
-    executor = DeviceExecutor(state, design.programs, *told)
+    executor = DeviceExecutor(state, design.programs, listener.call)
     memory = dataclasses.replace(
         design.plan.report, workspace=max(design.plan.report.workspace, design.programs.workspace)
     )
@@ -152,8 +139,7 @@ def build_executor(
         memory.workspace / 2**30,
     )
     _check_workspace(design.plan, memory)
-    if hosts is not None:
-        hosts.smallest(0)  # all have come so far
+    agree(0)  # all have come so far
     return BuiltExecutor(design, executor, memory, warm_up)
 
 
@@ -167,7 +153,8 @@ def build_engine_parts(
     """
     json_format = json_format_of(config)
     activity = Activity()
-    built = build_executor(config, on_progress, hosts, CallListener(activity, hosts))
+    agree = hosts.smallest if hosts is not None else lambda value: value
+    built = build_executor(config, on_progress, agree, CallListener(activity, hosts))
     design = built.design
     eos_ids = list(design.model.eos_token_ids)
     runner = ModelRunner(built.executor, eos_ids, is_lazy=config.execution.compile == "lazy")
@@ -183,7 +170,7 @@ def build_engine_parts(
         GrammarJudge(functools.partial(load_settings, *model)),
         max_bytes=config.grammar.grammar_cache_bytes,
     )
-    return EngineParts(ready, scheduler, runner, design.monitor, built.memory, grammars, activity)
+    return EngineParts(ready, scheduler, runner, built.memory, grammars, activity)
 
 
 def build_scheduler(

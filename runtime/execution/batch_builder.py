@@ -98,30 +98,6 @@ class StepLayouts:
         )
 
 
-class SlotColumns:
-    """The constant sampling columns of each slot, filled once when a request takes it."""
-
-    def __init__(self, num_slots: int) -> None:
-        self._values = np.zeros((num_slots, NUM_COLUMNS), np.int32)
-        self._floats = self._values.view(np.float32)
-        self.assign(0, SamplingParams(temperature=0.0), seed=0, num_prompt_tokens=0)
-
-    def assign(self, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int) -> None:
-        row, floats = self._values[slot], self._floats[slot]
-        row[SLOT] = slot
-        row[SEED_LOW : SEED_HIGH + 1] = np.array(split_seed(seed), np.uint32).view(np.int32)
-        row[TOP_K] = min(params.top_k, 2**31 - 1)
-        row[MIN_POSITION] = num_prompt_tokens + params.min_tokens
-        row[HAS_BIAS] = bool(params.logit_bias)
-        floats[TEMPERATURE] = 0.0 if params.is_greedy else params.temperature
-        floats[TOP_P], floats[MIN_P] = params.top_p, params.min_p
-        floats[FREQUENCY], floats[PRESENCE] = params.frequency_penalty, params.presence_penalty
-        floats[REPETITION] = params.repetition_penalty
-
-    def take(self, slot_ids: Int32Array) -> Int32Array:
-        return self._values[slot_ids]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepForm:
     """What the vectors of a step have in common, whichever rank they are of.
@@ -178,10 +154,12 @@ class BatchBuilder:
     """Fills the vectors of one rank, and knows its slots."""
 
     def __init__(self, num_slots: int) -> None:
-        self._columns = SlotColumns(num_slots)
+        # The constant sampling columns of each slot; the scratch slot's are those of a greedy request.
+        self._columns = np.zeros((num_slots, NUM_COLUMNS), np.int32)
         self._tiers: list[SampleTier] = ["greedy"] * num_slots
         # The request that each slot was last filled for, and how often that had been retracted then.
         self._holders: list[tuple[Request | None, int]] = [(None, 0)] * num_slots
+        self._fill_columns(0, SamplingParams(temperature=0.0), seed=0, num_prompt_tokens=0)
 
     def assign(self, request: Request) -> bool:
         """Fills the columns of a slot when a request first runs in it. Returns whether the device must be told of its
@@ -191,12 +169,24 @@ class BatchBuilder:
             return False
         self._holders[slot] = holder
         assert params.seed is not None, "the front sets the seed"
-        self._columns.assign(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
+        self._fill_columns(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
         if params.has_history or params.logprobs is not None:
             self._tiers[slot] = "full"
         else:
             self._tiers[slot] = "greedy" if params.is_greedy else "random"
         return params.has_history
+
+    def _fill_columns(self, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int) -> None:
+        row, floats = self._columns[slot], self._columns.view(np.float32)[slot]
+        row[SLOT] = slot
+        row[SEED_LOW : SEED_HIGH + 1] = np.array(split_seed(seed), np.uint32).view(np.int32)
+        row[TOP_K] = min(params.top_k, 2**31 - 1)
+        row[MIN_POSITION] = num_prompt_tokens + params.min_tokens
+        row[HAS_BIAS] = bool(params.logit_bias)
+        floats[TEMPERATURE] = 0.0 if params.is_greedy else params.temperature
+        floats[TOP_P], floats[MIN_P] = params.top_p, params.min_p
+        floats[FREQUENCY], floats[PRESENCE] = params.frequency_penalty, params.presence_penalty
+        floats[REPETITION] = params.repetition_penalty
 
     def tiers(self, batch: ScheduledBatch) -> set[SampleTier]:
         """In which its rows are sampled."""
@@ -205,7 +195,7 @@ class BatchBuilder:
     def build(self, form: StepForm, batch: ScheduledBatch | None) -> HostBatch:
         """Args: batch: None: the rank has nothing to do."""
         layout = form.layout
-        sampling = self._columns.take(np.zeros(form.num_sampled, np.int32))
+        sampling = self._columns[np.zeros(form.num_sampled, np.int32)]
         targets = np.zeros(layout.num_tokens if form.scores else 0, np.int32)
         forward = np.zeros(layout.size, np.int32)
         if batch is None:
@@ -215,7 +205,7 @@ class BatchBuilder:
             rows = batch.rows[: batch.num_sampled_rows]
             count = len(rows)
             slots = np.array([row.request.slot if row.request.max_tokens > 0 else 0 for row in rows], np.int32)
-            sampling[:count] = self._columns.take(slots)
+            sampling[:count] = self._columns[slots]
             sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
         if form.scores:
             _fill_targets(targets, batch)

@@ -14,10 +14,6 @@ from palladio.runtime.execution.ranks import HostArray
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 
-def _tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-    pass
-
-
 class DeviceExecutor:
     """Runs programs by key. The state after some calls depends on nothing but the calls: several hosts that make the
     same ones in the same order hold the same state, each its devices' part.
@@ -31,7 +27,7 @@ class DeviceExecutor:
         ranks: whose arrays programs take and give.
     """
 
-    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = _tell_nobody) -> None:
+    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = lambda key, arrays: None) -> None:
         design = programs.design
         self.programs = programs
         self.ranks = design.shape.ranks

@@ -42,10 +42,6 @@ class DataParallelScheduler:
         return sum(len(scheduler.running) for scheduler in self.schedulers)
 
     @property
-    def num_waiting(self) -> int:
-        return sum(len(scheduler.waiting) for scheduler in self.schedulers)
-
-    @property
     def num_total_tokens(self) -> int:
         """That the KV caches of all ranks hold."""
         return sum(scheduler.cache.num_total_tokens for scheduler in self.schedulers)

@@ -76,7 +76,7 @@ def test_a_new_class_is_compiled_ahead_exported_counted_run_and_donated(
 
     touching = Touching(executor)
     tables = executor.state.tables
-    counter = RecompileCounter(engine._parts.monitor, runner.programs.built, fails=True)
+    counter = RecompileCounter(runner.programs.built, fails=True)
     core = engine.core(observers=(counter, touching))
     collector = Collector(core)
     collector.add("a", random_prompt(5), max_tokens=4)
