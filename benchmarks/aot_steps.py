@@ -42,8 +42,9 @@ from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, plan_memory
 from palladio.runtime.core.sizing import PlatformDefaults
 from palladio.runtime.execution.compile_monitor import CompileMonitor
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.program import StaticModel
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.programs import StaticModel, StepPrograms
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -181,11 +182,11 @@ def compile_all(
     sizes: Sizes,
     only: Sequence[str],
     backend: str = "auto",
-    num_groups: int = 1,
+    num_ranks: int = 1,
     num_expert_parts: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """A row for each program: its figures, and in "wrong" what is wrong with it."""
-    mesh = target.mesh(num_devices, num_groups, num_expert_parts)
+    mesh = target.mesh(num_devices, num_ranks, num_expert_parts)
     kernels = Kernels(backend, KernelTarget.of(mesh.devices.flat[0]))
     structure, weights = flatten_model(abstract_model(config, dtype=DTYPE, mesh=mesh, kernels=kernels))
     config = TensorLayout.over(config, mesh).config
@@ -201,10 +202,10 @@ def compile_all(
         f"weights {bytes_per_device(weights) / 2**30:.2f} GiB, "
         f"KV cache {bytes_per_device(state.kv_cache) / 2**30:.2f} GiB "
         f"({(pages - 1) * sizes.page_size:,} tokens; a layer {list(cache.shape)}), "
-        f"{num_groups} × {num_devices} device(s) of {target.memory / 2**30:.0f} GiB"
+        f"{num_ranks} × {num_devices} device(s) of {target.memory / 2**30:.0f} GiB"
     )
     for key in programs.built.declared:
-        if key.name not in only:
+        if key.kind not in only:
             continue
         jitted, args = programs.built.declaration(key)
         row: dict[str, Any] = {"program": str(key)}

@@ -40,7 +40,7 @@ class Target:
     topology: str
     memory: int
 
-    def mesh(self, num_devices: int = 1, num_groups: int = 1, num_expert_parts: int = 1) -> Mesh:
+    def mesh(self, num_devices: int = 1, num_ranks: int = 1, num_expert_parts: int = 1) -> Mesh:
         """A mesh of compile-only devices: groups of so many, in parts with experts of their own.
 
         Raises:
@@ -49,9 +49,9 @@ class Target:
         devices = (
             compile_only_devices("tpu", self.topology)
             if self.platform == "tpu"
-            else compile_only_devices("gpu", f"1x1x{num_groups * num_devices}")
+            else compile_only_devices("gpu", f"1x1x{num_ranks * num_devices}")
         )
-        return make_mesh(num_devices, devices, num_groups, num_expert_parts)
+        return make_mesh(num_devices, devices, num_ranks, num_expert_parts)
 
 
 GIB = 2**30

@@ -37,7 +37,7 @@ def create_core(
         if left > 0:
             return forward(step)
         runner.forward = forward  # type: ignore[method-assign]
-        for array in jax.tree.leaves(runner.executor.state[1:]):
+        for array in jax.tree.leaves(runner.executor.state.of_requests):
             array.delete()
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.")
 

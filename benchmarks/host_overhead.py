@@ -59,7 +59,7 @@ class Stopwatch:
 def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int, sampled: bool) -> dict[str, float]:
     """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end."""
     rng = np.random.default_rng(0)
-    scheduler, runner = core._groups.schedulers[0], core._runner
+    scheduler, runner = core._scheduler.schedulers[0], core._runner
     limits = scheduler.limits
     scheduler.limits = dataclasses.replace(limits, max_running=num_requests)
     for i in range(num_requests + num_queued):
@@ -74,7 +74,7 @@ def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int
     watch = Stopwatch()
     wrapped = [
         (scheduler, "schedule", "schedule"),
-        (runner._builder, "build", "build"),
+        (runner, "_build", "build"),
         (runner, "forward", "forward"),
         (runner, "sample", "sample"),
         (scheduler, "process", "process"),

@@ -27,8 +27,8 @@ from palladio.model.functional import flatten_model
 from palladio.model.weights import abstract_model
 from palladio.runtime.core.engine_plan import PROBE_PAGES
 from palladio.runtime.core.memory import DeviceMemory, plan_memory
-from palladio.runtime.execution.program_keys import ProgramKey, largest_keys
-from palladio.runtime.execution.programs import StepPrograms
+from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.scheduling.buckets import Buckets
 
@@ -52,7 +52,7 @@ def bytes_held(config: ModelConfig, compiled: Mapping[ProgramKey, Any]) -> int:
     """
     forward = max(program.memory_analysis().argument_size_in_bytes for program in compiled.values())
     sampler = compiled[ProgramKey("reset")].memory_analysis().argument_size_in_bytes
-    key = next(key for key in compiled if key.name == "score")
+    key = next(key for key in compiled if key.kind == "score")
     hidden = key.num_tokens * (config.hidden_size * jnp.dtype(DTYPE).itemsize + 4)
     head = compiled[key].memory_analysis().argument_size_in_bytes - hidden
     return int(forward + sampler + (0 if config.tie_word_embeddings else head))
@@ -70,9 +70,9 @@ def compare(config: ModelConfig, target: Target, num_devices: int, sizes: Sizes,
     shape = device_shape(config, mesh, sizes)
     needs = needs_of(target, shape, weights, sizes)
     memory = DeviceMemory(target.memory, target.memory)
-    largest = largest_keys(sizes.buckets, sizes.decode_steps)
     print("planning")
     probe = declare(config, shape, structure, weights, PROBE_PAGES, sizes)
+    largest = probe.largest_keys()
     plan = plan_memory(memory, needs, needed(probe, compile_them(mesh, probe, largest)))
     print(*plan.table(), sep="\n")
     print("compiling with that pool")

@@ -31,7 +31,7 @@ from server_process import provenance
 from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.core.startup import build_groups
+from palladio.runtime.core.startup import build_scheduler
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
@@ -107,7 +107,7 @@ def make_scheduler(platform: Platform, flags: dict[str, Any]) -> tuple[Scheduler
     buckets = limits.buckets(config, platform.defaults)
     num_tokens = config.cache.max_total_tokens or limits.useful_pool_tokens
     num_pages = num_tokens // config.cache.page_size + 1
-    return build_groups(config, limits, buckets, num_pages, seed=0).schedulers[0], buckets
+    return build_scheduler(config, limits, buckets, num_pages, seed=0).schedulers[0], buckets
 
 
 class Simulation:

@@ -23,9 +23,9 @@ from aot_steps import MODELS
 from palladio.model.config import ModelConfig
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey, largest_keys
-from palladio.runtime.execution.programs import StaticModel, StepPrograms
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.planning.compile_only import PROBE_PAGES, compile_only_mesh
 from palladio.runtime.planning.deployment import Deployment
@@ -45,12 +45,11 @@ def deployment(model: ModelConfig, topology: str) -> Deployment:
 
 def sizes(one: Deployment, only: Sequence[str]) -> dict[str, dict[str, int | float]]:
     """Of each of the largest programs: bytes of a device, and the CPU seconds that compiling took."""
-    hidden = jax.ShapeDtypeStruct((one.model.hidden_size,), one.shape.dtype)
     built: ProgramCache[ProgramKey] = ProgramCache(CompileMonitor())
     state = one.shape.abstract(one.weights, PROBE_PAGES)
-    StepPrograms(StaticModel(one.structure, hidden, one.shape.num_valid_tokens), state, one.shape, one.buckets, built)
+    programs = StepPrograms(one.static_model, state, one.shape, one.buckets, built)
     found: dict[str, dict[str, int | float]] = {}
-    for key in largest_keys(one.buckets, one.shape.num_decode_steps):
+    for key in programs.largest_keys():
         if not any(str(key).startswith(name) for name in only):
             continue
         start = time.process_time()

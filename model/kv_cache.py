@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.sharding import ShardingRules, num_groups
+from palladio.model.sharding import ShardingRules, num_ranks
 from palladio.pallas_kernels.ragged_paged_attention import kv_page_shape
 
 
@@ -61,8 +61,8 @@ class KVCacheSpec:
         return (self._layer(num_pages, mesh),) * self.num_layers
 
     def _layer(self, num_pages: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
-        sharding = ShardingRules().sharding(mesh, ("groups", "kv_heads", None, None))
-        return jax.ShapeDtypeStruct(self._layer_shape(num_groups(mesh) * num_pages), self.dtype, sharding=sharding)
+        sharding = ShardingRules().sharding(mesh, ("ranks", "kv_heads", None, None))
+        return jax.ShapeDtypeStruct(self._layer_shape(num_ranks(mesh) * num_pages), self.dtype, sharding=sharding)
 
     def _layer_shape(self, num_pages: int) -> tuple[int, int, int, int]:
         return kv_page_shape(num_pages, self.num_kv_heads, self.page_size, self.head_size)

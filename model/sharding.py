@@ -60,7 +60,7 @@ def num_expert_parts(mesh: Mesh) -> int:
     return int(mesh.shape[EXPERT_AXIS])
 
 
-def num_groups(mesh: Mesh) -> int:
+def num_ranks(mesh: Mesh) -> int:
     """Devices along the data axis."""
     return int(mesh.shape[DATA_AXIS])
 
@@ -70,11 +70,11 @@ def on_each_device(function: Callable[..., Any], mesh: Mesh, *, in_specs: Any, o
     into kernels to split it; unchanged where a group is one device."""
     if num_shards(mesh) == 1:
         return function
-    has_groups = num_groups(mesh) > 1  # then all of it runs in a shard_map over them, whose mesh is the one to use
+    has_ranks = num_ranks(mesh) > 1  # then all of it runs in a shard_map over them, whose mesh is the one to use
     return jax.shard_map(
         function,
-        mesh=None if has_groups else mesh,
-        axis_names=set(GROUP_AXES) if has_groups else set(),
+        mesh=None if has_ranks else mesh,
+        axis_names=set(GROUP_AXES) if has_ranks else set(),
         in_specs=in_specs,
         out_specs=out_specs,
         check_vma=False,  # a Pallas call does not say over which axes its result varies
@@ -93,7 +93,7 @@ class ShardingRules:
         experts: of a mixture (E).
         expert_ffw: inner size of each expert (F).
         shared_ffw: inner size of the expert that every token goes to.
-        groups: what each group of devices has of its own, one group's after the other's.
+        ranks: what each group of devices has of its own, one group's after the other's.
     """
 
     vocab: MeshAxes = GROUP_AXES
@@ -103,7 +103,7 @@ class ShardingRules:
     experts: MeshAxes = EXPERT_AXIS
     expert_ffw: MeshAxes = TENSOR_AXIS
     shared_ffw: MeshAxes = GROUP_AXES
-    groups: MeshAxes = DATA_AXIS
+    ranks: MeshAxes = DATA_AXIS
 
     def spec(self, logical_axes: tuple[str | None, ...]) -> PartitionSpec:
         """How an array whose dimensions have these logical axes (None: never split) is split."""

@@ -136,7 +136,7 @@ def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) 
     model, place, shards = deployment.model, deployment.place, deployment.num_shards
     if not request.compile:
         return Answer(deployment, deployment.plan(config, deployment.estimated_workspace()), None)
-    mesh = compile_only_mesh(place, shards, deployment.num_groups, deployment.num_expert_parts)
+    mesh = compile_only_mesh(place, shards, deployment.num_ranks, deployment.num_expert_parts)
     over = dataclasses.replace(deployment.shape, mesh=mesh)
     kernels = choose_kernels(config.execution.attention_backend, mesh.devices.flat[0], deployment.layout.config, over)
     deployment = Deployment.of(config, model, place, mesh, kernels)
@@ -155,7 +155,7 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     name = path.parent.name if path.is_file() else path.name
     yield (
         f"{name} ({one.num_parameters / 1e9:.2f} billion parameters, {jax.numpy.dtype(one.dtypes.model).name}) on "
-        f"{place.name}: {one.num_groups * one.num_shards} of {place.num_devices} devices ({place.chip.label}), "
+        f"{place.name}: {one.num_ranks * one.num_shards} of {place.num_devices} devices ({place.chip.label}), "
         f"{place.num_hosts} host(s)"
     )
     yield from (f"  {line}" for line in (*one.layout.table(), *answer.memory.table()))
@@ -169,7 +169,7 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         yield f"  estimated workspace: {estimate / 2**30:.2f} GiB, {share:.2f} × the compiler's figure"
     yield "Upper bounds from memory bandwidth and matrix units:"
     if one.model.has_head:
-        many, groups, context = answer.full_batch, one.num_groups, answer.context
+        many, groups, context = answer.full_batch, one.num_ranks, answer.context
         yield f"  1 request: {roofline.decode_rate(1, context):,.0f} tokens/s"
         rate = groups * roofline.decode_rate(many, context)
         yield f"  {groups * many} requests of {context:,} tokens: {rate:,.0f} tokens/s"

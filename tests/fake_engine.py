@@ -22,7 +22,6 @@ from palladio.runtime.interface.errors import (
 )
 from palladio.runtime.interface.messages import (
     BucketSteps,
-    CacheStats,
     EmbeddingSpec,
     EngineReady,
     EngineStats,
@@ -48,7 +47,14 @@ from palladio.runtime.text.tokenizer import Tokenizer
 MODEL = "qwen/qwen2.5-0.5b-instruct"
 EOS_ID = 2
 CACHED_TOKENS = 3
-CACHE_STATS = CacheStats(enabled=True, num_cached_tokens=64, num_prompt_tokens=80, num_hit_tokens=20)
+ALONE = RankStats(
+    num_total_tokens=20480,
+    new_token_ratio=0.5,
+    num_retractions=2,
+    num_cached_tokens=64,
+    num_prompt_tokens=80,
+    num_hit_tokens=20,
+)
 STEPS = (BucketSteps("decode", 8, 8, 40, 240, 80), BucketSteps("prefill", 4, 64, 5, 300, 20))
 DEVICE_IDLE = HistogramData([0.001, 0.01, 0.1], [10, 89, 1, 0], 0.5)
 
@@ -83,7 +89,7 @@ class FakeEngine:
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
         cached_tokens: of a sample, by prompt ids and sample index.
         embedding: it makes embeddings (see fake_embedding), and says nothing.
-        groups: of devices, if there are several.
+        ranks: data-parallel ones, if there are several.
         config, state, progress, failure, liveness, sampling_defaults: as EngineClient has them.
 
     And to see what it was asked:
@@ -111,7 +117,7 @@ class FakeEngine:
         self.abort_status = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.embedding: EmbeddingSpec | None = None
-        self.groups: list[RankStats] = []
+        self.ranks: list[RankStats] = []
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
@@ -247,13 +253,8 @@ class FakeEngine:
 
     async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
         self.asked_stats.append(check_integrity)
-        return EngineStats(
-            *(len(self._running), 0, 0, 20480, 0.0, 0, None, CACHE_STATS, DEVICE_IDLE),
-            new_token_ratio=0.5,
-            num_retractions=2,
-            steps=list(STEPS),
-            groups=self.groups,
-        )
+        alone = dataclasses.replace(ALONE, num_running=len(self._running))
+        return EngineStats(self.ranks or [alone], cache_enabled=True, device_idle=DEVICE_IDLE, steps=list(STEPS))
 
     async def explain(self, request_ids: Sequence[str]) -> dict[str, dict[int, LiveRequest]]:
         self.asked_explain.append(list(request_ids))

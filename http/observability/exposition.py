@@ -14,13 +14,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from palladio.http.observability.engine_stats import by_group
 from palladio.http.observability.front_metrics import FrontMetrics
 from palladio.http.observability.metric import Family, Labels, Metric, Samples, families, one
 from palladio.runtime.interface.messages import BucketSteps, EngineReady, EngineStats, RankStats
 from palladio.runtime.telemetry.histogram import Histogram
 
-_NO_GROUP = "(none)"  # the dp_rank of requests that wait, and have no group yet
+_NO_RANK = "(none)"  # the dp_rank of requests that wait, and have no rank yet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,27 +80,29 @@ def _total(name: str) -> Callable[[FrontMetrics], Samples]:
 
 
 def _per_rank(read: Callable[[RankStats], float]) -> Callable[[EngineStats], Samples]:
-    """A value of each group of devices; if there is only one, of the whole engine without a label."""
+    """A value of each data-parallel rank; if there is only one, of the whole engine without a label."""
     return lambda stats: [(labels, read(part)) for labels, part in _parts(stats)]
 
 
 def _parts(stats: EngineStats) -> list[tuple[Labels, RankStats]]:
-    return [(_rank(number) if stats.groups else {}, group) for number, group in enumerate(by_group(stats))]
+    """The data-parallel ranks with their labels; or, if there is only one, the whole engine without a label."""
+    has_ranks = len(stats.ranks) > 1
+    return [(_rank(number) if has_ranks else {}, rank) for number, rank in enumerate(stats.by_rank)]
 
 
-def _rank(group: int) -> Labels:
-    return {"dp_rank": str(group)}
+def _rank(rank: int) -> Labels:
+    return {"dp_rank": str(rank)}
 
 
 def _capacities(info: EngineReady) -> Samples:
-    labels: list[Labels] = [{}] if info.num_groups == 1 else [_rank(group) for group in range(info.num_groups)]
+    labels: list[Labels] = [{}] if info.num_ranks == 1 else [_rank(rank) for rank in range(info.num_ranks)]
     return [(own, info.max_total_tokens) for own in labels]
 
 
 def _waiting(stats: EngineStats) -> Samples:
     parts: list[tuple[Labels, float]] = [(labels, part.num_waiting) for labels, part in _parts(stats)]
-    if stats.groups:
-        parts.append(({"dp_rank": _NO_GROUP}, stats.num_waiting - sum(group.num_waiting for group in stats.groups)))
+    if len(stats.ranks) > 1:
+        parts.append(({"dp_rank": _NO_RANK}, stats.unassigned.num_waiting))
     return parts
 
 
@@ -286,7 +287,7 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "gauge",
         "palladio:cache_enabled",
         "Whether the prefix cache is on; 0 after a failed self-check",
-        one(lambda stats: stats.cache.enabled),
+        one(lambda stats: stats.cache_enabled),
     ),
     Metric(
         "gauge",
@@ -298,13 +299,13 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "counter",
         "palladio:cache_self_checks",
         "Prefix cache hits that were recomputed as a check",
-        one(lambda stats: stats.cache.num_self_checks),
+        one(lambda stats: stats.num_self_checks),
     ),
     Metric(
         "counter",
         "palladio:cache_self_check_failures",
         "Prefix cache self-checks that failed (a bug)",
-        one(lambda stats: stats.cache.num_self_check_failures),
+        one(lambda stats: stats.num_self_check_failures),
     ),
     Metric(
         "counter",

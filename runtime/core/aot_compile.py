@@ -8,7 +8,6 @@ from pathlib import Path
 
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.warmup import describe_programs
-from palladio.runtime.execution.out_of_memory import explaining_compiles
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
@@ -43,8 +42,7 @@ def compile_ahead(config: EngineConfig) -> None:
     display, built, start = ProgressDisplay(), design.programs.built, time.perf_counter()
     keys = built.declared
     try:
-        with explaining_compiles(built, design.programs.buckets, design.programs.num_groups):
-            built.build(keys, lambda: display.update(LoadProgress("compile", len(built), len(keys))))
+        design.programs.build(keys, lambda: display.update(LoadProgress("compile", len(built), len(keys))))
     finally:
         display.close()
     for line in describe_programs(built.reports):

@@ -29,7 +29,7 @@ logger = logging.getLogger("palladio.engine")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _CacheHit:
-    group: int
+    rank: int
     request_id: str
     cache_salt: str | None
     token_ids: list[int]
@@ -51,7 +51,7 @@ class CacheSelfCheck:
 
     Args:
         rate: share of the hits to check.
-        page_difference: of two lists of a group's pages, see ModelRunner.
+        page_difference: of two lists of a rank's pages, see ModelRunner.
 
     Attributes:
         num_checks, num_failures: since the engine started.
@@ -60,14 +60,14 @@ class CacheSelfCheck:
     def __init__(
         self,
         rate: float,
-        groups: DataParallelScheduler,
+        scheduler: DataParallelScheduler,
         page_difference: Callable[[int, list[int], list[int]], float],
         seed: int,
     ) -> None:
         self.num_checks = 0
         self.num_failures = 0
         self._rate = rate
-        self._groups = groups
+        self._scheduler = scheduler
         self._page_difference = page_difference
         self._random = random.Random(seed)
         self._serial = itertools.count()
@@ -86,20 +86,20 @@ class CacheSelfCheck:
         """Remembers some of the requests that begin in this step after a cached prefix."""
         if not self._rate:
             return
-        for group, batch in step.parts:
+        for rank, batch in step.parts:
             for row in batch.rows:
                 request = row.request
                 hit = 0 < request.num_cached_tokens == row.start and not row.decodes
                 if hit and request.num_retractions == 0 and self._random.random() < self._rate:
                     tokens = request.prompt_ids[: request.num_cached_tokens]
-                    self._pending.append(_CacheHit(group, request.request_id, request.options.cache_salt, tokens))
+                    self._pending.append(_CacheHit(rank, request.request_id, request.options.cache_salt, tokens))
 
     def start(self) -> None:
         """Queues the recomputation of one remembered hit, if it is still cached and there is room for a second copy."""
         if self._running is not None or not self._pending:
             return
         hit = self._pending.popleft()
-        scheduler = self._groups.schedulers[hit.group]
+        scheduler = self._scheduler.schedulers[hit.rank]
         cache = scheduler.cache
         params = SamplingParams(max_tokens=0, temperature=0.0, seed=0)
         name = f"cache self-check {next(self._serial)}"
@@ -119,12 +119,12 @@ class CacheSelfCheck:
         running = self._running
         if running is None:
             return
-        batch = step.batches[running.hit.group]
+        batch = step.batches[running.hit.rank]
         if batch is None or not any(row.request is running.request and row.samples for row in batch.rows):
             return
         if running.request.num_retractions:
             return  # its pages are others' now, see give_way
-        error = self._page_difference(running.hit.group, running.request.pages, running.cached_pages)
+        error = self._page_difference(running.hit.rank, running.request.pages, running.cached_pages)
         self._release(running)
         self.num_checks += 1
         if error > TOLERANCE:
@@ -137,7 +137,7 @@ class CacheSelfCheck:
                 len(running.hit.token_ids),
             )
             self._pending.clear()
-            for scheduler in self._groups.schedulers:
+            for scheduler in self._scheduler.schedulers:
                 scheduler.cache.disable_sharing()
 
     def give_way(self) -> None:
@@ -148,9 +148,9 @@ class CacheSelfCheck:
     def cancel(self) -> None:
         """Ends a check under way without a result."""
         if self._running is not None:
-            self._groups.abort(self._running.request.request_id)
+            self._scheduler.abort(self._running.request.request_id)
             self._release(self._running)
 
     def _release(self, running: _Running) -> None:
-        self._groups.schedulers[running.hit.group].cache.tree.unlock(running.node)
+        self._scheduler.schedulers[running.hit.rank].cache.tree.unlock(running.node)
         self._running = None

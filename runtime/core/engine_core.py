@@ -1,6 +1,5 @@
 """EngineCore: the engine at token level, in one thread. `step` is schedule, execute, process."""
 
-import dataclasses
 import itertools
 import logging
 from collections import deque
@@ -11,8 +10,7 @@ import jax
 
 from palladio.runtime.core.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.device_idle import DeviceIdle
-from palladio.runtime.core.dp_stats import num_waiting_tokens, rank_stats
-from palladio.runtime.core.explain import explain_requests, num_retracted_waiting
+from palladio.runtime.core.explain import explain_requests
 from palladio.runtime.core.observers import ProfiledSteps, StepHooks, StepObserver
 from palladio.runtime.core.recompile_counter import RecompileCounter
 from palladio.runtime.core.startup import EngineParts, build_engine_parts
@@ -31,6 +29,7 @@ from palladio.runtime.interface.messages import (
     EngineStats,
     LiveRequest,
     LoadProgress,
+    RankStats,
 )
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
@@ -68,12 +67,13 @@ class EngineCore:
         observers: Sequence[StepObserver],
         hosts: HostCoordinator | None = None,
     ) -> None:
-        ready, groups, runner = parts.ready, parts.groups, parts.runner
+        ready, scheduler, runner = parts.ready, parts.scheduler, parts.runner
         self.ready = ready
         self.activity = parts.activity
-        self._groups = groups
+        self._scheduler = scheduler
         self._runner = runner
         self._memory = parts.memory
+        self._mask_width = runner.programs.design.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
         self._observers = tuple(observers)
@@ -86,7 +86,7 @@ class EngineCore:
         self._in_flight: deque[InFlightStep] = deque()
         self._clock = StepTimer()
         self._self_check = CacheSelfCheck(
-            config.cache.cache_self_check, groups, runner.page_difference, ready.random_seed
+            config.cache.cache_self_check, scheduler, runner.page_difference, ready.random_seed
         )
 
     @classmethod
@@ -128,29 +128,29 @@ class EngineCore:
         profiler = Profiler(parts.activity, profile_limits or ProfileLimits())
         observers: tuple[StepObserver, ...] = (
             DeviceIdle(),
-            StepTracer(parts.groups),
+            StepTracer(parts.scheduler),
             StepLogger(
-                parts.groups,
+                parts.scheduler,
                 config.execution.decode_log_interval,
                 uses_cuda_graphs=parts.ready.device.startswith("gpu"),  # XLA captures them there by default
             ),
             ProfiledSteps(profiler),
-            RecompileCounter(parts.monitor, parts.runner.programs.built, fails=config.execution.fail_on_recompile),
+            RecompileCounter(parts.runner.programs.built, fails=config.execution.fail_on_recompile),
         )
         return cls(config, parts, profiler, observers, hosts)
 
     @property
     def has_work(self) -> bool:
-        has_requests = self._groups.has_requests or bool(self._in_flight) or self._grammars.has_requests
+        has_requests = self._scheduler.has_requests or bool(self._in_flight) or self._grammars.has_requests
         return has_requests or self._self_check.has_work
 
     @property
     def spare_seconds(self) -> float:
         """Of a step of background requests alone most of the time: whoever comes then does not wait for another one."""
-        turns = self._groups.turns
+        turns = self._scheduler.turns
         if not self._in_flight or not turns.is_background_only:
             return 0.0
-        expected = turns.share.expected_seconds(self._in_flight[-1].planned, self._groups.buckets)
+        expected = turns.share.expected_seconds(self._in_flight[-1].planned, self._scheduler.buckets)
         return self._clock.spare(expected)
 
     def add(self, request: AddRequest) -> None:
@@ -161,16 +161,16 @@ class EngineCore:
         """
         new = Request.from_message(request)
         if not request.resent and not new.options.background:
-            self._groups.check_queue(self._grammars.num_requests)
+            self._scheduler.check_queue(self._grammars.num_requests)
         if self._grammars.is_ready(new):
-            self._groups.add(new)
+            self._scheduler.add(new)
         else:
             self._grammars.add(new)
 
     def abort(self, request_ids: list[str]) -> None:
         """Ends requests without output and frees their pages; unknown ids are ignored."""
         for request_id in request_ids:
-            if not self._groups.abort(request_id):
+            if not self._scheduler.abort(request_id):
                 self._grammars.abort(request_id)
 
     def step(self) -> list[TokenOutput]:
@@ -181,7 +181,7 @@ class EngineCore:
         if planned is not None:
             outputs += self._execute(planned)
         outputs += self._process(keep=0 if planned is None else self._max_in_flight)
-        is_idle = not self._groups.has_requests
+        is_idle = not self._scheduler.has_requests
         for after in self._hooks.after_step:
             after(is_idle)
         return outputs
@@ -205,14 +205,14 @@ class EngineCore:
             OverloadedError: requests are running.
         """
         self._self_check.cancel()
-        if self._groups.has_requests or self._grammars.has_requests:
+        if self._scheduler.has_requests or self._grammars.has_requests:
             raise OverloadedError("The cache can only be flushed while no request is running")
-        self._groups.flush()
+        self._scheduler.flush()
         self._grammars.flush()
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
         """What these requests do and wait for, without those that have ended."""
-        found = [explain_requests(scheduler, request_ids) for scheduler in self._groups.schedulers]
+        found = [explain_requests(scheduler, request_ids) for scheduler in self._scheduler.schedulers]
         return list(itertools.chain(*found, self._grammars.explain(request_ids)))
 
     def start_profile(self, options: ProfileOptions) -> None:
@@ -225,26 +225,14 @@ class EngineCore:
 
     def stats(self, *, check_integrity: bool = False) -> EngineStats:
         """A snapshot. Args: check_integrity: look for pages and slots that are owned wrongly, if nothing runs."""
-        groups, schedulers = self._groups, self._groups.schedulers
-        is_still = not groups.num_running and not self._self_check.is_running
+        is_still = not self._scheduler.num_running and not self._self_check.is_running
         stats = EngineStats(
-            num_running=groups.num_running,
-            num_waiting=groups.num_waiting + self._grammars.num_requests,
-            num_used_tokens=sum(scheduler.cache.num_used_tokens for scheduler in schedulers),
-            num_total_tokens=groups.num_total_tokens,
-            last_gen_throughput=0.0,
-            num_compiles_after_ready=0,
+            ranks=self._scheduler.stats(),
+            unassigned=RankStats(num_waiting=self._grammars.num_requests, num_waiting_tokens=self._grammars.num_tokens),
             integrity_error=self._integrity_error() if check_integrity and is_still else None,
-            cache=dataclasses.replace(
-                groups.cache_stats(),
-                num_self_checks=self._self_check.num_checks,
-                num_self_check_failures=self._self_check.num_failures,
-            ),
-            new_token_ratio=max(scheduler.kv_budget.ratio.value for scheduler in schedulers),
-            num_retracted_waiting=sum(map(num_retracted_waiting, schedulers)),
-            num_retractions=sum(scheduler.clock.num_retracted for scheduler in schedulers),
-            num_waiting_tokens=sum(map(num_waiting_tokens, schedulers)) + self._grammars.num_tokens,
-            groups=rank_stats(groups),
+            cache_enabled=self._scheduler.schedulers[0].cache.shares_prefixes,
+            num_self_checks=self._self_check.num_checks,
+            num_self_check_failures=self._self_check.num_failures,
             compile=self._compile_stats(),
             memory=self._memory,
             num_grammars=self._grammars.num_grammars,
@@ -256,18 +244,18 @@ class EngineCore:
 
     def check_integrity(self) -> None:
         """Raises AssertionError if a page or a slot is owned twice or by nobody."""
-        self._groups.check_integrity()
+        self._scheduler.check_integrity()
 
     def _schedule(self) -> tuple[ScheduledStep | None, list[TokenOutput]]:
         """What the device is to run next, and what has ended without it."""
-        self._groups.use(self._runner.buckets(), self._runner.programs.built.lazy_seconds)
-        outputs = self._groups.expire()
+        self._scheduler.use(self._runner.buckets(), self._runner.programs.built.lazy_seconds)
+        outputs = self._scheduler.expire()
         if self._grammars.has_requests:
             outputs += self._take_from_desk()
         self._self_check.give_way()
-        if not self._groups.has_requests:
+        if not self._scheduler.has_requests:
             self._self_check.start()
-        planned = self._groups.schedule()
+        planned = self._scheduler.schedule()
         self._check_stall(planned)
         return planned, outputs
 
@@ -284,13 +272,13 @@ class EngineCore:
                 outputs = self._process(keep=0)  # masks depend on the tokens of the step before, which has run
                 if self._num_recoveries != num_recoveries:
                     return outputs  # the state that this step began with is gone
-                masks = self._masks(planned, forward.host.num_sampled, outputs)
+                masks = self._masks(planned, forward.form.num_sampled, outputs)
             step = self._runner.sample(forward, masks)
         except ProgramError as error:
             if self._hosts is not None:  # they may have made the call
                 raise
             outputs += self._fail(planned, str(error))
-            self._groups.flush()  # it counts on pages that this step should have filled
+            self._scheduler.flush()  # it counts on pages that this step should have filled
             return outputs
         except jax.errors.JaxRuntimeError as error:
             self._self_check.cancel()
@@ -306,7 +294,7 @@ class EngineCore:
 
     def _check_stall(self, planned: ScheduledStep | None) -> None:
         """An engine whose requests can never go on ends with an error; it would try for ever."""
-        is_stalled = planned is None and not self._in_flight and self._groups.has_requests
+        is_stalled = planned is None and not self._in_flight and self._scheduler.has_requests
         self._num_stalled = self._num_stalled + 1 if is_stalled else 0
         if self._num_stalled > MAX_STALLED:
             raise RuntimeError(
@@ -315,24 +303,25 @@ class EngineCore:
 
     def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[TokenOutput]) -> list[Int32Array]:
         """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
-        masks, failures = build_masks(planned, num_rows, self._runner.programs.mask_width, self._grammars.backend)
-        outputs += [self._groups.fail(request, constraint_failure(request, why)) for request, why in failures]
+        masks, failures = build_masks(planned, num_rows, self._mask_width, self._grammars.backend)
+        outputs += [self._scheduler.fail(request, constraint_failure(request, why)) for request, why in failures]
         return masks
 
     def _take_from_desk(self) -> list[TokenOutput]:
         """Queues the requests whose grammar is compiled; returns the ends of the others."""
         outputs: list[TokenOutput] = []
-        is_idle = not self._groups.has_requests and not self._in_flight
+        is_idle = not self._scheduler.has_requests and not self._in_flight
         for request, failure in self._grammars.take(wait=is_idle):
             if failure is None:
-                self._groups.add(request)
+                self._scheduler.add(request)
             else:
                 outputs.append(TokenOutput(request.request_id, [], finish=failure))
         return outputs
 
     def _process(self, keep: int) -> list[TokenOutput]:
         outputs: list[TokenOutput] = []
-        self._groups.use(self._groups.buckets, self._runner.programs.built.lazy_seconds)  # a step may have built one
+        lazy_seconds = self._runner.programs.built.lazy_seconds  # a step may have built one
+        self._scheduler.use(self._scheduler.buckets, lazy_seconds)
         while len(self._in_flight) > keep:
             step = self._in_flight.popleft()
             waits = not step.is_done
@@ -341,10 +330,10 @@ class EngineCore:
                 self._self_check.compare(step.planned)
             except jax.errors.JaxRuntimeError as error:
                 return outputs + self._recover(step.planned, error)
-            self._groups.turns.note(step.planned, self._clock.read(), self._groups.buckets)
+            self._scheduler.turns.note(step.planned, self._clock.read(), self._scheduler.buckets)
             for before in self._hooks.before_process:
                 before(step, waits)
-            outputs += self._groups.process(step.planned, read)
+            outputs += self._scheduler.process(step.planned, read)
             for after in self._hooks.after_process:
                 after(step.planned)
         return outputs
@@ -357,7 +346,7 @@ class EngineCore:
         """
         if self._hosts is not None or not is_out_of_memory(error):
             raise error
-        advice = step_advice(self._memory, self._groups.num_total_tokens)
+        advice = step_advice(self._memory, self._scheduler.num_total_tokens)
         message = f"Out of memory: the device had too little memory for this request's step; {advice}"
         logger.error(
             "%s. %d requests failed, the others are computed again. XLA error: %s", message, len(planned.rows), error
@@ -369,7 +358,7 @@ class EngineCore:
             after()
         self._self_check.cancel()
         outputs = self._fail(planned, message)
-        self._groups.start_over()
+        self._scheduler.start_over()
         with self._runner.programs.built.expecting_compiles():
             self._runner.executor.reset_state()
         return outputs
@@ -378,7 +367,7 @@ class EngineCore:
         """Ends the requests of a step."""
         finish = FinishReason("abort", message=message, status=500)
         requests = [row.request for row in planned.rows if row.request.status is not RequestStatus.FINISHED]
-        return [self._groups.fail(request, finish) for request in requests]
+        return [self._scheduler.fail(request, finish) for request in requests]
 
     def _compile_stats(self) -> CompileStats:
         built = self._runner.programs.built

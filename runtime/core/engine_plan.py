@@ -29,11 +29,11 @@ from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.devices.device_choice import choose_device, tell_fallback
 from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.execution.out_of_memory import compile_advice, explaining_compiles
+from palladio.runtime.execution.out_of_memory import compile_advice
+from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_cache import AroundBuild, ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.program_store import ProgramStore
-from palladio.runtime.execution.programs import StaticModel, StepPrograms
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
@@ -67,19 +67,18 @@ class EnginePlan:
     plan: MemoryPlan
     programs: StepPrograms
     store: ProgramStore | None
-    monitor: CompileMonitor
 
     @classmethod
     def of(
         cls,
         config: EngineConfig,
         agree: Callable[[int], int] = lambda value: value,
-        around_late_build: AroundBuild[ProgramKey] | None = None,
+        around_late_build: AroundBuild[ProgramKey] = lambda key: contextlib.nullcontext(),
     ) -> Self:
         """
         Args:
             agree: gives the smallest of all hosts' values; each has another amount of free memory.
-            around_late_build: see ProgramCache; None: nothing.
+            around_late_build: see ProgramCache.
 
         Raises:
             ConfigError: a flag or the model's config is wrong, or the device is too small.
@@ -111,8 +110,8 @@ class EnginePlan:
             built = ProgramCache(
                 monitor,
                 stores.exports,
-                around_late_build=around_late_build or (lambda key: contextlib.nullcontext()),
-                advise=functools.partial(compile_advice, buckets=buckets, num_groups=limits.num_groups),
+                around_late_build=around_late_build,
+                advise=functools.partial(compile_advice, buckets=buckets, num_ranks=limits.num_ranks),
             )
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
@@ -146,7 +145,6 @@ class EnginePlan:
             plan=plan,
             programs=declare(plan.num_pages),
             store=stores.exports,
-            monitor=monitor,
         )
 
 
@@ -273,7 +271,7 @@ def memory_needs(
         wanted_tokens=wanted_tokens,
         useful_tokens=useful_tokens,
         fraction=fraction,
-        num_groups=shape.num_groups,
+        num_ranks=shape.ranks.num_ranks,
     )
 
 
@@ -309,8 +307,7 @@ class _Stores:
             return noted
         programs = declare()
         logger.info("Compiling the largest programs to measure their workspace")
-        with explaining_compiles(programs.built, buckets, programs.num_groups):
-            programs.built.build(programs.largest_keys())
+        programs.build(programs.largest_keys())
         if self.notes is not None:
             try:
                 self.notes.save_workspace(buckets, programs.workspace)

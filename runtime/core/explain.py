@@ -18,11 +18,6 @@ def explain_requests(scheduler: Scheduler, request_ids: Iterable[str]) -> list[L
     return [_explain(scheduler, request, queue) for request in found]
 
 
-def num_retracted_waiting(scheduler: Scheduler) -> int:
-    """Requests that lost their pages and have not got them back; they stand at the head of the queue."""
-    return scheduler.waiting.num_retracted
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Queue:
     """What all that wait have in common.

@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Callable
 
-from palladio.runtime.core.startup import build_executor
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.core.startup import CallListener, build_executor
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.messages import LoadProgress
 from palladio.runtime.multihost.bootstrap import join
+from palladio.runtime.telemetry.watchdog import Activity
 from palladio.runtime.text.hub import resolve_source
 
 logger = logging.getLogger("palladio.engine")
@@ -27,7 +28,7 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
     config = dataclasses.replace(config, source=resolve_source(config.source))
     member, config = join(config, _end)
     try:
-        built = build_executor(config, on_progress, member)
+        built = build_executor(config, on_progress, member.smallest, CallListener(Activity(), None))
         built.warm_up.go_on()
         logger.info(
             "Ready: host %d of %d waits for program calls from host 0",
@@ -41,7 +42,7 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
                 built.executor.programs.built.ensure(ProgramKey(*key))
                 member.smallest(0)
             else:
-                built.executor.run(ProgramKey(*key), *arrays)
+                built.executor.call(ProgramKey(*key), *arrays)
     except Exception as error:
         message = str(error) if isinstance(error, PalladioError) else f"{type(error).__name__}: {error}"
         member.fail(message)

@@ -75,7 +75,7 @@ def plan_cache(
     if pages == plan.num_pages:
         return plan
     tokens = (pages - 1) * needs.page_size
-    total = tokens * needs.num_groups
+    total = tokens * needs.num_ranks
     if needs.wanted_tokens is not None:
         raise ConfigError(
             f"--max-total-tokens {needs.wanted_tokens} is too large: gpu_triton cannot address 8-bit KV caches of 2 to "

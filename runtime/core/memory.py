@@ -47,11 +47,11 @@ class MemoryNeeds:
 
     Attributes:
         platform: of the device, as jax names it.
-        num_groups: groups of devices, each with a KV cache of its own (--dp-size).
+        num_ranks: data-parallel ranks, each with a KV cache of its own (--dp-size).
         weights, state: bytes.
         bytes_per_page: of KV cache, all layers together. page_size: tokens per page.
-        wanted_tokens: --max-total-tokens, of all groups together; None: as many as fit.
-        useful_tokens: more than this in a group is never, or hardly ever, used at once.
+        wanted_tokens: --max-total-tokens, of all ranks together; None: as many as fit.
+        useful_tokens: more than this in a rank is never, or hardly ever, used at once.
         fraction: --mem-fraction-static, for weights and KV cache; None: not given.
     """
 
@@ -63,26 +63,26 @@ class MemoryNeeds:
     wanted_tokens: int | None
     useful_tokens: int
     fraction: float | None
-    num_groups: int = 1
+    num_ranks: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Attributes:
-    num_pages: of each group's KV cache, the scratch page included.
+    num_pages: of each rank's KV cache, the scratch page included.
     page_size: tokens per page.
     report: the table.
-    num_groups: of devices.
+    num_ranks: data-parallel ranks.
     """
 
     num_pages: int
     page_size: int
     report: MemoryReport
-    num_groups: int = 1
+    num_ranks: int = 1
 
     @property
     def num_tokens(self) -> int:
-        """Of each group."""
+        """Of each rank."""
         return (self.num_pages - 1) * self.page_size
 
     def with_pages(self, num_pages: int) -> "MemoryPlan":
@@ -93,8 +93,8 @@ class MemoryPlan:
 
     @property
     def total_tokens(self) -> int:
-        """Of all groups together."""
-        return self.num_groups * self.num_tokens
+        """Of all ranks together."""
+        return self.num_ranks * self.num_tokens
 
     @property
     def is_tight(self) -> bool:
@@ -104,8 +104,8 @@ class MemoryPlan:
         """Lines for the log."""
         report = self.report
         pool = f"  {self.num_tokens:,} tokens in pages of {self.page_size}"
-        if self.num_groups > 1:
-            pool += f", for each of {self.num_groups} data-parallel ranks"
+        if self.num_ranks > 1:
+            pool += f", for each of {self.num_ranks} data-parallel ranks"
         rows = (
             ("weights", report.weights, ""),
             ("KV cache", report.kv_cache, pool),
@@ -163,14 +163,14 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
     fitting = max(0, budget // needs.bytes_per_page - 1)
     useful = -(-needs.useful_tokens // needs.page_size)
     if needs.wanted_tokens is not None:
-        pages = -(-needs.wanted_tokens // (needs.page_size * needs.num_groups))
+        pages = -(-needs.wanted_tokens // (needs.page_size * needs.num_ranks))
         room = memory.available - fixed - needs.weights
         if (pages + 1) * needs.bytes_per_page > room:
             fitting = max(0, min(room, budget) // needs.bytes_per_page - 1)
             raise ConfigError(
                 f"--max-total-tokens {needs.wanted_tokens} needs {_size(pages * needs.bytes_per_page)} of KV cache, "
                 f"but {_size(max(0, room))} is left after {_size(needs.weights)} of weights and {_size(fixed)} for "
-                f"the programs; --max-total-tokens {fitting * needs.page_size * needs.num_groups} would fit"
+                f"the programs; --max-total-tokens {fitting * needs.page_size * needs.num_ranks} would fit"
             )
     elif fitting == 0:
         raise ConfigError(_no_room(memory, needs, fixed))
@@ -184,7 +184,7 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
         state=needs.state,
         workspace=workspace,
     )
-    return MemoryPlan(pages + 1, needs.page_size, report, needs.num_groups)
+    return MemoryPlan(pages + 1, needs.page_size, report, needs.num_ranks)
 
 
 def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, fixed: int) -> None:

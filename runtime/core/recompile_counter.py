@@ -4,9 +4,8 @@ import dataclasses
 import logging
 
 from palladio.runtime.core.observers import StepObserver
-from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.interface.messages import EngineStats
 
 logger = logging.getLogger("palladio.engine")
@@ -18,22 +17,21 @@ class RecompileCounter(StepObserver):
         fails: see --fail-on-recompile.
     """
 
-    def __init__(self, monitor: CompileMonitor, built: ProgramCache[ProgramKey], *, fails: bool) -> None:
-        self._monitor = monitor
+    def __init__(self, built: ProgramCache[ProgramKey], *, fails: bool) -> None:
         self._built = built
         self._fails = fails
         self._num_before = 0
         self._num_recompiles = 0
 
     def before_step(self) -> None:
-        self._num_before = self._num_unexpected()
+        self._num_before = self._built.num_unexpected_compiles
 
     def after_step(self, is_idle: bool) -> None:
         """
         Raises:
             RuntimeError: the step compiled something, and this is to end the engine.
         """
-        count = self._num_unexpected() - self._num_before
+        count = self._built.num_unexpected_compiles - self._num_before
         if not count:
             return
         self._num_recompiles += count
@@ -44,7 +42,3 @@ class RecompileCounter(StepObserver):
 
     def add_to(self, stats: EngineStats) -> EngineStats:
         return dataclasses.replace(stats, num_compiles_after_ready=self._num_recompiles)
-
-    def _num_unexpected(self) -> int:
-        """What XLA has compiled in this thread, but for what the set of programs knows of."""
-        return self._monitor.count_here().compiles - self._built.num_expected_compiles

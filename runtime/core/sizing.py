@@ -69,17 +69,17 @@ class Dtypes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The sizes that flags, model and platform settle on; where there are several groups of devices, of each.
+    """The sizes that flags, model and platform settle on; where there are several data-parallel ranks, of each.
 
     Attributes:
-        num_groups: of devices (--dp-size).
+        num_ranks: data-parallel ranks (--dp-size).
         context_length: tokens of a request. max_running: requests.
         chunk: prompt tokens of a step; -1: prompts are not split. max_step_tokens: tokens of a prefill step.
         mixes: prefill steps decode as well.
         useful_pool_tokens: more KV cache is never, or hardly ever, used.
     """
 
-    num_groups: int
+    num_ranks: int
     context_length: int
     max_running: int
     chunk: int
@@ -102,8 +102,8 @@ class EngineLimits:
             )
         scheduler = config.scheduler
         chunk = defaults.chunk if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
-        num_groups = config.parallel.dp_size
-        max_running = (scheduler.max_running_requests or defaults.max_running * num_groups) // num_groups
+        num_ranks = config.parallel.dp_size
+        max_running = (scheduler.max_running_requests or defaults.max_running * num_ranks) // num_ranks
         if config.execution.deterministic and chunk != -1:
             # Every step has this one size, decode steps too: no larger than it must be.
             chunk = max(max_running, scheduler.chunked_prefill_size or 0)
@@ -117,7 +117,7 @@ class EngineLimits:
         if defaults.pool_per_request is not None:
             useful = min(useful, max_running * defaults.pool_per_request + context_length)
         return cls(
-            num_groups,
+            num_ranks,
             context_length,
             max_running,
             chunk,
@@ -129,8 +129,8 @@ class EngineLimits:
 
     @property
     def total_running(self) -> int:
-        """Requests of all groups together."""
-        return self.num_groups * self.max_running
+        """Requests of all ranks together."""
+        return self.num_ranks * self.max_running
 
     def buckets(self, config: EngineConfig, defaults: PlatformDefaults) -> Buckets:
         """The shapes of steps."""

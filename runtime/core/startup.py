@@ -6,7 +6,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +18,11 @@ from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
-from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
+from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config import EngineConfig
@@ -40,25 +39,17 @@ from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from palladio.runtime.telemetry.watchdog import Activity
 
-# With --load-balance-method prefix, a group may be busier than others by this part of its KV cache.
+# With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
 PATIENCE = 4
 
 logger = logging.getLogger("palladio.engine")
 
 
-class HostAgreement(Protocol):
-    """The other hosts that run this model, as start-up sees them."""
-
-    def smallest(self, value: int) -> int:
-        """Of what all hosts have; waits for them."""
-        ...
-
-
 class CallListener:
-    """Told on host 0 of what the executor calls, and of programs that a step waits for.
+    """Told of what the executor calls, and of programs that a step waits for.
 
     Args:
-        hosts: the others, which do the same.
+        hosts: on host 0, the others, which do the same.
     """
 
     def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
@@ -98,9 +89,8 @@ class EngineParts:
     """
 
     ready: EngineReady
-    groups: DataParallelScheduler
+    scheduler: DataParallelScheduler
     runner: ModelRunner
-    monitor: CompileMonitor
     memory: MemoryReport
     grammars: GrammarCompiler
     activity: Activity
@@ -109,22 +99,21 @@ class EngineParts:
 def build_executor(
     config: EngineConfig,
     on_progress: Callable[[LoadProgress], None],
-    hosts: HostAgreement | None = None,
-    listener: CallListener | None = None,
+    agree: Callable[[int], int],
+    listener: CallListener,
 ) -> BuiltExecutor:
     """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
 
     Args:
-        hosts: the others; all do the same at the same time.
-        listener: told of what steps will call and build; None: nobody is.
+        agree: gives the smallest of all hosts' values, and waits for them: all do the same at the same time.
+        listener: told of what steps will call and build.
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
-    agree = (lambda value: value) if hosts is None else hosts.smallest
-    design = EnginePlan.of(config, agree, None if listener is None else listener.building)
+    design = EnginePlan.of(config, agree, listener.building)
     logger.info(describe_engine(design))
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
@@ -136,8 +125,7 @@ def build_executor(
         _log_pool(design)
         jax.block_until_ready(state)
     warm_up.finish()
-    told = () if listener is None else (listener.call,)
-    executor = DeviceExecutor(state, design.shape, design.programs, *told)
+    executor = DeviceExecutor(state, design.programs, listener.call)
     memory = dataclasses.replace(
         design.plan.report, workspace=max(design.plan.report.workspace, design.programs.workspace)
     )
@@ -151,8 +139,7 @@ def build_executor(
         memory.workspace / 2**30,
     )
     _check_workspace(design.plan, memory)
-    if hosts is not None:
-        hosts.smallest(0)  # all have come so far
+    agree(0)  # all have come so far
     return BuiltExecutor(design, executor, memory, warm_up)
 
 
@@ -166,12 +153,15 @@ def build_engine_parts(
     """
     json_format = json_format_of(config)
     activity = Activity()
-    built = build_executor(config, on_progress, hosts, CallListener(activity, hosts))
+    agree = hosts.smallest if hosts is not None else lambda value: value
+    built = build_executor(config, on_progress, agree, CallListener(activity, hosts))
     design = built.design
     eos_ids = list(design.model.eos_token_ids)
-    runner = ModelRunner(built.executor, design.shape, eos_ids, is_lazy=config.execution.compile == "lazy")
+    runner = ModelRunner(built.executor, eos_ids, is_lazy=config.execution.compile == "lazy")
     ready = _ready(design, built.warm_up.seconds)
-    groups = build_groups(config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding)
+    scheduler = build_scheduler(
+        config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding
+    )
     _log_limits(design)
     built.warm_up.go_on()
     model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
@@ -180,10 +170,10 @@ def build_engine_parts(
         GrammarJudge(functools.partial(load_settings, *model)),
         max_bytes=config.grammar.grammar_cache_bytes,
     )
-    return EngineParts(ready, groups, runner, design.monitor, built.memory, grammars, activity)
+    return EngineParts(ready, scheduler, runner, built.memory, grammars, activity)
 
 
-def build_groups(
+def build_scheduler(
     config: EngineConfig,
     limits: EngineLimits,
     buckets: Buckets,
@@ -191,10 +181,10 @@ def build_groups(
     seed: int,
     embedding: EmbeddingSpec | None = None,
 ) -> DataParallelScheduler:
-    """The host's half of an engine: scheduler, queue and cache manager of each group of devices.
+    """The host's half of an engine: scheduler, queue and cache manager of each data-parallel rank.
 
     Args:
-        num_pages: of each group.
+        num_pages: of each rank.
         embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
     """
     options, page_size = config.scheduler, config.cache.page_size
@@ -212,7 +202,7 @@ def build_groups(
     )
     schedulers = []
     share = BatchShare(options.background_slowdown)
-    for _ in range(limits.num_groups):
+    for _ in range(limits.num_ranks):
         cache = CacheManager(
             num_pages,
             page_size,
@@ -228,7 +218,7 @@ def build_groups(
         )
         schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting, share))
     num_tokens = schedulers[0].cache.num_total_tokens
-    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_groups, patience=num_tokens // PATIENCE)
+    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_ranks, patience=num_tokens // PATIENCE)
     return DataParallelScheduler(schedulers, router)
 
 
@@ -325,7 +315,7 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         embedding=None
         if pooling is None
         else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
-        num_groups=design.shape.num_groups,
+        num_ranks=design.shape.ranks.num_ranks,
     )
 
 

@@ -18,31 +18,28 @@ logger = logging.getLogger("palladio.engine")
 
 class StepLogger(StepObserver):
     """Logs each prefill batch, and every so many decode batches with the throughput since the last such line; where
-    there are several groups of devices, of each, which the line then begins with."""
+    there are several data-parallel ranks, of each, which the line then begins with."""
 
     def __init__(
-        self, groups: DataParallelScheduler, decode_log_interval: int, *, uses_cuda_graphs: bool = False
+        self, scheduler: DataParallelScheduler, decode_log_interval: int, *, uses_cuda_graphs: bool = False
     ) -> None:
         """Args: uses_cuda_graphs: whether the device runs programs as CUDA graphs, as SGLang's lines say."""
-        names = [f"DP{group} " for group in range(len(groups.schedulers))] if len(groups.schedulers) > 1 else [""]
-        self._groups = [
-            _RankLogger(name, scheduler, decode_log_interval, uses_cuda_graphs)
-            for name, scheduler in zip(names, groups.schedulers, strict=True)
+        has_ranks = len(scheduler.schedulers) > 1
+        self._ranks = [
+            _RankLogger(f"DP{rank} " if has_ranks else "", one, decode_log_interval, uses_cuda_graphs)
+            for rank, one in enumerate(scheduler.schedulers)
         ]
 
     def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
-        for (number, batch), count in zip(step.planned.parts, num_tokens, strict=True):
-            self._groups[number].log_batch(batch, count, step.bucket_size - batch.size)
-        for group in self._groups:
-            group.log_retractions()
+        for (rank, batch), count in zip(step.planned.parts, num_tokens, strict=True):
+            self._ranks[rank].log_batch(batch, count, step.bucket_size - batch.size)
+        for log in self._ranks:
+            log.log_retractions()
 
     def add_to(self, stats: EngineStats) -> EngineStats:
-        rates = [group.last_gen_throughput for group in self._groups]
-        groups = [
-            dataclasses.replace(group, last_gen_throughput=rate)
-            for group, rate in zip(stats.groups, rates, strict=False)  # of one group there is no entry
-        ]
-        return dataclasses.replace(stats, last_gen_throughput=sum(rates), groups=groups)
+        pairs = zip(stats.ranks, self._ranks, strict=True)
+        ranks = [dataclasses.replace(rank, last_gen_throughput=log.last_gen_throughput) for rank, log in pairs]
+        return dataclasses.replace(stats, ranks=ranks)
 
 
 class _RankLogger:

@@ -17,7 +17,7 @@ class _Step:
     """A dispatched step.
 
     Attributes:
-        num_tokens, num_padding: of all groups. bucket_size: of each, see InFlightStep.
+        num_tokens, num_padding: of all ranks. bucket_size: of each, see InFlightStep.
         chunks: of the prompts in it.
     """
 
@@ -32,11 +32,11 @@ class StepTracer(StepObserver):
     """Is told of every step twice, in order: when it is dispatched, and when its tokens are there.
 
     Args:
-        groups: their schedulers are told of the decode steps, for the traces of requests.
+        scheduler: its ranks are told of the decode steps, for the traces of requests.
     """
 
-    def __init__(self, groups: DataParallelScheduler) -> None:
-        self._groups = groups
+    def __init__(self, scheduler: DataParallelScheduler) -> None:
+        self._scheduler = scheduler
         self._in_flight: collections.deque[_Step] = collections.deque()
         self._counts: dict[tuple[str, int], list[int]] = {}  # by kind and bucket: steps, tokens, padding
 
@@ -63,12 +63,12 @@ class StepTracer(StepObserver):
         counts[0] += 1
         counts[1] += noted.num_tokens
         counts[2] += noted.num_padding * num_steps
-        for group, batch in planned.parts:
+        for rank, batch in planned.parts:
             if batch.num_decodes:
                 rows = batch.num_decodes
                 bucket_rows = noted.bucket_size if kind == "decode" else rows
                 decoded = DecodeSteps(num_steps, rows * num_steps, bucket_rows * num_steps)
-                self._groups.schedulers[group].count_decoding(decoded)
+                self._scheduler.schedulers[rank].count_decoding(decoded)
         if noted.chunks:
             seconds = time.time() - noted.started
             for chunk in noted.chunks:
@@ -82,7 +82,7 @@ class StepTracer(StepObserver):
 
     def _steps(self) -> list[BucketSteps]:
         """Steps since the start, by bucket, the smallest first."""
-        widths = {bucket.num_tokens: bucket.num_requests for bucket in self._groups.buckets.prefill}
+        widths = {bucket.num_tokens: bucket.num_requests for bucket in self._scheduler.buckets.prefill}
         return [
             BucketSteps(kind, size if kind == "decode" else widths.get(size, 0), size, *counts)
             for (kind, size), counts in sorted(self._counts.items())

@@ -6,9 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from palladio.runtime.execution.out_of_memory import explaining_compiles
-from palladio.runtime.execution.program_keys import ProgramKey, background_order
-from palladio.runtime.execution.programs import StepPrograms
+from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import LoadProgress, ProgramReport
 
@@ -38,14 +37,14 @@ class WarmUp:
         self._shows = False
         self._start = time.perf_counter()
         self._num_before = 0  # programs that were built when `_start` began
-        everything = programs.built.declared
         self._first: list[ProgramKey] = []
         self._rest: list[ProgramKey] = []
         if config.execution.compile == "full":
-            self._first = everything
+            self._first = programs.built.declared
         elif config.execution.compile == "background":
-            self._first = programs.first_keys(splits_prompts=config.scheduler.chunked_prefill_size != -1)
-            self._rest = background_order(everything, self._first)
+            splits_prompts = config.scheduler.chunked_prefill_size != -1
+            self._first = programs.first_keys(splits_prompts=splits_prompts)
+            self._rest = programs.background_keys(splits_prompts=splits_prompts)
         self._total = len(self._first)
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="warm-up")
         self._work: concurrent.futures.Future[None] | None = None
@@ -72,8 +71,7 @@ class WarmUp:
         self._shows = True
         self._report()
         try:
-            with explaining_compiles(built, self._programs.buckets, self._programs.num_groups):
-                self._work.result()
+            self._work.result()
         finally:
             self._shows = False
             self._pool.shutdown()
@@ -91,7 +89,7 @@ class WarmUp:
             built.build_in_background(self._rest, self._report_rest)
 
     def _build(self) -> None:
-        self._programs.built.build(self._first, self._report)
+        self._programs.build(self._first, self._report)
         self.seconds = time.perf_counter() - self._start
 
     def _report(self) -> None:

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.execution.sampler import split_seed
+from palladio.runtime.execution.sampler import SampleTier, split_seed
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 from palladio.runtime.scheduling.request import Request
@@ -98,16 +98,86 @@ class StepLayouts:
         )
 
 
-class SlotColumns:
-    """The constant sampling columns of each slot, filled once when a request takes it."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepForm:
+    """What the vectors of a step have in common, whichever rank they are of.
+
+    Attributes:
+        layout: of the bucket.
+        num_sampled: rows that are sampled, padding included.
+        marks_decodes: whether the device is told of decode rows. In a single shape it is not: all rows take one path,
+            because results must not depend on whether a token is decoded.
+        scores: whether log-probabilities of prompts are asked for.
+    """
+
+    layout: ForwardLayout
+    num_sampled: int
+    marks_decodes: bool
+    scores: bool
+
+    @classmethod
+    def of(cls, step: ScheduledStep, layouts: StepLayouts, buckets: Buckets) -> Self:
+        """The smallest buckets that hold the largest batch of a step."""
+        only_decodes = step.kind == "decode"
+        if only_decodes and layouts.decode:
+            layout = layouts.decode[buckets.pick_decode(step.num_rows)]
+        else:
+            layout = layouts.prefill[buckets.pick_prefill(step.num_tokens, step.num_rows)]
+        most = step.num_sampled_rows
+        scores = not only_decodes and any(row.request.prompt_logprobs is not None for row in step.rows)
+        return cls(layout, buckets.pick_sample(most) if most else 0, bool(layouts.decode), scores)
+
+    @property
+    def bucket_size(self) -> int:
+        """Tokens, or rows of a decode step."""
+        return self.layout.num_tokens or self.layout.num_requests
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostBatch:
+    """One rank's vectors of a step.
+
+    Attributes:
+        forward: i32[layout.size]
+        sampling: i32[num_sampled, NUM_COLUMNS]
+        early_updates: i32[EARLY_UPDATES, 3] each: changes of the block tables that do not fit `forward`.
+        score_targets: i32[T], the prompt token that each position predicts.
+    """
+
+    forward: Int32Array
+    sampling: Int32Array
+    early_updates: list[Int32Array]
+    score_targets: Int32Array
+
+
+class BatchBuilder:
+    """Fills the vectors of one rank, and knows its slots."""
 
     def __init__(self, num_slots: int) -> None:
-        self._values = np.zeros((num_slots, NUM_COLUMNS), np.int32)
-        self._floats = self._values.view(np.float32)
-        self.assign(0, SamplingParams(temperature=0.0), seed=0, num_prompt_tokens=0)
+        # The constant sampling columns of each slot; the scratch slot's are those of a greedy request.
+        self._columns = np.zeros((num_slots, NUM_COLUMNS), np.int32)
+        self._tiers: list[SampleTier] = ["greedy"] * num_slots
+        # The request that each slot was last filled for, and how often that had been retracted then.
+        self._holders: list[tuple[Request | None, int]] = [(None, 0)] * num_slots
+        self._fill_columns(0, SamplingParams(temperature=0.0), seed=0, num_prompt_tokens=0)
 
-    def assign(self, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int) -> None:
-        row, floats = self._values[slot], self._floats[slot]
+    def assign(self, request: Request) -> bool:
+        """Fills the columns of a slot when a request first runs in it. Returns whether the device must be told of its
+        history too."""
+        slot, params, holder = request.slot, request.params, (request, request.num_retractions)
+        if self._holders[slot] == holder:
+            return False
+        self._holders[slot] = holder
+        assert params.seed is not None, "the front sets the seed"
+        self._fill_columns(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
+        if params.has_history or params.logprobs is not None:
+            self._tiers[slot] = "full"
+        else:
+            self._tiers[slot] = "greedy" if params.is_greedy else "random"
+        return params.has_history
+
+    def _fill_columns(self, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int) -> None:
+        row, floats = self._columns[slot], self._columns.view(np.float32)[slot]
         row[SLOT] = slot
         row[SEED_LOW : SEED_HIGH + 1] = np.array(split_seed(seed), np.uint32).view(np.int32)
         row[TOP_K] = min(params.top_k, 2**31 - 1)
@@ -118,112 +188,48 @@ class SlotColumns:
         floats[FREQUENCY], floats[PRESENCE] = params.frequency_penalty, params.presence_penalty
         floats[REPETITION] = params.repetition_penalty
 
-    def take(self, slot_ids: Int32Array) -> Int32Array:
-        return self._values[slot_ids]
+    def tiers(self, batch: ScheduledBatch) -> set[SampleTier]:
+        """In which its rows are sampled."""
+        return {self._tiers[row.request.slot] for row in batch.rows if row.samples}
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostBatch:
-    """One step's vectors, one of each group, and the bucket that they fill.
-
-    Attributes:
-        forward: i32[layout.size]
-        sampling: i32[R, NUM_COLUMNS] of the rows that sample, padded to a sample bucket; None: none does.
-        early_updates: i32[EARLY_UPDATES, 3] each: changes of the block tables that do not fit the step's vectors.
-        score_targets: i32[T], the prompt token that each position predicts; None: no logprobs of prompts are asked for.
-    """
-
-    layout: ForwardLayout
-    forward: list[Int32Array]
-    sampling: list[Int32Array] | None
-    early_updates: list[list[Int32Array]]
-    score_targets: list[Int32Array] | None
-
-    @property
-    def num_sampled(self) -> int:
-        """Rows of each group that are sampled, padding included."""
-        return 0 if self.sampling is None else len(self.sampling[0])
-
-    @property
-    def bucket_size(self) -> int:
-        """Of each group: tokens, or rows of a decode step."""
-        return self.layout.num_tokens or self.layout.num_requests
-
-
-class BatchBuilder:
-    """Fills step vectors for the smallest bucket that holds the largest batch of a step.
-
-    Args:
-        columns: of each group.
-    """
-
-    def __init__(self, buckets: Buckets, layouts: StepLayouts, columns: Sequence[SlotColumns]) -> None:
-        self.buckets = buckets
-        self._layouts = layouts
-        self._columns = columns
-
-    def use(self, buckets: Buckets) -> None:
-        """Those that steps are built for from now on."""
-        self.buckets = buckets
-
-    def build(self, step: ScheduledStep) -> HostBatch:
-        only_decodes = step.kind == "decode"
-        if only_decodes and self._layouts.decode:
-            layout = self._layouts.decode[self.buckets.pick_decode(step.num_rows)]
-        else:
-            layout = self._layouts.prefill[self.buckets.pick_prefill(step.num_tokens, step.num_rows)]
-        forward, early = [], []
-        for batch in step.batches:
-            vector, before = self._fill(layout, batch)
-            forward.append(vector)
-            early.append(before)
-        nothing = np.zeros((EARLY_UPDATES, 3), np.int32)
-        return HostBatch(
-            layout,
-            forward,
-            self._sampling(step),
-            [list(arrays) for arrays in itertools.zip_longest(*early, fillvalue=nothing)],
-            None if only_decodes else _score_targets(step, layout.num_tokens),
-        )
-
-    def _fill(self, layout: ForwardLayout, batch: ScheduledBatch | None) -> tuple[Int32Array, list[Int32Array]]:
-        """One group's vector, and the changes of its block table that come before."""
+    def build(self, form: StepForm, batch: ScheduledBatch | None) -> HostBatch:
+        """Args: batch: None: the rank has nothing to do."""
+        layout = form.layout
+        sampling = self._columns[np.zeros(form.num_sampled, np.int32)]
+        targets = np.zeros(layout.num_tokens if form.scores else 0, np.int32)
         forward = np.zeros(layout.size, np.int32)
         if batch is None:
-            return forward, []
-        rows = batch.rows
-        num_rows = len(rows)
-        counts, slot_ids, starts, lengths, updates, token_ids = layout.sections()
-        # In a single shape all rows take one path: results must not depend on whether a token is decoded.
-        forward[counts] = num_rows, batch.num_decodes if self._layouts.decode else 0
-        forward[slot_ids][:num_rows] = [row.request.slot for row in rows]
-        forward[starts][:num_rows] = [row.start for row in rows]
-        forward[lengths][:num_rows] = [row.num_tokens for row in rows]
-        early, late = _split_updates(batch.table_updates, layout.num_updates)
-        if late:
-            forward[updates].reshape(-1, 3)[: len(late)] = late
-        if layout.num_tokens:
-            tokens: list[int] = []
-            for row in rows:
-                tokens += (ON_DEVICE,) if row.decodes else row.request.token_ids[row.start : row.start + row.num_tokens]
-            forward[token_ids][: len(tokens)] = tokens
-        return forward, early
-
-    def _sampling(self, step: ScheduledStep) -> list[Int32Array] | None:
-        most = step.num_sampled_rows
-        if most == 0:
-            return None
-        size = self.buckets.pick_sample(most)
-        vectors = []
-        for columns, batch in zip(self._columns, step.batches, strict=True):
-            rows = [] if batch is None else batch.rows[: batch.num_sampled_rows]
+            return HostBatch(forward, sampling, [], targets)
+        early = _fill_forward(forward, form, batch)
+        if form.num_sampled:
+            rows = batch.rows[: batch.num_sampled_rows]
             count = len(rows)
-            slot_ids = np.zeros(size, np.int32)
-            slot_ids[:count] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
-            sampling = columns.take(slot_ids)
+            slots = np.array([row.request.slot if row.request.max_tokens > 0 else 0 for row in rows], np.int32)
+            sampling[:count] = self._columns[slots]
             sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
-            vectors.append(sampling)
-        return vectors
+        if form.scores:
+            _fill_targets(targets, batch)
+        return HostBatch(forward, sampling, early, targets)
+
+
+def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch) -> list[Int32Array]:
+    """Returns the changes of the block table that come before."""
+    rows, layout = batch.rows, form.layout
+    num_rows = len(rows)
+    counts, slot_ids, starts, lengths, updates, token_ids = layout.sections()
+    forward[counts] = num_rows, batch.num_decodes if form.marks_decodes else 0
+    forward[slot_ids][:num_rows] = [row.request.slot for row in rows]
+    forward[starts][:num_rows] = [row.start for row in rows]
+    forward[lengths][:num_rows] = [row.num_tokens for row in rows]
+    early, late = _split_updates(batch.table_updates, layout.num_updates)
+    if late:
+        forward[updates].reshape(-1, 3)[: len(late)] = late
+    if layout.num_tokens:
+        tokens: list[int] = []
+        for row in rows:
+            tokens += (ON_DEVICE,) if row.decodes else row.request.token_ids[row.start : row.start + row.num_tokens]
+        forward[token_ids][: len(tokens)] = tokens
+    return early
 
 
 def _split_updates(
@@ -239,19 +245,12 @@ def _split_updates(
     return early, updates
 
 
-def _score_targets(step: ScheduledStep, num_tokens: int) -> list[Int32Array] | None:
-    if not any(row.request.prompt_logprobs is not None for row in step.rows):
-        return None
-    vectors = []
-    for batch in step.batches:
-        targets = np.zeros(num_tokens, np.int32)
-        begin = 0
-        for row in [] if batch is None else batch.rows:
-            count = num_scored(row.request, row.start, row.num_tokens)
-            targets[begin : begin + count] = row.request.prompt_ids[row.start + 1 : row.start + 1 + count]
-            begin += row.num_tokens
-        vectors.append(targets)
-    return vectors
+def _fill_targets(targets: Int32Array, batch: ScheduledBatch) -> None:
+    begin = 0
+    for row in batch.rows:
+        count = num_scored(row.request, row.start, row.num_tokens)
+        targets[begin : begin + count] = row.request.prompt_ids[row.start + 1 : row.start + 1 + count]
+        begin += row.num_tokens
 
 
 def num_scored(request: Request, start: int, num_tokens: int) -> int:

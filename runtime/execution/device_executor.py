@@ -1,25 +1,17 @@
 """DeviceExecutor: the device's state, and the programs that change it, called with host arrays alone."""
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-import numpy.typing as npt
 
-from palladio.runtime.execution.device_state import DeviceShape, DeviceState
-from palladio.runtime.execution.program_keys import ProgramKey
-from palladio.runtime.execution.programs import StepPrograms
-from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput
-from palladio.runtime.execution.sampler_state import SlotRules, SlotTokens
+from palladio.runtime.execution.device_state import DeviceState
+from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.program_set import StepPrograms
+from palladio.runtime.execution.ranks import HostArray
 
-HostArray = npt.NDArray[Any]
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
-
-
-def _tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-    pass
 
 
 class DeviceExecutor:
@@ -32,117 +24,54 @@ class DeviceExecutor:
     Attributes:
         programs: that it runs.
         state: what they read and update.
+        ranks: whose arrays programs take and give.
     """
 
-    def __init__(
-        self, state: DeviceState, shape: DeviceShape, programs: StepPrograms, on_call: OnCall = _tell_nobody
-    ) -> None:
+    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = lambda key, arrays: None) -> None:
+        design = programs.design
         self.programs = programs
-        self.state = state
+        self.ranks = design.shape.ranks
+        sizes = programs.buckets.sample if design.generates else ()
+        self.state = state._replace(
+            head=design.head.select(state.weights), all_allowed={size: self._no_mask(size) for size in sizes}
+        )
         self._on_call = on_call
-        self._shape = shape
-        self._head = programs.head.select(state.weights)
-        self._last_hidden: dict[int, jax.Array] = {}
-        self._hidden: jax.Array | None = None
-        sampled = programs.buckets.sample if shape.pooling is None else ()
-        self._all_allowed = {size: self._no_mask(size) for size in sampled}
 
-    def run(self, key: ProgramKey, *arrays: HostArray) -> Any:
-        """Dispatches a program and returns before the device has run it. What it takes and gives beside the state, of
-        several groups stacked, [G, …], see DeviceShape.for_groups:
+    def run(self, key: ProgramKey, *arrays: Sequence[HostArray]) -> Any:
+        """Dispatches a program and returns before the device has run it. Returns what it gives to the host, of which
+        `ranks.take` is one rank's part; see the classes of programs.
 
-        | program | takes | gives |
-        |---|---|---|
-        | forward | packed i32[layout.size] | hidden states, kept for what follows: sample, score or pool |
-        | sample | packed i32[B, NUM_COLUMNS]; masks i32[B, mask_width] or, all being allowed, none | SampleOutput |
-        | decode | both vectors, as above | SampleOutput, stacked |
-        | score | targets i32[T] | logprobs [T], top ids [T, 20], top logprobs [T, 20] |
-        | pool | packed i32[layout.size], that of the forward step | embeddings f32[B, D] |
-        | reset | slot i32[], the arrays of SlotTokens and of SlotRules | |
-        | tables | updates i32[EARLY_UPDATES, 3] | |
-        | compare | pages i32[2, COMPARED_PAGES] | f32[] |
+        Args:
+            arrays: those of `Program.from_host`, each as a list by rank.
 
         Raises:
             ProgramError: the program cannot be made; the state is as it was.
         """
-        program = self.programs.built[key]
+        return self.call(key, *map(self.ranks.stack, arrays))
+
+    def run_on(self, rank: int, key: ProgramKey, *arrays: HostArray) -> Any:
+        """`run` for one rank alone; the others compute something that nobody reads. Returns that rank's part."""
+        return self.ranks.take(rank, self.call(key, *(self.ranks.only(rank, array) for array in arrays)))
+
+    def call(self, key: ProgramKey, *arrays: HostArray) -> Any:
+        """The same. Args: arrays: of all ranks, as `on_call` is told of them."""
+        compiled, program, state = self.programs.built[key], self.programs.by_key[key], self.state
         self._on_call(key, arrays)
-        match key.name:
-            case "forward":
-                return self._forward(program, key, *arrays)
-            case "sample":
-                return self._sample(program, key, *arrays)
-            case "decode":
-                return self._decode(program, key, *arrays)
-            case "score":
-                return program(self._head, self._hidden, *arrays)
-            case "pool":
-                pooled, vectors = program(self.state.pooled, self._hidden, *arrays)
-                self.state = self.state._replace(pooled=pooled)
-                return vectors
-            case "reset":
-                self._reset(program, *arrays)
-            case "tables":
-                self.state = self.state._replace(tables=program(self.state.tables, *arrays))
-            case "compare":
-                return program(self.state.kv_cache, *arrays)
-        return None
+        self.state, given = program.run(compiled, state, arrays)
+        return given
 
     def reset_state(self) -> None:
         """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
         self._on_call(None, ())
-        num_pages = self.state.kv_cache[0].shape[0] // self._shape.num_groups
-        self._last_hidden, self._hidden = {}, None
-        for array in jax.tree.leaves(self.state[1:]):
+        state, shape = self.state, self.programs.design.shape
+        num_pages = state.kv_cache[0].shape[0] // self.ranks.num_ranks
+        for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
             array.delete()  # first: there is no room for both
-        self.state = self._shape.allocate(self.state.weights, num_pages)
+        self.state = state = state._replace(last_hidden={}, hidden={})
+        kv_cache, tables, sampler, pooled = shape.allocate(state.weights, num_pages).of_requests
+        self.state = state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler, pooled=pooled)
 
     def _no_mask(self, num_rows: int) -> jax.Array:
-        masks = np.full((num_rows, self.programs.mask_width), -1, np.int32)
-        array: jax.Array = jax.device_put(
-            self._shape.for_groups([masks] * self._shape.num_groups), self._shape.exchanged
-        )
+        masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)
+        array: jax.Array = jax.device_put(self.ranks.repeat(masks), self.ranks.exchanged)
         return array
-
-    def _forward(self, program: Callable[..., Any], key: ProgramKey, packed: HostArray) -> jax.Array:
-        weights, kv_cache, tables, sampler, _ = self.state
-        kv_cache, tables, last_hidden, self._hidden = program(weights, kv_cache, tables, sampler.last_token, packed)
-        self.state = self.state._replace(kv_cache=kv_cache, tables=tables)
-        sizes = self.programs.buckets.sample if key.num_tokens else (key.num_requests,)
-        self._last_hidden = dict(zip(sizes, last_hidden, strict=True))
-        last: jax.Array = last_hidden[0]
-        return last
-
-    def _sample(
-        self, program: Callable[..., Any], key: ProgramKey, packed: HostArray, *masks: HostArray
-    ) -> SampleOutput:
-        rows = self._last_hidden[key.num_requests]
-        allowed: tuple[HostArray | jax.Array, ...] = masks
-        if key.tier in MASKED_TIERS and not masks:
-            allowed = (self._all_allowed[key.num_requests],)
-        sampler = self.state.sampler
-        output: SampleOutput
-        if key.tier == "full":
-            sampler, output = program(self._head, sampler, rows, packed, *allowed)
-        else:
-            last_token, output = program(self._head, sampler.last_token, rows, packed, *allowed)
-            sampler = dataclasses.replace(sampler, last_token=last_token)
-        self.state = self.state._replace(sampler=sampler)
-        return output
-
-    def _decode(
-        self, program: Callable[..., Any], key: ProgramKey, packed: HostArray, sampling: HostArray
-    ) -> SampleOutput:
-        weights, kv_cache, tables, sampler, _ = self.state
-        sampler_state = sampler if key.tier == "full" else sampler.last_token
-        output: SampleOutput
-        kv_cache, tables, new, output = program(weights, kv_cache, tables, sampler_state, packed, sampling)
-        sampler = new if key.tier == "full" else dataclasses.replace(sampler, last_token=new)
-        self.state = self.state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler)
-        return output
-
-    def _reset(self, program: Callable[..., Any], slot: HostArray, *arrays: HostArray) -> None:
-        count = len(dataclasses.fields(SlotTokens))
-        tokens: Any = SlotTokens(*arrays[:count])  # type: ignore[arg-type]  # jit takes numpy's arrays as its own
-        sampler = program(self.state.sampler, slot, tokens, SlotRules(*arrays[count:]))
-        self.state = self.state._replace(sampler=sampler)

@@ -1,19 +1,19 @@
 """DeviceState: all that the programs read and update on the device, as arrays or as their shapes."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.sharding import ShardingRules, num_groups
+from palladio.model.sharding import ShardingRules
+from palladio.runtime.execution.ranks import RankAxis
 from palladio.runtime.execution.sampler import MASK_BITS
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.interface.pooling import Pooling
@@ -22,8 +22,7 @@ Weights = tuple[jax.Array, ...]
 
 
 class DeviceState(NamedTuple):
-    """What the programs read and update in place. All but the weights is of each group of devices, one group's rows
-    after the other's.
+    """What the programs read and update in place. All but the weights is of each data-parallel rank, see RankAxis.
 
     Attributes:
         weights: of the model, as `flatten_model` orders them.
@@ -31,6 +30,10 @@ class DeviceState(NamedTuple):
         tables: i32[slots, P], pages of each slot's request.
         sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
         pooled: f32[slots, pooled_size], what was pooled of each slot's request so far.
+        head: those of the weights that make logits.
+        last_hidden: [R, D] by R: of the last tokens of a step's first rows, as its forward pass hands them on.
+        hidden: [T, D] by T: of all tokens of that step.
+        all_allowed: i32[R, mask_width] by R: masks that allow everything.
     """
 
     weights: Weights
@@ -38,11 +41,20 @@ class DeviceState(NamedTuple):
     tables: jax.Array
     sampler: SamplerState
     pooled: jax.Array
+    head: Weights = ()
+    last_hidden: Mapping[int, jax.Array] = {}
+    hidden: Mapping[int, jax.Array] = {}
+    all_allowed: Mapping[int, jax.Array] = {}
+
+    @property
+    def of_requests(self) -> tuple[Any, ...]:
+        """What holds something of requests from step to step; a step that failed leaves it undefined."""
+        return self.kv_cache, self.tables, self.sampler, self.pooled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceShape:
-    """Sizes of one group's state, all but the number of pages.
+    """Sizes of one data-parallel rank's state, all but the number of pages.
 
     Attributes:
         num_slots: requests that run at once, and the scratch slot.
@@ -74,26 +86,9 @@ class DeviceShape:
     def page_size(self) -> int:
         return self.cache.page_size
 
-    @property
-    def num_groups(self) -> int:
-        """Groups of devices, each with requests of its own; see `group_programs`."""
-        return num_groups(self.mesh)
-
-    @property
-    def by_group(self) -> NamedSharding:
-        """Of what each group has its part of, along the first axis, and each device of a group all of that."""
-        return ShardingRules().sharding(self.mesh, ("groups",))
-
-    @property
-    def exchanged(self) -> NamedSharding:
-        """Of what goes to and comes from the host: by group; where groups are on different hosts every device has all
-        of it, because a host neither gives nor reads a part of an array."""
-        is_whole = self.num_groups == 1 or self.mesh.is_multi_process
-        return ShardingRules().sharding(self.mesh, () if is_whole else ("groups",))
-
-    def for_groups(self, arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """One array of each group as what programs take and give: stacked, or the very array of the only group."""
-        return arrays[0] if self.num_groups == 1 else np.stack(arrays)
+    @functools.cached_property
+    def ranks(self) -> RankAxis:
+        return RankAxis.of(self.mesh)
 
     @property
     def mask_width(self) -> int:
@@ -116,7 +111,7 @@ class DeviceShape:
         return DeviceState(weights, cache, tables, sampler, pooled)
 
     def _slot_state(self) -> tuple[jax.Array, SamplerState, jax.Array]:
-        num_slots = self.num_groups * self.num_slots
+        num_slots = self.ranks.num_ranks * self.num_slots
         tables = jnp.zeros((num_slots, self.pages_per_request), jnp.int32)
         if self.pooling is None:
             sampler = SamplerState.allocate(num_slots, self.vocab_size)
@@ -126,8 +121,8 @@ class DeviceShape:
 
     def _slot_shardings(self) -> tuple[NamedSharding, SamplerState, NamedSharding]:
         """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
-        rows: Any = self.by_group
-        by_token: Any = ShardingRules().sharding(self.mesh, ("groups", "vocab")) if self.pooling is None else rows
+        rows: Any = self.ranks.state
+        by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
         sampler = SamplerState(rows, by_token, by_token, rows, rows, rows)
         return rows, sampler, rows
 

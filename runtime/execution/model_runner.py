@@ -1,25 +1,36 @@
 """ModelRunner: a ScheduledStep as calls of programs, and their results as tokens."""
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
 from palladio.runtime.execution.batch_builder import (
+    EARLY_UPDATES,
     BatchBuilder,
-    ForwardLayout,
     HostBatch,
     Int32Array,
-    SlotColumns,
+    StepForm,
     num_scored,
 )
-from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
-from palladio.runtime.execution.device_state import DeviceShape
-from palladio.runtime.execution.program_keys import TIERS, ProgramKey
-from palladio.runtime.execution.programs import COMPARED_PAGES, RESET_TOKENS
+from palladio.runtime.execution.device_executor import DeviceExecutor
+from palladio.runtime.execution.program import TIERS, Program
+from palladio.runtime.execution.programs import (
+    COMPARED_PAGES,
+    RESET_TOKENS,
+    Compare,
+    Decode,
+    Forward,
+    Pool,
+    Reset,
+    Sample,
+    Score,
+    Tables,
+)
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.execution.sampler_state import slot_rules
 from palladio.runtime.interface.outputs import TokenLogprob
@@ -27,15 +38,17 @@ from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep, StepTokens
 
+Scores = tuple[jax.Array, jax.Array, jax.Array]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InFlightStep:
-    """A dispatched step; its arrays, here of one group, are computed, or will be.
+    """A dispatched step; its arrays, here of one rank, are computed, or will be.
 
     Attributes:
         output: None if no row samples; stacked if the step decoded several times (`num_steps` > 1).
         scores: of prompt tokens: logprobs f32[T], likeliest ids i32[T, 20] and theirs f32[T, 20]; None: not asked for.
-        bucket_size: tokens of each group, or rows of a decode step, padding included.
+        bucket_size: tokens of each rank, or rows of a decode step, padding included.
         num_steps: how often it sampled.
         last_array: what it computes last.
         embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
@@ -43,7 +56,7 @@ class InFlightStep:
 
     planned: ScheduledStep
     output: SampleOutput | None
-    scores: tuple[jax.Array, jax.Array, jax.Array] | None
+    scores: Scores | None
     bucket_size: int
     num_steps: int
     last_array: jax.Array
@@ -61,28 +74,16 @@ class ForwardedStep:
     """The first half of a step, dispatched.
 
     Attributes:
+        form: of the vectors. hosts: they, by rank.
         tier: that its rows ask for; known only now: a request may end before the second half, and give up its slot.
         last_array: what was dispatched last; None if the step decodes several times: all of it is the second half.
     """
 
     planned: ScheduledStep
-    host: HostBatch
+    form: StepForm
+    hosts: list[HostBatch]
     tier: SampleTier
     last_array: jax.Array | None
-
-
-class _Slots:
-    """What the host knows of one group's slots.
-
-    Attributes:
-        columns: for sampling. tiers: in which each is sampled.
-        holders: the request that each was last filled for, and how often that had been retracted then.
-    """
-
-    def __init__(self, num_slots: int) -> None:
-        self.columns = SlotColumns(num_slots)
-        self.tiers: list[SampleTier] = ["greedy"] * num_slots
-        self.holders: list[tuple[Request | None, int]] = [(None, 0)] * num_slots
 
 
 class ModelRunner:
@@ -96,15 +97,13 @@ class ModelRunner:
         executor: makes the calls. programs: that it runs.
     """
 
-    def __init__(
-        self, executor: DeviceExecutor, shape: DeviceShape, eos_ids: Iterable[int] = (), *, is_lazy: bool
-    ) -> None:
+    def __init__(self, executor: DeviceExecutor, eos_ids: Iterable[int] = (), *, is_lazy: bool) -> None:
         self.executor = executor
+        self.programs = executor.programs
         self._eos_ids = frozenset(eos_ids)
-        self.programs = programs = executor.programs
-        self._shape = shape
-        self._groups = [_Slots(shape.num_slots) for _ in range(shape.num_groups)]
-        self._builder = BatchBuilder(programs.buckets, programs.layouts, [slots.columns for slots in self._groups])
+        self._design = executor.programs.design
+        self._builders = [BatchBuilder(self._design.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
+        self._buckets = executor.programs.buckets
         self._num_built = -1  # never looked at
         self._is_lazy = is_lazy
 
@@ -112,34 +111,38 @@ class ModelRunner:
         """Those that steps can use now: of the programs that are built, or of all if calls build them."""
         num_built = len(self.programs.built)
         if self._num_built != num_built and not self._is_lazy:
-            self._builder.use(self.programs.open_buckets())
+            self._buckets = self.programs.open_buckets()
             self._num_built = num_built
-        return self._builder.buckets
+        return self._buckets
 
     def forward(self, step: ScheduledStep) -> ForwardedStep:
         """Dispatches the first half of a step, all but sampling; returns before the device has run it."""
-        if step.kind == "prefill" and self._shape.pooling is None:
-            for group, batch in step.parts:
+        if step.kind == "prefill" and self._design.generates:
+            for rank, batch in step.parts:
                 for row in batch.rows[batch.num_decodes :]:
-                    self._fill_slot(group, row.request)
-        host = self._builder.build(step)
-        for updates in host.early_updates:
-            self._run(ProgramKey("tables"), updates)
+                    if self._builders[rank].assign(row.request):
+                        self._load_history(rank, row.request)
+        form, hosts = self._build(step)
+        nothing = np.zeros((EARLY_UPDATES, 3), np.int32)
+        for updates in itertools.zip_longest(*(host.early_updates for host in hosts), fillvalue=nothing):
+            self.executor.run(Tables.key_of(), updates)
         last_array = None
-        if host.layout.num_steps == 1:
-            last_array = self._run(self._key("forward", host.layout), host.forward)
-        return ForwardedStep(step, host, self._tier(step), last_array)
+        if form.layout.num_steps == 1:
+            key = Forward.key_of(form.layout.num_requests, form.layout.num_tokens)
+            self.executor.run(key, [host.forward for host in hosts])
+            last_array = next(iter(self.executor.state.last_hidden.values()))
+        return ForwardedStep(step, form, hosts, self._tier(step), last_array)
 
     def sample(self, forwarded: ForwardedStep, masks: list[Int32Array] | None) -> InFlightStep:
         """Dispatches the second half.
 
         Args:
-            masks: i32[forwarded.host.num_sampled, mask_width] of each group, the tokens that each row may sample; None:
+            masks: i32[forwarded.form.num_sampled, mask_width] of each rank, the tokens that each row may sample; None:
                 all of them.
         """
-        if self._shape.pooling is not None:
+        if not self._design.generates:
             step = self._pool(forwarded)
-        elif forwarded.host.layout.num_steps > 1:
+        elif forwarded.form.layout.num_steps > 1:
             step = self._decode(forwarded)
         else:
             step = self._sample(forwarded, masks)
@@ -155,132 +158,107 @@ class ModelRunner:
             JaxRuntimeError: the step failed; its requests have no further tokens.
         """
         step.last_array.block_until_ready()  # of a step without tokens too: its error is not the next step's
-        return [self._read_batch(step, group, batch) for group, batch in step.planned.parts]
+        results = (step.output, step.scores, step.embeddings)
+        return [
+            _read_batch(batch, step.num_steps, *self.executor.ranks.take(rank, results))
+            for rank, batch in step.planned.parts
+        ]
 
-    def page_difference(self, group: int, pages: list[int], others: list[int]) -> float:
+    def page_difference(self, rank: int, pages: list[int], others: list[int]) -> float:
         """The largest relative difference of these pages' keys and values, page by page; waits for the device.
 
         Compares as many as `others` has. Exists with --cache-self-check only.
         """
-        nothing = np.zeros((2, COMPARED_PAGES), np.int32)
         largest = 0.0
         for begin in range(0, len(others), COMPARED_PAGES):
             part = others[begin : begin + COMPARED_PAGES]
-            numbers = [nothing.copy() for _ in self._groups]
-            numbers[group][:, : len(part)] = pages[begin : begin + len(part)], part
-            found = self._of_group(group, self._run(ProgramKey("compare"), numbers))
-            largest = max(largest, float(found))
+            numbers = np.zeros((2, COMPARED_PAGES), np.int32)
+            numbers[:, : len(part)] = pages[begin : begin + len(part)], part
+            largest = max(largest, float(self.executor.run_on(rank, Compare.key_of(), numbers)))
         return largest
 
-    def _run(self, key: ProgramKey, *arrays: list[Any]) -> Any:
-        """See DeviceExecutor.run. Args: arrays: of each group."""
-        return self.executor.run(key, *map(self._shape.for_groups, arrays))
-
-    def _of_group(self, group: int, tree: Any) -> Any:
-        """One group's part of what a program gives to the host."""
-        if len(self._groups) == 1:
-            return tree
-        return jax.tree.map(lambda array: np.asarray(array)[group], tree)
-
-    def _read_batch(self, step: InFlightStep, group: int, batch: ScheduledBatch) -> list[StepTokens]:
-        if step.embeddings is not None:
-            return [_read_embeddings(batch, self._of_group(group, step.embeddings))]
-        output = self._of_group(group, step.output)
-        if step.num_steps == 1:
-            return [_read_tokens(batch, output, self._of_group(group, step.scores))]
-        stacked = jax.tree.map(np.asarray, output)
-        return [
-            _read_tokens(batch, jax.tree.map(operator.itemgetter(number), stacked), None)
-            for number in range(max(row.num_tokens for row in batch.rows))
-        ]
+    def _build(self, step: ScheduledStep) -> tuple[StepForm, list[HostBatch]]:
+        form = StepForm.of(step, self._design.layouts, self._buckets)
+        return form, [builder.build(form, batch) for builder, batch in zip(self._builders, step.batches, strict=True)]
 
     def _pool(self, forwarded: ForwardedStep) -> InFlightStep:
-        step, host = forwarded.planned, forwarded.host
-        vectors = self._run(self._key("pool", host.layout), host.forward)
-        return InFlightStep(step, None, None, host.bucket_size, 1, vectors, vectors if step.num_sampled_rows else None)
+        step, form = forwarded.planned, forwarded.form
+        key = Pool.key_of(form.layout.num_requests, form.layout.num_tokens)
+        vectors = self.executor.run(key, [host.forward for host in forwarded.hosts])
+        return InFlightStep(step, None, None, form.bucket_size, 1, vectors, vectors if form.num_sampled else None)
 
     def _sample(self, forwarded: ForwardedStep, masks: list[Int32Array] | None) -> InFlightStep:
-        host, tier, last_array = forwarded.host, forwarded.tier, forwarded.last_array
+        form, hosts, tier, last_array = forwarded.form, forwarded.hosts, forwarded.tier, forwarded.last_array
         assert last_array is not None, "a step of one forward pass"
         output: SampleOutput | None = None
-        if host.sampling is not None:
-            num_rows = host.num_sampled
+        if form.num_sampled:
             if masks is not None and tier not in MASKED_TIERS:
                 tier = "masked"
-            if not self._is_lazy:
-                tier = self.programs.sample_tier(num_rows, tier)
             allowed = () if masks is None else (masks,)
-            output = self._run(ProgramKey("sample", num_rows, tier=tier), host.sampling, *allowed)
+            output = self._run_tier(Sample, form.num_sampled, tier, [host.sampling for host in hosts], *allowed)
             last_array = output.token_ids
         scores = None
-        if host.score_targets is not None:
-            scores = self._run(ProgramKey("score", num_tokens=host.layout.num_tokens), host.score_targets)
+        if form.scores:
+            key = Score.key_of(num_tokens=form.layout.num_tokens)
+            scores = self.executor.run(key, [host.score_targets for host in hosts])
             last_array = scores[0]
-        return InFlightStep(forwarded.planned, output, scores, host.bucket_size, 1, last_array)
+        return InFlightStep(forwarded.planned, output, scores, form.bucket_size, 1, last_array)
 
     def _decode(self, forwarded: ForwardedStep) -> InFlightStep:
-        host, tier = forwarded.host, forwarded.tier
-        assert host.sampling is not None, "every row of a decode step samples"
-        if not self._is_lazy:
-            tier = self.programs.decode_tier(host.layout, tier)
-        key = ProgramKey("decode", host.layout.num_requests, tier=tier)
-        output: SampleOutput = self._run(key, host.forward, host.sampling)
-        return InFlightStep(forwarded.planned, output, None, host.bucket_size, host.layout.num_steps, output.token_ids)
+        layout, hosts = forwarded.form.layout, forwarded.hosts
+        vectors = [host.forward for host in hosts], [host.sampling for host in hosts]
+        output = self._run_tier(Decode, layout.num_requests, forwarded.tier, *vectors)
+        size = forwarded.form.bucket_size
+        return InFlightStep(forwarded.planned, output, None, size, layout.num_steps, output.token_ids)
 
-    @staticmethod
-    def _key(name: Literal["forward", "pool"], layout: ForwardLayout) -> ProgramKey:
-        return ProgramKey(name, layout.num_requests, layout.num_tokens)
+    def _run_tier(
+        self, kind: type[Program], num_rows: int, tier: SampleTier, *arrays: list[Int32Array]
+    ) -> SampleOutput:
+        """Samples in this tier, or until that is built in one that does more."""
+        if not self._is_lazy:
+            tier = self.programs.tier(kind, num_rows, tier)
+        output: SampleOutput = self.executor.run(kind.key_of(num_rows, tier=tier), *arrays)
+        return output
 
     def _tier(self, step: ScheduledStep) -> SampleTier:
-        tiers = {
-            self._groups[group].tiers[row.request.slot]
-            for group, batch in step.parts
-            for row in batch.rows
-            if row.samples
-        }
+        tiers = set().union(*(self._builders[rank].tiers(batch) for rank, batch in step.parts))
         return next((tier for tier in reversed(TIERS) if tier in tiers), "greedy")
 
-    def _fill_slot(self, group: int, request: Request) -> None:
-        """Fills the host's and the device's columns of a slot when a request first runs in it."""
-        slots, slot, params = self._groups[group], request.slot, request.params
-        holder, num_retractions = slots.holders[slot]
-        if holder is request and num_retractions == request.num_retractions:
-            return
-        slots.holders[slot] = request, request.num_retractions
-        assert params.seed is not None, "the front sets the seed"
-        slots.columns.assign(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
-        has_history = params.has_history
-        if has_history or params.logprobs is not None:
-            slots.tiers[slot] = "full"
-        else:
-            slots.tiers[slot] = "greedy" if params.is_greedy else "random"
-        if has_history:
-            self._load_history(group, request)
-
-    def _load_history(self, group: int, request: Request) -> None:
+    def _load_history(self, rank: int, request: Request) -> None:
         """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
         suppressed = request.stop_token_ids | (self._eos_ids if request.params.min_tokens else frozenset())
-        rules = slot_rules(request.params.logit_bias, sorted(suppressed), self._shape.vocab_size)
+        rules = slot_rules(request.params.logit_bias, sorted(suppressed), self._design.shape.vocab_size)
         rule_arrays = [np.asarray(array) for array in (rules.bias_ids, rules.bias_values, rules.stop_ids)]
-        slots = [np.array(0, np.int32) for _ in self._groups]  # the others' scratch slot may be given anything
-        slots[group] = np.array(request.slot, np.int32)
+        slot = np.array(request.slot, np.int32)
         for begin in range(0, len(request.token_ids), RESET_TOKENS):
             ids = request.token_ids[begin : begin + RESET_TOKENS]
             token_ids = np.zeros(RESET_TOKENS, np.int32)
             token_ids[: len(ids)] = ids
             is_prompt = np.arange(begin, begin + RESET_TOKENS) < request.num_prompt_tokens
             tokens = (token_ids, is_prompt, np.array(len(ids), np.int32), np.array(begin == 0))
-            arrays: list[HostArray] = [*tokens, *rule_arrays]
-            self._run(ProgramKey("reset"), slots, *([array] * len(self._groups) for array in arrays))
+            self.executor.run_on(rank, Reset.key_of(), slot, *tokens, *rule_arrays)
+
+
+def _read_batch(
+    batch: ScheduledBatch, num_steps: int, output: SampleOutput | None, scores: Scores | None, vectors: Any
+) -> list[StepTokens]:
+    """From one rank's results."""
+    if vectors is not None:
+        return [_read_embeddings(batch, vectors)]
+    if num_steps == 1:
+        return [_read_tokens(batch, output, scores)]
+    stacked = jax.tree.map(np.asarray, output)
+    return [
+        _read_tokens(batch, jax.tree.map(operator.itemgetter(number), stacked), None)
+        for number in range(max(row.num_tokens for row in batch.rows))
+    ]
 
 
 def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:
     return tuple(zip(ids[:count].tolist(), logprobs[:count].tolist(), strict=True))
 
 
-def _read_tokens(
-    batch: ScheduledBatch, output: SampleOutput | None, scores: tuple[jax.Array, jax.Array, jax.Array] | None
-) -> StepTokens:
+def _read_tokens(batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None) -> StepTokens:
     prompt_logprobs = None if scores is None else _read_scores(batch, *scores)
     if output is None:
         return StepTokens([], [], prompt_logprobs=prompt_logprobs)

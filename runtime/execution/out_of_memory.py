@@ -1,13 +1,6 @@
 """What to do when a device's memory does not suffice: which flag, and which value."""
 
-import contextlib
-from collections.abc import Iterator
-from typing import Protocol
-
-import jax
-
-from palladio.runtime.execution.program_keys import ProgramKey
-from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.messages import MemoryReport
 from palladio.runtime.scheduling.buckets import Buckets
 
@@ -33,11 +26,11 @@ def step_advice(memory: MemoryReport, num_tokens: int) -> str:
     return f"restart with --mem-fraction-static {share:.2f} or --max-total-tokens {tokens} to leave more memory free"
 
 
-def compile_advice(key: ProgramKey, buckets: Buckets, num_groups: int = 1) -> str:
+def compile_advice(key: ProgramKey, buckets: Buckets, num_ranks: int = 1) -> str:
     """For a program that is too large for the device.
 
     Args:
-        key: which one. buckets: of the engine. num_groups: of devices, each with such buckets.
+        key: which one. buckets: of the engine. num_ranks: data-parallel ranks, each with such buckets.
     """
     if key.num_tokens:
         smaller = max((b.num_tokens for b in buckets.prefill if b.num_tokens < key.num_tokens), default=0)
@@ -45,31 +38,10 @@ def compile_advice(key: ProgramKey, buckets: Buckets, num_groups: int = 1) -> st
     else:
         smaller = max((size for size in buckets.sample if size < key.num_requests), default=0)
         smaller = max(smaller, key.num_requests // 2)  # --cuda-graph-bs may leave a wide gap
-        flag = f"--max-running-requests {smaller * num_groups}"
+        flag = f"--max-running-requests {smaller * num_ranks}"
     if not smaller:
         return f"out of memory: program {key} does not fit on the device; lower --mem-fraction-static"
     return (
         f"out of memory: program {key} does not fit on the device beside the KV cache; use {flag} or lower "
         "--mem-fraction-static"
     )
-
-
-class Refusing(Protocol):
-    """What builds programs. refused: the one that XLA could not compile, if there is one."""
-
-    refused: ProgramKey | None
-
-
-@contextlib.contextmanager
-def explaining_compiles(built: Refusing, buckets: Buckets, num_groups: int = 1) -> Iterator[None]:
-    """Around the build of programs.
-
-    Raises:
-        ConfigError: one of them is too large for the device.
-    """
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if built.refused is None or not is_out_of_memory(error):
-            raise
-        raise ConfigError(f"{compile_advice(built.refused, buckets, num_groups)}. XLA error: {error}") from error

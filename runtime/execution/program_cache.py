@@ -37,14 +37,6 @@ class ProgramError(PalladioError):
     """A program could not be made when a step needed it; the device's state is as it was."""
 
 
-def _nothing(key: Hashable) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
-def _too_large(key: Hashable) -> str:
-    return f"the program {key} does not fit the device"
-
-
 class ProgramCache(Generic[Key]):
     """Programs by key; keys print as the programs' names.
 
@@ -69,8 +61,8 @@ class ProgramCache(Generic[Key]):
         monitor: CompileMonitor,
         store: ProgramStore | None = None,
         *,
-        around_late_build: AroundBuild[Key] = _nothing,
-        advise: Callable[[Key], str] = _too_large,
+        around_late_build: AroundBuild[Key] = lambda key: contextlib.nullcontext(),
+        advise: Callable[[Key], str] = "the program {} does not fit the device".format,
     ) -> None:
         self._monitor = monitor
         self._store = store
@@ -167,6 +159,11 @@ class ProgramCache(Generic[Key]):
         """Until everything that is built in the background is there."""
         if self._thread is not None:
             self._thread.join()
+
+    @property
+    def num_unexpected_compiles(self) -> int:
+        """What XLA compiled in this thread and nobody expected: it grows only by a defect, see RecompileCounter."""
+        return self._monitor.count_here().compiles - self.num_expected_compiles
 
     @contextlib.contextmanager
     def expecting_compiles(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a step computes: pure functions of device state and one small host vector. `step_programs` compiles them.
+"""What a step computes: pure functions of device state and one small host vector. `programs` compiles them.
 
 Device state, all donated and updated in place: the KV cache, the block tables, and the sampler's state (which holds
 the last sampled token of each slot, so that a decode step needs no token from the host).
@@ -165,15 +165,6 @@ def decode_steps(
     numbers = jnp.arange(layout.num_steps, dtype=jnp.int32)
     (kv_cache, sampler), outputs = jax.lax.scan(step, (kv_cache, sampler), numbers)
     return (kv_cache, tables, sampler), outputs
-
-
-def sample_step(
-    logits: jax.Array, state: SamplerState, packed: jax.Array, allowed: jax.Array | None = None, *, tier: SampleTier
-) -> tuple[SamplerState, SampleOutput]:
-    """One token for each row of logits f32[B, V]. `packed` is i32[B, NUM_COLUMNS], see batch_builder; `allowed` as
-    `sample` takes it."""
-    output, state = sample(logits, state, unpack_sampling(packed), tier, allowed)
-    return state, output
 
 
 def unpack_sampling(packed: jax.Array) -> SamplingBatch:

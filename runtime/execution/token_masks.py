@@ -16,12 +16,12 @@ def build_masks(
     """Masks from what the requests' constraints have accepted so far.
 
     Args:
-        num_rows: at least as many as any group samples; the others are padding.
+        num_rows: at least as many as any rank samples; the others are padding.
         width: words of a mask: ⌈V / 32⌉.
         backend: None: no row has a grammar.
 
     Returns:
-        i32[num_rows, width] of each group, a bit a token; and the requests that cannot go on, each with the reason:
+        i32[num_rows, width] of each rank, a bit a token; and the requests that cannot go on, each with the reason:
         their rows, like those of requests that want no token of this step, allow everything.
     """
     masks: list[Int32Array] = []
@@ -34,7 +34,7 @@ def build_masks(
 
 
 def _fill(batch: ScheduledBatch, masks: Int32Array, backend: GrammarBackend | None) -> list[tuple[Request, str]]:
-    """Fills one group's masks; returns who cannot go on."""
+    """Fills one rank's masks; returns who cannot go on."""
     rows = [
         (i, request, request.constraint)
         for i, request in enumerate(row.request for row in batch.rows[: batch.num_sampled_rows])

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program import ProgramKey
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ def workspace_of(programs: Mapping[ProgramKey, ProgramMemory], declared: Iterabl
     all.
 
     Args:
-        programs: all, or the largest of each kind.
+        programs: all, or the largest of each family.
         declared: all that there will be. One that is not known yet has as much code as the longest that is known of its
-            kind; if none is, it is one of those that do little, and has as much as the shortest of all.
+            family; if none is, it is one of those that do little, and has as much as the shortest of all.
     """
     if not programs:
         return 0
@@ -45,6 +45,6 @@ def workspace_of(programs: Mapping[ProgramKey, ProgramMemory], declared: Iterabl
     shortest = min(need.code for need in programs.values())
     longest: collections.defaultdict[tuple[str, bool], int] = collections.defaultdict(lambda: 0)
     for key, need in programs.items():
-        longest[key.kind] = max(longest[key.kind], need.code)
-    code = sum(programs[key].code if key in programs else longest[key.kind] or shortest for key in declared)
+        longest[key.family] = max(longest[key.family], need.code)
+    code = sum(programs[key].code if key in programs else longest[key.family] or shortest for key in declared)
     return hungriest + max(need.results for need in programs.values()) + code

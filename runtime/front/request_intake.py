@@ -139,7 +139,7 @@ class RequestIntake:
                 "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
                 "without"
             )
-        options = options.settle(self._scheduler, self._info.num_groups)
+        options = options.settle(self._scheduler, self._info.num_ranks)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")
         self._check_ids("logit_bias", "logit_bias", params.logit_bias)

@@ -334,19 +334,19 @@ class EngineConfig:
         check_positive("--ep-size", self.parallel.ep_size)
         check_positive("--dp-size", self.parallel.dp_size)
         check_parts(self.parallel)
-        self._check_groups()
+        self._check_ranks()
         check_hosts(self.parallel)
         if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
             raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
 
-    def _check_groups(self) -> None:
-        num_groups, max_running = self.parallel.dp_size, self.scheduler.max_running_requests
-        if max_running is not None and max_running % num_groups:
-            low = max_running - max_running % num_groups
-            fitting = f"{low} or {low + num_groups}" if low else f"{num_groups}"
+    def _check_ranks(self) -> None:
+        num_ranks, max_running = self.parallel.dp_size, self.scheduler.max_running_requests
+        if max_running is not None and max_running % num_ranks:
+            low = max_running - max_running % num_ranks
+            fitting = f"{low} or {low + num_ranks}" if low else f"{num_ranks}"
             raise ConfigError(
-                f"--max-running-requests {max_running} is of all groups together and does not divide by --dp-size "
-                f"{num_groups}: use {fitting}"
+                f"--max-running-requests {max_running} is of all data-parallel ranks together and does not divide "
+                f"by --dp-size {num_ranks}: use {fitting}"
             )
 
     @classmethod

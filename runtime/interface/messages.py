@@ -84,28 +84,6 @@ class Shutdown:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CacheStats:
-    """The prefix cache, since the engine started.
-
-    Attributes:
-        enabled: False with --disable-radix-cache, and after a self-check that failed.
-        num_cached_tokens: tokens that it holds now, in use or not.
-        num_prompt_tokens: of the requests that looked for a prefix.
-        num_hit_tokens: of those, found.
-        num_evicted_tokens: dropped to make room.
-        num_self_checks, num_self_check_failures: of --cache-self-check.
-    """
-
-    enabled: bool = False
-    num_cached_tokens: int = 0
-    num_prompt_tokens: int = 0
-    num_hit_tokens: int = 0
-    num_evicted_tokens: int = 0
-    num_self_checks: int = 0
-    num_self_check_failures: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class HistogramData:
     """Counts of values, as Prometheus means them.
 
@@ -221,27 +199,33 @@ class LiveRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankStats:
-    """One group of devices, where there are several (--dp-size).
+    """What one data-parallel rank is at; or several together, see `EngineStats.total`.
 
     Attributes:
-        num_running, num_waiting: requests of this group.
-        num_used_tokens, num_total_tokens, last_gen_throughput, new_token_ratio, num_retracted_waiting, num_retractions,
-            num_waiting_tokens: as in EngineStats.
-        num_cached_tokens, num_prompt_tokens, num_hit_tokens, num_evicted_tokens: of its prefix cache, as in CacheStats.
+        num_running, num_waiting: requests.
+        num_used_tokens, num_total_tokens: of the KV pool, in whole pages; what only the prefix cache holds is not used.
+        last_gen_throughput: output tokens per second, over the last logged decode interval.
+        new_token_ratio: the share of its max_tokens that a request is expected to use.
+        num_retracted_waiting: requests that lost their pages and have not got them back; num_retractions: since the
+            start.
+        num_cached_tokens: tokens that the prefix cache holds now, in use or not.
+        num_prompt_tokens: since the start, of the requests that looked for a prefix. num_hit_tokens: of those, found.
+        num_evicted_tokens: dropped from the prefix cache to make room.
+        num_waiting_tokens: of the prompts of waiting requests, and of what retracted ones had generated.
     """
 
-    num_running: int
-    num_waiting: int
-    num_used_tokens: int
-    num_total_tokens: int
-    last_gen_throughput: float
-    new_token_ratio: float
-    num_retracted_waiting: int
-    num_retractions: int
-    num_cached_tokens: int
-    num_prompt_tokens: int
-    num_hit_tokens: int
-    num_evicted_tokens: int
+    num_running: int = 0
+    num_waiting: int = 0
+    num_used_tokens: int = 0
+    num_total_tokens: int = 0
+    last_gen_throughput: float = 0.0
+    new_token_ratio: float = 0.0
+    num_retracted_waiting: int = 0
+    num_retractions: int = 0
+    num_cached_tokens: int = 0
+    num_prompt_tokens: int = 0
+    num_hit_tokens: int = 0
+    num_evicted_tokens: int = 0
     num_waiting_tokens: int = 0
 
 
@@ -250,45 +234,45 @@ class EngineStats:
     """A snapshot of the running engine, for /get_server_info, tests and metrics.
 
     Attributes:
-        num_running, num_waiting: requests of all groups; those whose grammar is being compiled wait, and have no group.
-        num_used_tokens, num_total_tokens: of the KV pool, in whole pages; what only the prefix cache holds is not used.
-        last_gen_throughput: output tokens per second, over the last logged decode interval.
+        ranks: one entry for each data-parallel rank.
+        unassigned: requests that wait and have no rank: their grammar is being compiled.
         num_compiles_after_ready: programs that steps compiled; anything but 0 is a defect.
         integrity_error: what check_integrity finds wrong; looked for only if asked, and while nothing runs.
-        cache: the prefix cache.
+        cache_enabled: whether prefixes are cached: not with --disable-radix-cache, nor after a self-check that failed.
+        num_self_checks, num_self_check_failures: of --cache-self-check.
         device_idle: seconds between the end of one step and the dispatch of the next, while there was work, as far as
             the host can tell: 0 where the next step was dispatched before the one before it had ended.
         compile: the programs.
         memory: of one device.
-        new_token_ratio: the share of its max_tokens that a request is expected to use.
-        num_retracted_waiting: requests that lost their pages and have not got them back; num_retractions: since the
-            start.
         steps: since the start, by bucket.
-        num_waiting_tokens: of the prompts of waiting requests, and of what retracted ones had generated.
         num_grammars: compiled ones that are kept; grammar_bytes: that they hold, and others that outputs follow.
-        groups: of devices, one entry each, if there are several. All else is of all groups together: sums, but for
-            new_token_ratio, which is the largest, and memory.
     """
 
-    num_running: int
-    num_waiting: int
-    num_used_tokens: int
-    num_total_tokens: int
-    last_gen_throughput: float
-    num_compiles_after_ready: int
-    integrity_error: str | None
-    cache: CacheStats = CacheStats()
+    ranks: list[RankStats]
+    unassigned: RankStats = RankStats()
+    num_compiles_after_ready: int = 0
+    integrity_error: str | None = None
+    cache_enabled: bool = False
+    num_self_checks: int = 0
+    num_self_check_failures: int = 0
     device_idle: HistogramData = dataclasses.field(default_factory=HistogramData)
     compile: CompileStats = dataclasses.field(default_factory=CompileStats)
     memory: MemoryReport = MemoryReport()
-    new_token_ratio: float = 0.0
-    num_retracted_waiting: int = 0
-    num_retractions: int = 0
-    num_waiting_tokens: int = 0
     steps: list[BucketSteps] = dataclasses.field(default_factory=list)
-    groups: list[RankStats] = dataclasses.field(default_factory=list)
     num_grammars: int = 0
     grammar_bytes: int = 0
+
+    @property
+    def total(self) -> RankStats:
+        """Of the whole engine: sums, but of new_token_ratio the largest."""
+        parts = [dataclasses.asdict(part) for part in (*self.ranks, self.unassigned)]
+        sums = {name: sum(part[name] for part in parts) for name in parts[0]}
+        return RankStats(**{**sums, "new_token_ratio": max(part["new_token_ratio"] for part in parts)})
+
+    @property
+    def by_rank(self) -> list[RankStats]:
+        """What is shown of each rank: if there is only one, it is the whole engine."""
+        return self.ranks if len(self.ranks) > 1 else [self.total]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -328,7 +312,7 @@ class EngineReady:
 
     Attributes:
         context_length: most tokens of prompt and output together that the model takes.
-        max_total_tokens: tokens that the KV pool of each group of devices holds; no request can be longer either.
+        max_total_tokens: tokens that the KV pool of each data-parallel rank holds; no request can be longer either.
         model_type, architecture: from config.json.
         vocab_size: ids at or above this are invalid in prompts, stop_token_ids and logit_bias.
         eos_token_ids: the model's end-of-sequence ids.
@@ -337,7 +321,7 @@ class EngineReady:
         num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
         attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
         embedding: what it makes of a prompt; None: it generates text.
-        num_groups: of devices, each with requests of its own (--dp-size).
+        num_ranks: data-parallel ranks (--dp-size).
     """
 
     context_length: int
@@ -358,7 +342,7 @@ class EngineReady:
     startup_seconds: float = 0.0
     attention_kernels: str = ""
     embedding: EmbeddingSpec | None = None
-    num_groups: int = 1
+    num_ranks: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

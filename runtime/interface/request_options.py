@@ -68,15 +68,15 @@ class RequestOptions:
         salt = _join_salts(cache_salt, extra_key)
         return cls(salt, 0 if priority is None else priority, timeout, dp_rank=routed_dp_rank, owner=owner)
 
-    def settle(self, scheduler: SchedulerConfig, num_groups: int = 1) -> Self:
+    def settle(self, scheduler: SchedulerConfig, num_ranks: int = 1) -> Self:
         """The options as this server's flags complete them.
 
         Raises:
             InvalidRequestError: a priority, where the scheduling policy does not look at it, or a group of devices that
                 is not there.
         """
-        if self.dp_rank is not None and self.dp_rank >= num_groups:
-            groups = "one group of devices, 0" if num_groups == 1 else f"groups of devices 0 … {num_groups - 1}"
+        if self.dp_rank is not None and self.dp_rank >= num_ranks:
+            groups = "one group of devices, 0" if num_ranks == 1 else f"groups of devices 0 … {num_ranks - 1}"
             raise InvalidRequestError(
                 f"routed_dp_rank is {self.dp_rank}; this server has {groups} (--dp-size)", param="routed_dp_rank"
             )

@@ -2,26 +2,29 @@
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from palladio.runtime.interface.messages import EngineStats, HistogramData
 
+_OF_CACHE = ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens", "num_evicted_tokens")
+
 
 def describe_stats(stats: EngineStats) -> dict[str, Any]:
-    """The fields of EngineStats; and in `cache`, the `hit_rate`: the share of prompt tokens that were found; in
-    `device_idle`, the `count` of values, and `p50` and `p99`, which half and 99 % of them do not exceed. In each of
-    `groups`, `cache_hit_rate`; where there is one group, no `groups`."""
-    cache, idle = stats.cache, stats.device_idle
-    derived = {
-        "cache": {"hit_rate": _share(cache.num_hit_tokens, cache.num_prompt_tokens)},
-        "device_idle": {"count": sum(idle.counts), "p50": upper_bound(idle, 0.50), "p99": upper_bound(idle, 0.99)},
-    }
-    values = dataclasses.asdict(stats)
-    groups = values.pop("groups")
-    for group in groups:
-        group["cache_hit_rate"] = _share(group["num_hit_tokens"], group["num_prompt_tokens"])
-    values |= {name: values[name] | more for name, more in derived.items()}
-    return values | {"groups": groups} if groups else values
+    """The sums over all ranks and the other fields of EngineStats; those of the prefix cache in `cache`, with the
+    `hit_rate`: the share of prompt tokens that were found; in `device_idle`, the `count` of values, and `p50` and
+    `p99`, which half and 99 % of them do not exceed. Where there are several ranks, `groups` has each one's RankStats
+    and its `cache_hit_rate`."""
+    values, total, idle = dataclasses.asdict(stats), dataclasses.asdict(stats.total), stats.device_idle
+    ranks = values.pop("ranks")
+    values.pop("unassigned")
+    cache = {"enabled": values.pop("cache_enabled")}
+    cache |= {name: total.pop(name) for name in _OF_CACHE}
+    cache |= {name: values.pop(name) for name in ("num_self_checks", "num_self_check_failures")}
+    values["cache"] = cache | {"hit_rate": _hit_rate(cache)}
+    values["device_idle"] |= {"count": sum(idle.counts), "p50": upper_bound(idle, 0.50), "p99": upper_bound(idle, 0.99)}
+    groups = {"groups": [rank | {"cache_hit_rate": _hit_rate(rank)} for rank in ranks]} if len(ranks) > 1 else {}
+    return total | values | groups
 
 
 def upper_bound(histogram: HistogramData, share: float) -> float | None:
@@ -33,5 +36,5 @@ def upper_bound(histogram: HistogramData, share: float) -> float | None:
     return next((bound for bound, count in zip(histogram.bounds, reached, strict=False) if count >= needed), None)
 
 
-def _share(count: int, total: int) -> float | None:
-    return count / total if total else None
+def _hit_rate(counts: Mapping[str, int]) -> float | None:
+    return counts["num_hit_tokens"] / counts["num_prompt_tokens"] if counts["num_prompt_tokens"] else None

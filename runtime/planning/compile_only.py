@@ -13,9 +13,9 @@ from jax.sharding import Mesh
 
 from palladio.model.sharding import make_mesh
 from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey, decode_key
-from palladio.runtime.execution.programs import StaticModel, StepPrograms
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment
@@ -42,7 +42,7 @@ device_description_str: "NVIDIA H200"
 """
 
 
-def compile_only_mesh(place: Slice, num_shards: int, num_groups: int = 1, num_expert_parts: int = 1) -> Mesh:
+def compile_only_mesh(place: Slice, num_shards: int, num_ranks: int = 1, num_expert_parts: int = 1) -> Mesh:
     """The first devices of a slice, as groups of so many devices that share each layer.
 
     Raises:
@@ -58,7 +58,7 @@ def compile_only_mesh(place: Slice, num_shards: int, num_groups: int = 1, num_ex
             f"cannot compile for --topology {place.name} ({' '.join(str(error).split())[:200]}); install its compiler "
             f"with {_INSTALL[platform]}, or omit --compile for an estimate"
         ) from error
-    return make_mesh(num_shards, devices, num_groups, num_expert_parts)
+    return make_mesh(num_shards, devices, num_ranks, num_expert_parts)
 
 
 def compile_only_devices(platform: Literal["tpu", "gpu"], topology: str) -> Sequence[jax.Device]:
@@ -104,15 +104,9 @@ def compile_deployment(deployment: Deployment) -> CompiledPlan:
         ConfigError: the compiler refuses one; the message has its words.
     """
     shape = deployment.shape
-    static = StaticModel(
-        deployment.structure,
-        jax.ShapeDtypeStruct((deployment.model.hidden_size,), shape.dtype),
-        shape.num_valid_tokens,
-    )
     built: ProgramCache[ProgramKey] = ProgramCache(CompileMonitor())
     state = shape.abstract(deployment.weights, PROBE_PAGES)
-    programs = StepPrograms(static, state, shape, deployment.buckets, built)
-    decode = decode_key(deployment.buckets.decode[-1], shape.num_decode_steps) if deployment.buckets.decode else None
+    programs = StepPrograms(deployment.static_model, state, shape, deployment.buckets, built)
     compiled, start = {}, time.perf_counter()
     for key in programs.largest_keys():
         jitted, args = built.declaration(key)
@@ -122,7 +116,8 @@ def compile_deployment(deployment: Deployment) -> CompiledPlan:
         except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
             reason = " ".join(str(error).split())[:300]
             raise ConfigError(f"{key} does not compile for {deployment.place.name}: {reason}") from error
-    text = "" if decode is None else compiled[decode].as_text()
+    decodes = [one for key, one in compiled.items() if programs.by_key[key].runs_layers and not key.num_tokens]
+    text = "".join(one.as_text() for one in decodes)
     return CompiledPlan(
         workspace=workspace_of({key: ProgramMemory.of(one) for key, one in compiled.items()}, built.declared),
         seconds=time.perf_counter() - start,

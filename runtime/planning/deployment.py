@@ -4,6 +4,7 @@ allow. All from shapes; nothing is loaded, and nothing is compiled."""
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
@@ -19,6 +20,8 @@ from palladio.runtime.core.kernel_choice import plan_cache
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.program import ProgramDesign, StaticModel
+from palladio.runtime.execution.programs import declare_programs
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.pooling import Pooling
 from palladio.runtime.planning.hardware import Slice
@@ -48,7 +51,7 @@ class Deployment:
     """A model on a slice; memory is of one device.
 
     Attributes:
-        place: the slice. num_shards: devices that share each layer (--tp-size). num_groups: of them (--dp-size).
+        place: the slice. num_shards: devices that share each layer (--tp-size). num_ranks: of them (--dp-size).
         num_expert_parts: of these devices, with experts of their own (--ep-size).
         model: as published. layout: over the devices.
         limits, buckets, dtypes: as the engine would settle on.
@@ -58,7 +61,7 @@ class Deployment:
 
     place: Slice
     num_shards: int
-    num_groups: int
+    num_ranks: int
     num_expert_parts: int
     model: ModelConfig
     layout: TensorLayout
@@ -92,12 +95,12 @@ class Deployment:
         """
         parallel = config.parallel
         check_experts(parallel, model)
-        num_shards, num_groups, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
+        num_shards, num_ranks, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
         dtypes = Dtypes.of(config, place.chip.platform)
         layout = TensorLayout.of(model, num_shards, num_expert_parts)
-        over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_groups, num_expert_parts)
+        over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_ranks, num_expert_parts)
         pooling = Pooling() if config.source.is_embedding else None  # other methods keep a row more for each request
         shape = device_shape(config, layout, limits, dtypes, over, model.vocab_size, pooling)
         shapes = KnownShapes(model) if known is None else known
@@ -108,7 +111,7 @@ class Deployment:
         return cls(
             place=place,
             num_shards=num_shards,
-            num_groups=num_groups,
+            num_ranks=num_ranks,
             num_expert_parts=num_expert_parts,
             model=model,
             layout=layout,
@@ -150,7 +153,7 @@ class Deployment:
         config, itemsize = self.layout.config, jnp.dtype(self.dtypes.model).itemsize
         num_tables = 1 if config.tie_word_embeddings or not config.has_head else 2
         tables = num_tables * config.vocab_size * config.hidden_size // self.num_shards
-        shape = self.shape
+        design = ProgramDesign(self.static_model, len(self.weights), self.shape, self.buckets)
         return WorkspaceEstimate.of(
             self.place.chip.platform,
             config,
@@ -158,15 +161,15 @@ class Deployment:
             self.dtypes.model,
             num_shards=self.num_shards,
             num_expert_parts=self.num_expert_parts,
-            counts=ProgramCounts.of(
-                self.buckets,
-                shape.num_decode_steps,
-                checks_cache=shape.checks_cache,
-                generates=shape.pooling is None,
-            ),
+            counts=ProgramCounts.of(declare_programs(design)),
             layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
             memory_share=self.weight_bytes / self.place.chip.memory,
         )
+
+    @property
+    def static_model(self) -> StaticModel:
+        hidden = jax.ShapeDtypeStruct((self.model.hidden_size,), self.shape.dtype)
+        return StaticModel(self.structure, hidden, self.shape.num_valid_tokens)
 
     @property
     def weight_bytes(self) -> int:
@@ -229,7 +232,7 @@ class Roofline:
             one.num_active_parameters - self._num_tables * one.num_table_parameters,
         )
         compute = 2 * multiplied * tokens / one.num_shards / one.place.chip.flops
-        return one.num_groups * tokens / (compute + self._sums(tokens))
+        return one.num_ranks * tokens / (compute + self._sums(tokens))
 
     @property
     def _num_tables(self) -> int:

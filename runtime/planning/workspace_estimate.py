@@ -4,14 +4,14 @@ this is arithmetic on the widest arrays, with factors that `benchmarks/workspace
 
 import dataclasses
 import math
+from collections.abc import Collection
 from typing import Self
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
-from palladio.runtime.execution.program_keys import TIERS
-from palladio.runtime.execution.programs import DECODE_TIERS
+from palladio.runtime.execution.program import Program
 from palladio.runtime.scheduling.buckets import Buckets
 
 _MIB = 2**20
@@ -51,7 +51,7 @@ _GPU = _Compiler(5.5)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgramCounts:
-    """How many programs an engine has, see StepPrograms.
+    """How many programs an engine has, see `declare_programs`.
 
     Attributes:
         prefill, decode: with layers, for prompts and for decode steps. others: without.
@@ -62,11 +62,9 @@ class ProgramCounts:
     others: int
 
     @classmethod
-    def of(cls, buckets: Buckets, num_decode_steps: int, *, checks_cache: bool, generates: bool = True) -> Self:
-        decode = len(buckets.decode) * (1 if num_decode_steps == 1 else len(DECODE_TIERS))
-        prefill = len(buckets.prefill)  # each with one that scores, or pools
-        sampling = len(TIERS) * len(buckets.sample) + 1 if generates else 0  # and reset
-        return cls(prefill, decode, prefill + sampling + 1 + checks_cache)  # tables, compare
+    def of(cls, programs: Collection[Program]) -> Self:
+        layers = [bool(program.key.num_tokens) for program in programs if program.runs_layers]
+        return cls(sum(layers), len(layers) - sum(layers), len(programs) - len(layers))
 
     @property
     def total(self) -> int:
@@ -103,7 +101,7 @@ class WorkspaceEstimate:
         *,
         num_shards: int,
         num_expert_parts: int,
-        counts: "ProgramCounts",
+        counts: ProgramCounts,
         layer_weights: int,
         memory_share: float,
     ) -> Self:

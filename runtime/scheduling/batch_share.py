@@ -38,7 +38,7 @@ class _Needs(enum.Flag):
 
 
 class _Foreground(NamedTuple):
-    """Rows of others that a decode step has. num_rows: of the group with most. needs: of all."""
+    """Rows of others that a decode step has. num_rows: of the rank with most. needs: of all."""
 
     num_rows: int
     needs: _Needs
@@ -47,8 +47,8 @@ class _Foreground(NamedTuple):
 class BatchShare:
     """Attributes:
     slowdown: how much longer others may take, as a share of their time.
-    num_background, num_foreground: requests in the engine, of all its groups of devices: they share its steps.
-    foreground: of the step that is planned, in all groups; None: there is one, which looks for itself.
+    num_background, num_foreground: requests in the engine, of all its data-parallel ranks: they share its steps.
+    foreground: of the step that is planned, in all ranks; None: there is one, which looks for itself.
     """
 
     def __init__(self, slowdown: float) -> None:
@@ -68,7 +68,7 @@ class BatchShare:
             self.num_foreground += change
 
     def expect(self, foreground: _Foreground) -> None:
-        """What the step that is planned next has of others, in all groups."""
+        """What the step that is planned next has of others, in all ranks."""
         self.foreground = foreground
 
     def may_take_turn(self) -> bool:
@@ -144,7 +144,7 @@ class ScheduleTurns:
     """Whose step the next one is, and who takes part in it.
 
     Args:
-        share: what background requests may take; where there are several groups of devices, one for all.
+        share: what background requests may take; where there are several data-parallel ranks, one for all.
         running: the scheduler's requests.
     """
 
@@ -202,12 +202,12 @@ class ScheduleTurns:
         return members + list(itertools.islice(ready, num_free))
 
     @staticmethod
-    def look_at_foreground(groups: Sequence["ScheduleTurns"]) -> None:
-        """Before a step of several groups, which share `share`, is planned: a group with fewer rows than another, or
+    def look_at_foreground(ranks: Sequence["ScheduleTurns"]) -> None:
+        """Before a step of several ranks, which share `share`, is planned: a rank with fewer rows than another, or
         none, has as many in the step's bucket as that one."""
-        found = [turns._foreground() for turns in groups]
+        found = [turns._foreground() for turns in ranks]
         needs = functools.reduce(operator.or_, (each.needs for each in found))
-        groups[0].share.expect(_Foreground(max(each.num_rows for each in found), needs))
+        ranks[0].share.expect(_Foreground(max(each.num_rows for each in found), needs))
 
     def note(self, batch: ScheduledBatch | ScheduledStep, seconds: float, buckets: Buckets) -> None:
         """A step has been read. Args: seconds: that it took."""

@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from palladio.runtime.interface.messages import CacheStats
+from palladio.runtime.interface.messages import RankStats
 from palladio.runtime.scheduling.page_allocator import SCRATCH_PAGE, PageAllocator
 from palladio.runtime.scheduling.radix_cache import PageKey, RadixCache, RadixNode, page_keys
 from palladio.runtime.scheduling.request import Request
@@ -135,9 +135,16 @@ class CacheManager:
         updates, self._table_updates = self._table_updates, []
         return updates
 
-    def stats(self) -> CacheStats:
-        return CacheStats(
-            enabled=self._shares_prefixes,
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether prefixes are cached."""
+        return self._shares_prefixes
+
+    def stats(self) -> RankStats:
+        """The fields that it knows of."""
+        return RankStats(
+            num_used_tokens=self.num_used_tokens,
+            num_total_tokens=self.num_total_tokens,
             num_cached_tokens=self.tree.num_pages * self.page_size,
             num_prompt_tokens=self._num_prompt_tokens,
             num_hit_tokens=self._num_hit_tokens,

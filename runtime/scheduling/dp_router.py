@@ -1,14 +1,14 @@
-"""DataParallelRouter: which group of devices gets a request (--load-balance-method).
+"""DataParallelRouter: which data-parallel rank gets a request (--load-balance-method).
 
-    round_robin     one group after the other
+    round_robin     one rank after the other
     shortest_queue  the one whose requests have the fewest tokens
     prefix          the one that has the longest part of the prompt cached, unless it is far busier than the least busy
 
-A group's load is the tokens of all its requests, running and waiting ones: their prompts, and their outputs so far.
+A rank's load is the tokens of all its requests, running and waiting ones: their prompts, and their outputs so far.
 
 With prefix, requests of the same prompt (the n samples of one request, say) go where the first of them went, though
 nothing of it may be cached yet. A prompt of which nothing is known goes to the shortest queue, and so does one whose
-group has more than `patience` tokens more than the least busy one: there it would wait longer than the cache saves.
+rank has more than `patience` tokens more than the least busy one: there it would wait longer than the cache saves.
 """
 
 import collections
@@ -16,28 +16,28 @@ from collections.abc import Callable, Hashable, Sequence
 
 from palladio.runtime.interface.parallel_config import LoadBalanceMethod
 
-MAX_REMEMBERED = 1024  # prompts whose group is known
+MAX_REMEMBERED = 1024  # prompts whose rank is known
 
-Figures = Callable[[], Sequence[int]]  # of each group; asked for only if the method needs them
+Figures = Callable[[], Sequence[int]]  # of each rank; asked for only if the method needs them
 
 
 class DataParallelRouter:
     """Args:
-    patience: tokens by which a group with a cached prefix may be busier than others.
+    patience: tokens by which a rank with a cached prefix may be busier than others.
     """
 
-    def __init__(self, method: LoadBalanceMethod, num_groups: int, patience: int) -> None:
+    def __init__(self, method: LoadBalanceMethod, num_ranks: int, patience: int) -> None:
         self._method = method
-        self._num_groups = num_groups
+        self._num_ranks = num_ranks
         self._patience = patience
         self._next = 0  # whose turn it is, with round_robin and among equals
         self._routed: collections.OrderedDict[Hashable, int] = collections.OrderedDict()
 
     def choose(self, loads: Figures, cached: Figures, prompt: Callable[[], Hashable]) -> int:
-        """The group of a new request.
+        """The rank of a new request.
 
         Args:
-            loads: tokens of all requests, by group. cached: tokens of this one's prompt that are cached, by group.
+            loads: tokens of all requests, by rank. cached: tokens of this one's prompt that are cached, by rank.
             prompt: the same for the same prompt.
         """
         if self._method == "round_robin":
@@ -49,25 +49,25 @@ class DataParallelRouter:
         tokens, name = cached(), prompt()
         longest = max(tokens)
         if longest:
-            holders = [group for group, count in enumerate(tokens) if count == longest]
+            holders = [rank for rank, count in enumerate(tokens) if count == longest]
             wanted = self._shortest(known, holders)
         else:
             wanted = self._routed.get(name, least)
-        group = wanted if known[wanted] - known[least] <= self._patience else least
-        self._remember(name, group)
-        return self._take(group)
+        rank = wanted if known[wanted] - known[least] <= self._patience else least
+        self._remember(name, rank)
+        return self._take(rank)
 
-    def _shortest(self, loads: Sequence[int], groups: Sequence[int] | None = None) -> int:
+    def _shortest(self, loads: Sequence[int], ranks: Sequence[int] | None = None) -> int:
         """Of equals, whose turn is next."""
-        among = range(self._num_groups) if groups is None else groups
-        return min(among, key=lambda group: (loads[group], (group - self._next) % self._num_groups))
+        among = range(self._num_ranks) if ranks is None else ranks
+        return min(among, key=lambda rank: (loads[rank], (rank - self._next) % self._num_ranks))
 
-    def _take(self, group: int) -> int:
-        self._next = (group + 1) % self._num_groups
-        return group
+    def _take(self, rank: int) -> int:
+        self._next = (rank + 1) % self._num_ranks
+        return rank
 
-    def _remember(self, name: Hashable, group: int) -> None:
-        self._routed[name] = group
+    def _remember(self, name: Hashable, rank: int) -> None:
+        self._routed[name] = rank
         self._routed.move_to_end(name)
         if len(self._routed) > MAX_REMEMBERED:
             self._routed.popitem(last=False)

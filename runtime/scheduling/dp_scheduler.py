@@ -1,10 +1,10 @@
 """The schedulers of all data-parallel ranks as one. A step serves every rank at once, in one shape.
 
-Each group has its own requests, pages and slots; a request stays in the group that the router chose when it came. Only
-while it waits it may move, unless its caller chose the group: one in which nobody waits takes requests that another has
+Each rank has its own requests, pages and slots; a request stays in the rank that the router chose when it came. Only
+while it waits it may move, unless its caller chose the rank: one in which nobody waits takes requests that another has
 no room for.
 
-The batches of a step are of one kind. Where one group prefills and another decodes, the latter's requests take part in
+The batches of a step are of one kind. Where one rank prefills and another decodes, the latter's requests take part in
 the prefill step as rows of one token, as they do in a step that holds both kinds of work.
 """
 
@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Hashable, Sequence
 
-from palladio.runtime.interface.messages import CacheStats
+from palladio.runtime.interface.messages import RankStats
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.buckets import Buckets
@@ -25,7 +25,7 @@ from palladio.runtime.scheduling.waiting_queue import WINDOW
 
 class DataParallelScheduler:
     """Attributes:
-    schedulers: one a group, all of the same limits, and of one BatchShare.
+    schedulers: one a rank, all of the same limits, and of one BatchShare.
     """
 
     def __init__(self, schedulers: Sequence[Scheduler], router: DataParallelRouter) -> None:
@@ -42,17 +42,13 @@ class DataParallelScheduler:
         return sum(len(scheduler.running) for scheduler in self.schedulers)
 
     @property
-    def num_waiting(self) -> int:
-        return sum(len(scheduler.waiting) for scheduler in self.schedulers)
-
-    @property
     def num_total_tokens(self) -> int:
-        """That the KV caches of all groups hold."""
+        """That the KV caches of all ranks hold."""
         return sum(scheduler.cache.num_total_tokens for scheduler in self.schedulers)
 
     @property
     def turns(self) -> ScheduleTurns:
-        """Of whom it does not matter which group they are in."""
+        """Of whom it does not matter which rank they are in."""
         return self.schedulers[0].turns
 
     @property
@@ -71,29 +67,29 @@ class DataParallelScheduler:
             num_elsewhere: requests that will be queued.
 
         Raises:
-            OverloadedError: as many wait as may, in all groups together.
+            OverloadedError: as many wait as may, in all ranks together.
         """
         first, *others = self.schedulers
         num_others = sum(scheduler.waiting.num_foreground for scheduler in others)
         first.waiting.check_room(first.limits.max_queued, num_elsewhere + num_others)
 
     def add(self, request: Request) -> None:
-        """Queues a request in the group that is to run it; even if the queue is full."""
-        group = request.options.dp_rank or 0
+        """Queues a request in the rank that is to run it; even if the queue is full."""
+        rank = request.options.dp_rank or 0
         if len(self.schedulers) > 1 and request.options.dp_rank is None:
-            group = self._router.choose(
+            rank = self._router.choose(
                 self._count_loads, lambda: self._count_cached(request), lambda: _prompt_of(request)
             )
         if self._loads is not None:
-            self._loads[group] += len(request.token_ids)
-        self.schedulers[group].add(request, is_accepted=True)
+            self._loads[rank] += len(request.token_ids)
+        self.schedulers[rank].add(request, is_accepted=True)
 
     def find(self, request_id: str) -> tuple[int, Request] | None:
-        """A request that has not ended, and its group."""
-        for group, scheduler in enumerate(self.schedulers):
+        """A request that has not ended, and its rank."""
+        for rank, scheduler in enumerate(self.schedulers):
             request = scheduler.find(request_id)
             if request is not None:
-                return group, request
+                return rank, request
         return None
 
     def abort(self, request_id: str) -> bool:
@@ -137,9 +133,9 @@ class DataParallelScheduler:
     def process(self, step: ScheduledStep, tokens: Sequence[Sequence[StepTokens]]) -> list[TokenOutput]:
         """See Scheduler.process. Args: tokens: of each of the step's parts, as often as it sampled."""
         outputs: list[TokenOutput] = []
-        for (group, batch), read in zip(step.parts, tokens, strict=True):
+        for (rank, batch), read in zip(step.parts, tokens, strict=True):
             for number, sampled in enumerate(read):
-                outputs += self.schedulers[group].process(batch, sampled, number)
+                outputs += self.schedulers[rank].process(batch, sampled, number)
         return outputs
 
     def check_integrity(self) -> None:
@@ -147,18 +143,20 @@ class DataParallelScheduler:
         for scheduler in self.schedulers:
             scheduler.check_integrity()
 
-    def cache_stats(self) -> CacheStats:
-        """Of all prefix caches together."""
-        first, *others = (scheduler.cache.stats() for scheduler in self.schedulers)
-        for other in others:
-            first = dataclasses.replace(
-                first,
-                num_cached_tokens=first.num_cached_tokens + other.num_cached_tokens,
-                num_prompt_tokens=first.num_prompt_tokens + other.num_prompt_tokens,
-                num_hit_tokens=first.num_hit_tokens + other.num_hit_tokens,
-                num_evicted_tokens=first.num_evicted_tokens + other.num_evicted_tokens,
+    def stats(self) -> list[RankStats]:
+        """Of each rank. Nobody knows the throughput here."""
+        return [
+            dataclasses.replace(
+                scheduler.cache.stats(),
+                num_running=len(scheduler.running),
+                num_waiting=len(scheduler.waiting),
+                new_token_ratio=scheduler.kv_budget.ratio.value,
+                num_retracted_waiting=scheduler.waiting.num_retracted,
+                num_retractions=scheduler.clock.num_retracted,
+                num_waiting_tokens=sum(len(request.token_ids) for request in scheduler.waiting),
             )
-        return first
+            for scheduler in self.schedulers
+        ]
 
     def _plan(self, turn: ScheduleTurn) -> ScheduledStep | None:
         if turn == "foreground":
@@ -171,22 +169,22 @@ class DataParallelScheduler:
             first = self.schedulers[0]
             max_rows = min(first.buckets.max_prefill_requests, first.max_step_tokens)
             batches = [_as_prefill(batch, max_rows) for batch in batches]
-        # Where a step is either prefill or decode, the groups take these turns together.
+        # Where a step is either prefill or decode, the ranks take these turns together.
         prefilled = any(scheduler.prefilled_last for scheduler in self.schedulers)
         for scheduler in self.schedulers:
             scheduler.take_turn(prefilled=prefilled)
         return ScheduledStep(tuple(batches))
 
     def _move_waiting(self) -> None:
-        """Moves a request, each time, into each group in which nobody waits and which has room for it, from the longest
-        of the queues that stand still: their group is full."""
+        """Moves a request, each time, into each rank in which nobody waits and which has room for it, from the longest
+        of the queues that stand still: their rank is full."""
         for idle in self.schedulers:
             if len(idle.waiting):
                 continue
             full = max(self.schedulers, key=lambda scheduler: len(scheduler.waiting))
             request = None if full.clock.reason == "step" else _first_free(full)
             if request is None or request.num_pending or not request.shares_prefix or not _has_room(idle, request):
-                continue  # what shares no prefix computes what its own group has cached again, see CacheSelfCheck
+                continue  # what shares no prefix computes what its own rank has cached again, see CacheSelfCheck
             full.forget(request)
             idle.add(request, is_accepted=True)
 
@@ -206,7 +204,7 @@ def _has_room(idle: Scheduler, request: Request) -> bool:
 
 
 def _first_free(full: Scheduler) -> Request | None:
-    """Who is next; if their caller chose the group, the first of those who came behind and are free to leave it."""
+    """Who is next; if their caller chose the rank, the first of those who came behind and are free to leave it."""
     first = full.waiting.peek()
     if first is None or first.options.dp_rank is None:
         return first

@@ -1,4 +1,4 @@
-"""RunningRequests: the requests of a group of devices that run, and the slots that they hold."""
+"""RunningRequests: the requests of a data-parallel rank that run, and the slots that they hold."""
 
 from collections.abc import Iterator
 

@@ -27,7 +27,7 @@ class ScheduledRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledBatch:
-    """One step of one group of devices.
+    """One step of one data-parallel rank.
 
     Attributes:
         kind: "decode": only decode rows, each with up to `num_steps` tokens; "prefill": rows of known tokens, after
@@ -69,18 +69,18 @@ class ScheduledBatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledStep:
-    """One step of all groups: one shape serves them all, that of the largest batch.
+    """One step of all ranks: one shape serves them all, that of the largest batch.
 
     Attributes:
-        batches: of each group, all of one kind; None: the group has nothing to do. One at least has.
+        batches: of each rank, all of one kind; None: the rank has nothing to do. One at least has.
     """
 
     batches: tuple[ScheduledBatch | None, ...]
 
     @property
     def parts(self) -> list[tuple[int, ScheduledBatch]]:
-        """The batches, each with the number of its group."""
-        return [(group, batch) for group, batch in enumerate(self.batches) if batch is not None]
+        """The batches, each with the number of its rank."""
+        return [(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None]
 
     @property
     def kind(self) -> Literal["decode", "prefill"]:
@@ -89,22 +89,22 @@ class ScheduledStep:
 
     @property
     def rows(self) -> list[ScheduledRow]:
-        """Of all groups."""
+        """Of all ranks."""
         return list(itertools.chain.from_iterable(batch.rows for _, batch in self.parts))
 
     @property
     def num_tokens(self) -> int:
-        """Of the group that has most."""
+        """Of the rank that has most."""
         return max(batch.num_tokens for _, batch in self.parts)
 
     @property
     def num_rows(self) -> int:
-        """Of the group that has most."""
+        """Of the rank that has most."""
         return max(len(batch.rows) for _, batch in self.parts)
 
     @property
     def num_sampled_rows(self) -> int:
-        """Of the group that has most."""
+        """Of the rank that has most."""
         return max(batch.num_sampled_rows for _, batch in self.parts)
 
     @property

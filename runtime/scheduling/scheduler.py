@@ -28,7 +28,7 @@ from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 class Scheduler:
     """Queues, admits, grows, retracts and ends requests.
 
-    Args: share: of background requests; one for all groups of devices, which share steps.
+    Args: share: of background requests; one for all data-parallel ranks, which share steps.
 
     Attributes:
         waiting: retracted requests included.
@@ -84,7 +84,7 @@ class Scheduler:
         assert request.request_id not in self._requests, f"request id {request.request_id} is in use"
         self._requests[request.request_id] = request
         self.turns.join(request)
-        request.trace.queued = request.trace.queued or time.time()  # it may come from another group
+        request.trace.queued = request.trace.queued or time.time()  # it may come from another rank
         request.compile_mark = self.compile_seconds
         request.wait_mark = self.clock.join("step" if not len(self.waiting) else None)
         if request.num_retractions:
@@ -133,7 +133,7 @@ class Scheduler:
         self.buckets, self.compile_seconds = buckets, compile_seconds
 
     def take_turn(self, *, prefilled: bool) -> None:
-        """Where groups take turns together. Args: prefilled: one of them does in this step, see `prefilled_last`."""
+        """Where ranks take turns together. Args: prefilled: one of them does in this step, see `prefilled_last`."""
         self.prefilled_last = prefilled
 
     def schedule(self) -> ScheduledBatch | None:

@@ -243,7 +243,7 @@ def test_server_info(server: TestClient) -> None:
     (state,) = server.get("/server_info").json()["internal_states"]
     assert {name for cell, _ in rows("internal states") for name in names(cell)} == set(paths_of(state))
     group = RankStats(*[0] * len(dataclasses.fields(RankStats)))
-    state = describe_stats(EngineStats(0, 0, 0, 0, 0.0, 0, None, groups=[group]))
+    state = describe_stats(EngineStats([group, group]))
     assert {name for cell, _ in rows("groups of internal states") for name in names(cell)} == {
         f"groups[].{path}" for path in paths_of(state["groups"][0])
     }

@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.execution.compile_monitor import CompileMonitor
+from palladio.runtime.execution.program import ProgramDesign, ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey
-from palladio.runtime.execution.programs import StaticModel, StepPrograms
+from palladio.runtime.execution.program_set import StepPrograms
+from palladio.runtime.execution.programs import declare_programs
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.planning.deployment import Deployment
@@ -42,10 +42,9 @@ def deployment(topology: str, model: dict[str, Any], **flags: object) -> Deploym
 
 def declared(one: Deployment) -> list[ProgramKey]:
     """The closed set."""
-    hidden = jax.ShapeDtypeStruct((one.model.hidden_size,), one.shape.dtype)
     built: ProgramCache[ProgramKey] = ProgramCache(CompileMonitor())
     state = one.shape.abstract(one.weights, 2)
-    StepPrograms(StaticModel(one.structure, hidden, one.shape.num_valid_tokens), state, one.shape, one.buckets, built)
+    StepPrograms(one.static_model, state, one.shape, one.buckets, built)
     return built.declared
 
 
@@ -92,16 +91,11 @@ def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, la
 )
 def test_the_number_of_programs_is_that_of_the_closed_set(flags: dict[str, Any]) -> None:
     one = deployment("v6e-1", KEPT["models"]["qwen2.5-0.5b"] | {"num_hidden_layers": 1}, **flags)
-    counts = ProgramCounts.of(
-        one.buckets,
-        one.shape.num_decode_steps,
-        checks_cache=one.shape.checks_cache,
-        generates=one.shape.pooling is None,
-    )
-    keys = declared(one)
+    design = ProgramDesign(one.static_model, len(one.weights), one.shape, one.buckets)
+    counts, keys = ProgramCounts.of(declare_programs(design)), declared(one)
     assert counts.total == len(keys)
-    assert counts.prefill == sum(key.kind == ("forward", True) for key in keys)
-    assert counts.decode == sum(key.kind in (("forward", False), ("decode", False)) for key in keys)
+    assert counts.prefill == sum(key.family == ("forward", True) for key in keys)
+    assert counts.decode == sum(key.family in (("forward", False), ("decode", False)) for key in keys)
 
 
 def test_more_of_anything_needs_more() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
+from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress, RankStats
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileReport
 from palladio.runtime.interface.request_trace import RequestTrace
@@ -146,7 +146,9 @@ class FakeEngineCore:
 
     def stats(self, *, check_integrity=False):
         integrity_error = self._knobs.get("broken") if check_integrity else None
-        return EngineStats(len(self._running), 0, 0, 4096, 0.0, 0, integrity_error)
+        return EngineStats(
+            [RankStats(num_running=len(self._running), num_total_tokens=4096)], integrity_error=integrity_error
+        )
 
     def step(self):
         self._num_steps += 1

@@ -13,7 +13,7 @@ from palladio.runtime.core import startup
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.outputs import FinishReason, TokenLogprob
@@ -99,8 +99,10 @@ class TinyEngine:
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
-        groups = startup.build_groups(config, limits, parts.groups.buckets, num_pages, 0, parts.ready.embedding)
-        parts = dataclasses.replace(parts, groups=groups)
+        scheduler = startup.build_scheduler(
+            config, limits, parts.scheduler.buckets, num_pages, 0, parts.ready.embedding
+        )
+        parts = dataclasses.replace(parts, scheduler=scheduler)
         if observers is not None:
             return EngineCore(config, parts, Profiler(parts.activity), observers)
         return EngineCore.with_observers(config, parts, profile_limits=profile_limits)
@@ -118,7 +120,7 @@ def random_prompt(length: int, salt: int = 0) -> list[int]:
 def record_batches(core: EngineCore) -> list[ScheduledBatch]:
     """A list that every step of an engine with one group of devices adds its batch to."""
     batches: list[ScheduledBatch] = []
-    schedule = core._groups.schedule
+    schedule = core._scheduler.schedule
 
     def recording() -> ScheduledStep | None:
         step = schedule()
@@ -126,7 +128,7 @@ def record_batches(core: EngineCore) -> list[ScheduledBatch]:
             batches.extend(batch for _, batch in step.parts)
         return step
 
-    core._groups.schedule = recording  # type: ignore[method-assign]
+    core._scheduler.schedule = recording  # type: ignore[method-assign]
     return batches
 
 
@@ -192,7 +194,7 @@ class Collector:
         assert not self.core.has_work, "stalled"
         stats = self.core.stats(check_integrity=True)
         assert stats.integrity_error is None
-        assert stats.num_used_tokens == 0
+        assert stats.total.num_used_tokens == 0
         assert stats.num_compiles_after_ready == 0, "a step compiled something after warm-up"
         return self
 

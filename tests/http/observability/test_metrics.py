@@ -106,21 +106,21 @@ def test_the_engines_snapshot(http: httpx.Client, engine: FakeEngine) -> None:
     assert scrape("palladio:device_idle_seconds_count") == 100
 
 
-def test_groups_of_devices(http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Scrape(http)
-    assert not [key for key in alone.samples if "dp_rank" in str(key)], "one group has no label"
+    assert not [key for key in alone.samples if "dp_rank" in str(key)], "one rank has no label"
     assert "groups" not in http.get("/server_info").json()["internal_states"][0]
     busy = RankStats(3, 2, 160, 10240, 55.5, 0.7, 1, 7, 64, 80, 20, 48)
     idle = RankStats(0, 0, 0, 10240, 44.4, 0.5, 0, 2, 32, 0, 0, 16)
-    engine.groups = [busy, idle]
+    engine.ranks = [busy, idle]
     ready, stats = engine.info, engine.stats
 
-    async def of_groups(timeout: float = 20.0, **asked: bool) -> EngineStats:
-        return dataclasses.replace(await stats(timeout, **asked), num_running=3, num_waiting=6)
+    async def of_ranks(timeout: float = 20.0, **asked: bool) -> EngineStats:
+        return dataclasses.replace(await stats(timeout, **asked), unassigned=RankStats(num_waiting=4))
 
-    monkeypatch.setattr(engine, "stats", of_groups)
+    monkeypatch.setattr(engine, "stats", of_ranks)
     monkeypatch.setattr(
-        type(engine), "info", property(lambda self: dataclasses.replace(ready, num_groups=2, max_total_tokens=10240))
+        type(engine), "info", property(lambda self: dataclasses.replace(ready, num_ranks=2, max_total_tokens=10240))
     )
     scrape = Scrape(http)
     for name, values in {

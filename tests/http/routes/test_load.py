@@ -15,8 +15,8 @@ IDLE = RankStats(0, 0, 0, 640, 0.0, 0.5, 0, 2, 32, 0, 0, 16)
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-def test_loads_of_groups(http: httpx.Client, engine: FakeEngine) -> None:
-    engine.groups = [BUSY, IDLE]
+def test_loads_of_ranks(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.ranks = [BUSY, IDLE]
     answer = http.get("/v1/loads?include=core").raise_for_status().json()
     assert answer["version"] == __version__
     busy, idle = answer["loads"]
@@ -27,7 +27,7 @@ def test_loads_of_groups(http: httpx.Client, engine: FakeEngine) -> None:
         "num_used_tokens": 160,
         "num_total_tokens": 184,
         "max_total_num_tokens": 640,
-        "max_running_requests": 32,  # of 64 in two groups
+        "max_running_requests": 32,  # of 64 in two ranks
         "token_usage": 0.25,
         "gen_throughput": 55.55,
         "cache_hit_rate": 0.25,

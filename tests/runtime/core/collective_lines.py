@@ -17,7 +17,7 @@ def collectives_by_kind(design: EnginePlan, only: Collection[str] | None = None)
     """
     found: dict[str, list[re.Match[str]]] = {}
     for key in design.programs.built.declared:
-        kind = " ".join(word for word in (key.name, key.tier, "prefill" if key.num_tokens else None) if word)
+        kind = " ".join(word for word in (key.kind, key.tier, "prefill" if key.num_tokens else None) if word)
         if kind not in found and (only is None or kind in only):
             jitted, args = design.programs.built.declaration(key)
             found[kind] = list(COLLECTIVE.finditer(jitted.lower(*args).compile().as_text()))

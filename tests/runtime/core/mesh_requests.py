@@ -32,7 +32,7 @@ def drain(collector: Collector) -> None:
         collector.step()
     stats = collector.core.stats(check_integrity=True)
     assert stats.integrity_error is None
-    assert stats.num_used_tokens == 0
+    assert stats.total.num_used_tokens == 0
 
 
 def seen(collector: Collector, names: list[str]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
 
@@ -64,11 +64,11 @@ def test_in_the_background_every_request_is_served_from_the_first_programs_on(bu
     assert 6 == len(engine.programs) < len(full.programs)
     core = engine.core()
     assert mixed_requests(core).run().tokens == expected
-    assert core._groups.buckets.max_requests == 8
+    assert core._scheduler.buckets.max_requests == 8
     held["programs"].build(held["keys"])
     core = engine.core()
     assert mixed_requests(core).run().tokens == expected
-    assert core._groups.buckets == full.core()._groups.buckets
+    assert core._scheduler.buckets == full.core()._scheduler.buckets
 
 
 def test_programs_that_arrive_while_requests_run_are_used_from_the_next_step_on(build, held, full, expected):
@@ -77,7 +77,7 @@ def test_programs_that_arrive_while_requests_run_are_used_from_the_next_step_on(
     collector, most = mixed_requests(core), set()
     while core.has_work:
         collector.step()
-        most.add(core._groups.buckets.max_requests)
+        most.add(core._scheduler.buckets.max_requests)
         key = next(rest, None)
         if key is not None:
             held["programs"].build([key])
@@ -91,7 +91,7 @@ def test_requests_beyond_the_first_programs_wait_for_the_compile_and_are_told_so
     collector = mixed_requests(core)
     while "13" not in collector.finish:
         collector.step()
-    assert core._groups.find("0") is None
+    assert core._scheduler.find("0") is None
     traces = collector.traces
     assert max(trace.waits.compile for trace in traces.values()) > 0
     collector.run()
@@ -123,7 +123,7 @@ def test_only_batch_sizes_that_are_asked_for(build, full):
 
     engine = build(compile="lazy", **MANY | {"max_running_requests": 32, "cuda_graph_bs": ()})
     assert few_requests(engine.core()).run().tokens == few_requests(full.core()).run().tokens
-    decode = [key for key in engine.programs if key.name == "sample" or (key.name == "forward" and not key.num_tokens)]
+    decode = [key for key in engine.programs if key.kind == "sample" or (key.kind == "forward" and not key.num_tokens)]
     assert {key.num_requests for key in decode} == {32}
 
 
@@ -215,7 +215,7 @@ def test_a_program_that_cannot_be_built_behind_the_engine_leaves_the_others(buil
     core = engine.core()
     collector = mixed_requests(core).run()
     assert len(collector.finish) == 14
-    assert core._groups.buckets.max_requests == 8
+    assert core._scheduler.buckets.max_requests == 8
     assert [report.name for report in core.stats().compile.programs if report.result == "failed"] == [str(refused)]
 
 

@@ -236,10 +236,9 @@ def test_other_requests_pay_nothing(tiny: TinyEngine, monkeypatch: pytest.Monkey
     monkeypatch.setattr(engine_core, "build_masks", never)
     core = tiny.core()
     tiers = []
-    sample_tier = core._runner.programs.sample_tier
-    monkeypatch.setattr(
-        core._runner.programs, "sample_tier", lambda size, tier: tiers.append(tier) or sample_tier(size, tier)
-    )
+    programs = core._runner.programs
+    tier_of = programs.tier
+    monkeypatch.setattr(programs, "tier", lambda kind, size, tier: tiers.append(tier) or tier_of(kind, size, tier))
     collector = Collector(core)
     for number in range(4):
         collector.add(str(number), random_prompt(6 + number), temperature=0.5 * number, seed=number)
@@ -273,8 +272,8 @@ def test_pages_of_a_request_that_ends_while_its_next_step_runs(tiny: TinyEngine,
         collector.run()
         assert collector.cached_tokens["c"] == len(whole) // 4 * 4
         num_full += len(whole) % 4 == 0
-        assert core.stats().cache.num_self_checks > 0
-        assert core.stats().cache.num_self_check_failures == 0
+        assert core.stats().num_self_checks > 0
+        assert core.stats().num_self_check_failures == 0
         fresh = Collector(tiny.core(disable_radix_cache=True))
         fresh.add("c", longer["c"], logprobs=1)
         expected = fresh.run().logprobs["c"]
@@ -294,7 +293,11 @@ def test_after_a_step_that_ran_out_of_memory(
     for name, request in mixed(closing).items():
         collector.add(name, **request)
     failed = fail_once(
-        monkeypatch, runner, method, lambda batch: batch.kind == "decode", destroy=lambda: runner.executor.state[1:]
+        monkeypatch,
+        runner,
+        method,
+        lambda batch: batch.kind == "decode",
+        destroy=lambda: runner.executor.state.of_requests,
     )
     collector.run()
     assert failed
@@ -314,7 +317,7 @@ def test_a_grammar_that_goes_too_far(tiny: TinyEngine, monkeypatch: pytest.Monke
     collector.add("good", random_prompt(6), grammar=FRANCE, max_tokens=60)
     while not collector.tokens["bad"]:
         collector.step()
-    (request,) = [request for request in core._groups.schedulers[0].running if request.request_id == "bad"]
+    (request,) = [request for request in core._scheduler.schedulers[0].running if request.request_id == "bad"]
     assert request.constraint is not None
     request.constraint._matcher.native.consume_token(EOS + 1)  # type: ignore[attr-defined]  # as a token that the mask forbids
     collector.run()

@@ -15,6 +15,7 @@ from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.interface.messages import AddRequest, EngineStats
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.stats_report import describe_stats
 from tests.many_devices import call_with_devices
 from tests.runtime.core import mesh_requests
 from tests.runtime.core.collective_lines import collectives_by_kind
@@ -55,30 +56,24 @@ def run_requests(folder: str, tp_size: int, dp_size: int, flags: dict[str, Any])
     drain(collector)
     stats = core.stats()
     check_parts(stats, dp_size)
-    assert stats.cache.num_self_check_failures == 0
+    assert stats.num_self_check_failures == 0
     hits = [name for name, count in collector.cached_tokens.items() if count]
-    assert stats.cache.num_self_checks >= min(1, len(hits))
+    assert stats.num_self_checks >= min(1, len(hits))
     return {**seen(collector, list(MORE_REQUESTS)), "hits": hits}
 
 
 def check_parts(stats: EngineStats, dp_size: int) -> None:
-    """What the groups tell of themselves adds up to what the engine tells, and each had requests."""
-    assert len(stats.groups) == (0 if dp_size == 1 else dp_size), "one group is the whole engine"
-    if not stats.groups:
-        return
-    assert all(group.num_prompt_tokens for group in stats.groups)
-    for name, total in {
-        "num_running": stats.num_running,
-        "num_waiting": stats.num_waiting,
-        "num_waiting_tokens": stats.num_waiting_tokens,
-        "num_used_tokens": stats.num_used_tokens,
-        "num_total_tokens": stats.num_total_tokens,
-        "num_retractions": stats.num_retractions,
-        "num_cached_tokens": stats.cache.num_cached_tokens,
-        "num_prompt_tokens": stats.cache.num_prompt_tokens,
-        "num_hit_tokens": stats.cache.num_hit_tokens,
-    }.items():
-        assert sum(dataclasses.asdict(group)[name] for group in stats.groups) == total, name
+    """Each rank had requests, and /server_info tells sums: of what its ranks tell, if there are several."""
+    assert len(stats.ranks) == dp_size
+    assert all(rank.num_prompt_tokens for rank in stats.ranks)
+    told = describe_stats(stats)
+    assert len(told.get("groups", ())) == (0 if dp_size == 1 else dp_size), "one rank is the whole engine"
+    for name in ("num_running", "num_waiting", "num_waiting_tokens", "num_used_tokens", "num_total_tokens"):
+        assert told[name] == sum(dataclasses.asdict(rank)[name] for rank in stats.ranks), name
+    for name in ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens"):
+        assert told["cache"][name] == sum(dataclasses.asdict(rank)[name] for rank in stats.ranks), name
+    assert told["num_retractions"] == sum(rank.num_retractions for rank in stats.ranks)
+    assert told["new_token_ratio"] == max(rank.new_token_ratio for rank in stats.ranks)
 
 
 def run_on_meshes(folder: str, meshes: list[list[int]], flags: dict[str, Any]) -> list[dict[str, Any]]:
@@ -133,12 +128,16 @@ def closed_set(folder: str, flags: dict[str, Any]) -> dict[str, Any]:
     collector.run()
     collector.add("alone", random_prompt(20, 6))
     collector.run()
-    stats = core.stats()
+    stats, ready = core.stats(), core.ready
     return {
         "tokens": {name: tokens for name, tokens in collector.tokens.items() if name != "aborted"},
-        "num_retractions": stats.num_retractions,
+        "num_retractions": stats.total.num_retractions,
         "state": state.status,
-        "num_total_tokens": [stats.num_total_tokens, core.ready.max_total_tokens, core.ready.max_running_requests],
+        "num_total_tokens": [
+            stats.total.num_total_tokens,
+            ready.max_total_tokens,
+            ready.max_running_requests,
+        ],
     }
 
 

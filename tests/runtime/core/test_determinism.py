@@ -165,7 +165,7 @@ def exactly_alone(exact: TinyEngine) -> dict[int, Outcome]:
 
 def test_deterministic_is_one_program(tiny: TinyEngine, exact: TinyEngine) -> None:
     def count(engine: TinyEngine, name: str) -> int:
-        return sum(key.name == name for key in engine.programs)
+        return sum(key.kind == name for key in engine.programs)
 
     assert [count(exact, name) for name in ("forward", "sample", "score", "decode")] == [1, 4, 1, 0]
     assert [count(tiny, name) for name in ("forward", "sample", "score", "decode")] == [4, 8, 2, 0]

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
@@ -69,7 +69,7 @@ def finish(core: EngineCore) -> dict[str, TokenOutput]:
             assert output.finish is not None
             found[output.request_id] = output
     stats = core.stats(check_integrity=True)
-    assert (stats.integrity_error, stats.num_used_tokens, stats.num_compiles_after_ready) == (None, 0, 0)
+    assert (stats.integrity_error, stats.total.num_used_tokens, stats.num_compiles_after_ready) == (None, 0, 0)
     return found
 
 
@@ -150,7 +150,7 @@ def test_others_need_every_token_computed(engines, method):
     for _ in range(2):
         add(core, "a", PROMPTS[-1])
         assert finish(core)["a"].cached_tokens == 0
-    assert not core.stats().cache.enabled
+    assert not core.stats().cache_enabled
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -175,7 +175,7 @@ def test_slots_are_used_again(engines):
 
 
 def test_the_programs_are_few(engines):
-    forward = [key for key in engines["last"].programs if key.name == "forward"]
+    forward = [key for key in engines["last"].programs if key.kind == "forward"]
     pool = [ProgramKey("pool", key.num_requests, key.num_tokens) for key in forward]
     assert set(engines["last"].programs) == {ProgramKey("tables"), *forward, *pool}
     assert all(key.num_tokens for key in forward)  # none decodes
@@ -220,7 +220,7 @@ def test_the_memory_is_counted(engines, method):
     state = runner.executor.state
     assert stats.memory.state == sum(x.nbytes for x in jax.tree.leaves((state.tables, state.sampler, state.pooled)))
     assert state.sampler.output_counts.size == 0
-    assert runner.executor._all_allowed == {}
+    assert state.all_allowed == {}
     assert state.pooled.shape == (FLAGS["max_running_requests"] + 1, 0 if method == "last" else 48)
     assert stats.memory.weights == sum(x.nbytes for x in state.weights)
     assert sum(384 * 48 in (x.size,) for x in state.weights) == 1  # the embedding alone

@@ -183,7 +183,7 @@ def test_a_thousand_aborts_in_a_row(core: EngineCore) -> None:
         collector.add(str(i), prompt(5), max_tokens=10)
     core.abort([str(i) for i in range(1000)])
     collector.run()
-    assert core.stats().num_waiting == 0
+    assert core.stats().total.num_waiting == 0
 
 
 def test_integrity_is_checked_only_if_asked(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:

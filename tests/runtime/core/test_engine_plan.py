@@ -46,7 +46,7 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     state = parts.runner.executor.state
     assert report.weights == sum(array.nbytes for array in state.weights)
     assert report.kv_cache == sum(array.nbytes for array in state.kv_cache)
-    others = (state.tables, state.sampler, parts.runner.executor._all_allowed)
+    others = (state.tables, state.sampler, state.all_allowed)
     assert report.state == sum(array.nbytes for array in jax.tree.leaves(others))
     assert report.workspace == programs.workspace  # of four programs with a small pool; of all with the real one
     assert parts.ready.max_total_tokens == (state.kv_cache[0].shape[0] - 1) * FLAGS["page_size"]
@@ -215,7 +215,7 @@ def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
         def compile(self):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.")
 
-    key = next(key for key in largest if key.num_tokens == 64 and key.name == "forward")
+    key = next(key for key in largest if key.num_tokens == 64 and key.kind == "forward")
     declared = design.programs.built._declared
     monkeypatch.setitem(declared, key, type(declared[key])(Refusing(), declared[key].args))
     with pytest.raises(ConfigError, match=r"forward\[bs=2,tok=64\] does not fit .* --chunked-prefill-size 16"):

@@ -26,7 +26,7 @@ class Executor:
     def reset_state(self):
         self.told.put("reset")
 
-    def run(self, key, *arrays):
+    def call(self, key, *arrays):
         self.told.put((str(key), [array.tolist() for array in arrays]))
 
 
@@ -35,7 +35,7 @@ def executor(monkeypatch):
     """Of the host that follows; jax is told of no other host."""
     executor = Executor()
     built = SimpleNamespace(executor=executor, warm_up=SimpleNamespace(go_on=lambda: executor.told.put("ready")))
-    monkeypatch.setattr(host_worker, "build_executor", lambda config, on_progress, member: built)
+    monkeypatch.setattr(host_worker, "build_executor", lambda config, on_progress, agree, listener: built)
     monkeypatch.setattr(bootstrap, "_initialize", lambda invitation, port, device: None)
     monkeypatch.setattr(links, "BEAT_SECONDS", 0.05)
     return executor
@@ -116,7 +116,7 @@ def test_a_host_makes_the_calls_that_it_is_told_of(tiny_dir, executor, exit_code
 
 
 def test_what_a_host_fails_of_is_told_to_all(tiny_dir, executor, exit_codes, monkeypatch):
-    def fail(config, on_progress, member):
+    def fail(config, on_progress, agree, listener):
         raise ConfigError("no memory is left for the KV cache")
 
     monkeypatch.setattr(host_worker, "build_executor", fail)

@@ -146,7 +146,7 @@ def test_the_table_adds_up() -> None:
 
 
 def test_groups_stay_where_another_host_has_fewer_pages() -> None:
-    plan = plan_memory(EMPTY, needs(num_groups=2), workspace=50 * MIB)
+    plan = plan_memory(EMPTY, needs(num_ranks=2), workspace=50 * MIB)
     fewer = plan.with_pages(101)
     assert (fewer.num_tokens, fewer.total_tokens) == (1600, 3200)
     assert fewer.report.kv_cache == 101 * MIB

@@ -1,5 +1,6 @@
 """What watches the steps changes nothing in them: with all observers and with none, tokens and pages are the same."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from palladio.runtime.interface.messages import EngineStats
 from palladio.runtime.scheduling.request import Request
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
-OF_OBSERVERS = {"device_idle", "steps", "last_gen_throughput"}  # figures of EngineStats
+OF_OBSERVERS = {"device_idle", "steps", "ranks"}  # figures of EngineStats
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def tiny(build: Any) -> TinyEngine:
 
 def pages(core: EngineCore) -> Any:
     """Who owns what, for all pages and slots of an engine."""
-    (scheduler,) = core._groups.schedulers
+    (scheduler,) = core._scheduler.schedulers
     cache = scheduler.cache
 
     def owned(request: Request) -> tuple[Any, ...]:
@@ -77,6 +78,8 @@ def test_with_all_observers_and_with_none_tokens_and_pages_are_the_same(tiny: Ti
     assert not unseen.steps
     for name in EngineStats.__dataclass_fields__.keys() - OF_OBSERVERS:
         assert getattr(seen, name) == getattr(unseen, name), name
+    ((one,), (other,)) = seen.ranks, unseen.ranks
+    assert dataclasses.replace(one, last_gen_throughput=0.0) == other
 
 
 def test_hooks_come_in_order(tiny: TinyEngine) -> None:

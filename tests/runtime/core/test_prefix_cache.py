@@ -188,10 +188,10 @@ def test_a_pool_too_small_for_cache_and_requests(tiny: TinyEngine, policy: str) 
         answers = run(core, prompts, **params)
         assert answers.tokens == tokens
         num_retractions += sum(answers.num_retractions.values())
-    cache = core.stats().cache
+    stats = core.stats()
     assert num_retractions > 0
-    assert cache.num_evicted_tokens > 0
-    assert cache.num_hit_tokens > 0
+    assert stats.total.num_evicted_tokens > 0
+    assert stats.total.num_hit_tokens > 0
 
 
 def test_prefixes_of_more_pages_than_a_step_can_name(build: Callable[..., TinyEngine]) -> None:
@@ -214,15 +214,15 @@ def test_prefixes_of_more_pages_than_a_step_can_name(build: Callable[..., TinyEn
             assert answers.outcome(name) == expected.outcome(name)
             if round_:
                 assert answers.cached_tokens[name] == len(tokens) - 1
-    cache = core.stats().cache
-    assert cache.num_self_checks >= 8
-    assert cache.num_self_check_failures == 0
+    stats = core.stats()
+    assert stats.num_self_checks >= 8
+    assert stats.num_self_check_failures == 0
 
 
 def test_flush_empties_it(tiny: TinyEngine) -> None:
     core, prompts = tiny.core(), {"x": random_prompt(30)}
     first = run(core, prompts)
-    assert core.stats().cache.num_cached_tokens == 44  # of 30 + 16, one of which was never computed
+    assert core.stats().total.num_cached_tokens == 44  # of 30 + 16, one of which was never computed
     assert run(core, prompts).cached_tokens == {"x": 28}
     collector = Collector(core)
     collector.add("x", prompts["x"])
@@ -231,7 +231,7 @@ def test_flush_empties_it(tiny: TinyEngine) -> None:
         core.flush_cache()
     collector.run()
     core.flush_cache()
-    assert core.stats().cache.num_cached_tokens == 0
+    assert core.stats().total.num_cached_tokens == 0
     again = run(core, prompts)
     assert again.cached_tokens == {"x": 0}
     assert again.tokens == first.tokens
@@ -243,12 +243,12 @@ def test_self_checks_of_honest_hits(tiny: TinyEngine) -> None:
     expected = run(tiny.core(disable_radix_cache=True), prompts).tokens
     core = tiny.core(cache_self_check=1.0, chunked_prefill_size=16)
     run(core, prompts)
-    assert core.stats().cache.num_self_checks == 0, "no hits yet"
+    assert core.stats().num_self_checks == 0, "no hits yet"
     num_met = 0
     for round_ in range(1, 4):
         answers = run(core, prompts)
         assert answers.tokens == expected
-        assert core.stats().cache.num_self_checks == 3 * round_  # a prompt of 3 tokens can't hit
+        assert core.stats().num_self_checks == 3 * round_  # a prompt of 3 tokens can't hit
     for name in prompts:  # again, with the next request on its heels
         collector = Collector(core)
         collector.add("100", prompts["100"])
@@ -257,11 +257,11 @@ def test_self_checks_of_honest_hits(tiny: TinyEngine) -> None:
         num_met += core._self_check.is_running
         collector.add(name, prompts[name])
         assert collector.run().tokens[name] == expected[name]
-    cache = core.stats().cache
+    stats = core.stats()
     assert num_met == len(prompts)
-    assert cache.num_self_checks > 9
-    assert cache.num_self_check_failures == 0
-    assert cache.enabled
+    assert stats.num_self_checks > 9
+    assert stats.num_self_check_failures == 0
+    assert stats.cache_enabled
 
 
 @pytest.mark.parametrize("flags", [{"max_running_requests": 1}, {"max_total_tokens": 136}], ids=str)
@@ -281,12 +281,12 @@ def test_a_self_check_gives_way_to_requests(tiny: TinyEngine, flags: dict[str, i
         collector.add("urgent", prompts["urgent"], max_tokens=110, options=RequestOptions(priority=100))
         collector.run()
         assert collector.tokens == {"x": expected["x"][:16], "urgent": expected["urgent"]}
-        cache = core.stats().cache
-        assert (cache.num_self_check_failures, cache.enabled) == (0, True)
+        stats = core.stats()
+        assert (stats.num_self_check_failures, stats.cache_enabled) == (0, True)
 
 
 def cached_pages(core: EngineCore, tokens: list[int]) -> list[int]:
-    return core._groups.schedulers[0].cache.tree.match(page_keys(tokens, PAGE, 0, len(tokens) // PAGE), None)[1]
+    return core._scheduler.schedulers[0].cache.tree.match(page_keys(tokens, PAGE, 0, len(tokens) // PAGE), None)[1]
 
 
 def overwrite(core: EngineCore, page: int, values: Any) -> None:
@@ -317,14 +317,14 @@ def test_a_self_check_finds_a_wrong_page(tiny: TinyEngine, corruption: str, capl
         collector.add("user request~1f", prompts["x"])
         collector.run()
     assert "the cached keys and values of request user request differ" in caplog.text
-    cache = core.stats().cache
-    assert (cache.num_self_checks, cache.num_self_check_failures) == (1, 1)
-    assert (cache.enabled, cache.num_cached_tokens) == (False, 0)
+    stats = core.stats()
+    assert (stats.num_self_checks, stats.num_self_check_failures) == (1, 1)
+    assert (stats.cache_enabled, stats.total.num_cached_tokens) == (False, 0)
     for _ in range(2):
         answers = run(core, prompts)
         assert answers.tokens == expected
         assert answers.cached_tokens == {"x": 0, "y": 0}
-    assert core.stats().cache.num_cached_tokens == 0
+    assert core.stats().total.num_cached_tokens == 0
 
 
 def test_a_page_of_nan_fails_one_request_and_is_dropped(tiny: TinyEngine) -> None:
@@ -337,7 +337,7 @@ def test_a_page_of_nan_fails_one_request_and_is_dropped(tiny: TinyEngine) -> Non
     answers = run(core, prompts)
     assert answers.tokens == expected
     assert answers.cached_tokens == {"x": 0}
-    assert core.stats().cache.enabled
+    assert core.stats().cache_enabled
 
 
 def test_requests_that_run_when_a_self_check_fails(tiny: TinyEngine) -> None:
@@ -354,11 +354,11 @@ def test_requests_that_run_when_a_self_check_fails(tiny: TinyEngine) -> None:
     collector.add("y", prompts["y"], temperature=0.7)
     while core._self_check.is_running:
         collector.step()
-    assert core.stats().cache.num_self_check_failures == 1
-    assert core.stats().num_running == 1
+    assert core.stats().num_self_check_failures == 1
+    assert core.stats().total.num_running == 1
     collector.add("z", prompts["z"], temperature=0.7)
     collector.run()
     assert (collector.tokens["y"], collector.tokens["z"]) == (expected["y"], expected["z"])
     assert collector.cached_tokens["y"] == 20, "held when it went"
     assert collector.cached_tokens["z"] == 0
-    assert core.stats().cache.num_cached_tokens == 0
+    assert core.stats().total.num_cached_tokens == 0

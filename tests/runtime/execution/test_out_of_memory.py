@@ -5,8 +5,9 @@ import pytest
 
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.out_of_memory import compile_advice, is_out_of_memory, step_advice
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramError
-from palladio.runtime.execution.program_keys import ProgramKey
+from palladio.runtime.execution.programs import Sample
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import AddRequest, EngineFailed, MemoryReport, Shutdown
 from palladio.runtime.interface.sampling_params import SamplingParams
@@ -64,7 +65,7 @@ def test_only_the_requests_of_that_step_fail(tiny, expected, monkeypatch, caplog
     core = tiny.core()
     collector = add_requests(core)
     runner = core._runner
-    failed = fail_once(monkeypatch, runner, method, CASES[case], destroy=lambda: runner.executor.state[1:])
+    failed = fail_once(monkeypatch, runner, method, CASES[case], destroy=lambda: runner.executor.state.of_requests)
     collector.run()
     assert failed
     for name, tokens in expected.items():
@@ -94,7 +95,8 @@ def test_cached_prefixes_are_forgotten_with_the_pages(tiny, monkeypatch):
     collector.add("first", prompt)
     collector.run()
     collector.add("doomed", random_prompt(8, 1))
-    fail_once(monkeypatch, core._runner, "forward", lambda batch: True, destroy=lambda: core._runner.executor.state[1:])
+    runner = core._runner
+    fail_once(monkeypatch, runner, "forward", lambda batch: True, destroy=lambda: runner.executor.state.of_requests)
     collector.run()
     collector.add("again", prompt)
     collector.run()
@@ -119,7 +121,7 @@ def test_an_error_of_sampling_finds_only_one_cache_alive(tiny, expected, monkeyp
     alive = caches()
     seen = []
     allocate = DeviceShape.allocate
-    monkeypatch.setattr(runner.executor, "_sample", failing)
+    monkeypatch.setattr(Sample, "run", failing)
     with pytest.MonkeyPatch.context() as watch:
         watch.setattr(DeviceShape, "allocate", lambda self, *args: seen.append(caches()) or allocate(self, *args))
         collector.run()

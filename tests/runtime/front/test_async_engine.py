@@ -93,7 +93,7 @@ async def test_stop_string_aborts_in_the_engine(model_dir):
         outputs = await collect(engine, [5], stop=[", t"])
         assert "".join(output.text for output in outputs) == "one"
         assert outputs[-1].finish.matched == ", t"
-        assert (await engine.stats()).num_running == 0
+        assert (await engine.stats()).total.num_running == 0
 
 
 def build_script(model_dir, text):
@@ -106,9 +106,9 @@ async def test_closing_early_aborts(model_dir):
     async with running(model_dir, {"step_delay": 0.005}) as engine:
         source = engine.generate([5], SamplingParams(n=2), request_id="r")
         await anext(source)
-        assert (await engine.stats()).num_running == 2
+        assert (await engine.stats()).total.num_running == 2
         await source.aclose()
-        assert (await engine.stats()).num_running == 0
+        assert (await engine.stats()).total.num_running == 0
         await engine.flush_cache()
         assert len(await collect(engine, [5], max_tokens=1)) == 1  # the id is free again
 
@@ -120,7 +120,7 @@ async def test_cancelling_the_reader_aborts(model_dir):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (await engine.stats()).num_running == 0
+        assert (await engine.stats()).total.num_running == 0
 
 
 async def test_abort_from_elsewhere(model_dir):
@@ -131,10 +131,10 @@ async def test_abort_from_elsewhere(model_dir):
         assert await engine.abort("1") == 1
         outputs = await tasks[1]
         assert [output.finish.type for output in outputs if output.finish] == ["abort", "abort"]
-        assert (await engine.stats()).num_running == 4
+        assert (await engine.stats()).total.num_running == 4
         assert await engine.abort(None) == 2
         await asyncio.gather(*tasks)
-        assert (await engine.stats()).num_running == 0
+        assert (await engine.stats()).total.num_running == 0
 
 
 async def test_abort_while_a_long_prompt_is_tokenized(model_dir):
@@ -143,7 +143,7 @@ async def test_abort_while_a_long_prompt_is_tokenized(model_dir):
         await asyncio.sleep(0)
         assert await engine.abort("r") == 1
         assert [output.finish.type for output in await task] == ["abort", "abort"]
-        assert (await engine.stats()).num_running == 0
+        assert (await engine.stats()).total.num_running == 0
 
 
 async def test_slow_reader_gets_everything_merged(model_dir):
@@ -211,7 +211,7 @@ async def test_deadlines(model_dir):
         ends = [output.finish for output in outputs if output.finish is not None]
         assert [(end.type, end.status) for end in ends] == [("abort", 504)] * 2
         assert ids_of(outputs) == greedy_ids(5, len(ids_of(outputs))) != []
-        assert (await engine.stats()).num_running == 0
+        assert (await engine.stats()).total.num_running == 0
 
 
 async def test_failing_step_reaches_every_stream(model_dir):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from palladio.runtime.core.explain import explain_requests, num_retracted_waiting
+from palladio.runtime.core.explain import explain_requests
 from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
 from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_timings import RequestTimings
@@ -129,7 +129,7 @@ def test_retractions_are_noted_and_counted_for_those_that_wait(ticking) -> None:
             assert trace.waits.num_retracted >= 0
     assert sim.scheduler.clock.num_retracted == sum(output.num_retractions for output in sim.finished.values())
     assert any(trace.waits.num_retracted for trace in traces.values())
-    assert num_retracted_waiting(sim.scheduler) == 0
+    assert sim.scheduler.waiting.num_retracted == 0
 
 
 def test_decode_steps_of_retracted_requests_are_their_own(ticking) -> None:

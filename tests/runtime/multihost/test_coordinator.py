@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core.engine_plan import EnginePlan
-from palladio.runtime.execution.program_keys import ProgramKey, decode_key
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError
 from palladio.runtime.multihost import links
@@ -75,7 +75,7 @@ def test_a_step_is_told_in_some_hundred_bytes_and_one_of_256_requests_in_twenty_
         hosts.leader._heartbeat.stop()
         for num_requests in (1, 256):
             before = hosts.leader.num_sent_bytes
-            decode, sample = decode_key(num_requests, 1), ProgramKey("sample", num_requests, tier="greedy")
+            decode, sample = ProgramKey("forward", num_requests), ProgramKey("sample", num_requests, tier="greedy")
             for key, num_on_device in ((decode, 4), (sample, 3)):  # weights, state and the other's results
                 _, args = programs.declaration(key)
                 arrays = tuple(np.full(arg.shape, -1, arg.dtype) for arg in args[num_on_device:])

@@ -53,7 +53,7 @@ async def serve_and_queue(engine, count=4, **params):
     served = engine.generate([5], SamplingParams(max_tokens=250), request_id="served")
     await anext(served)
     waiting = [asyncio.create_task(tokens(engine, f"w{i}", **params)) for i in range(count)]
-    while (await engine.stats()).num_running < 1 + count * params.get("n", 1):
+    while (await engine.stats()).total.num_running < 1 + count * params.get("n", 1):
         await asyncio.sleep(0.01)
     return served, waiting
 

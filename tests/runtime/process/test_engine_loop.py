@@ -64,7 +64,7 @@ def test_serves_and_shuts_down():
     first, second, reply = steps
     assert first.outputs[0].token_ids == [next_token(5)]
     assert second.outputs[0].finish.type == "length"
-    assert (reply.call_id, reply.ok, reply.stats.num_running) == (7, True, 0)
+    assert (reply.call_id, reply.ok, reply.stats.total.num_running) == (7, True, 0)
 
 
 def test_all_waiting_messages_are_taken_before_a_step():

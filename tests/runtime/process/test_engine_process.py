@@ -20,7 +20,6 @@ from palladio.runtime.interface.errors import ConfigError, EngineDeadError, Inva
 from palladio.runtime.interface.messages import (
     AbortRequests,
     AddRequest,
-    CacheStats,
     ControlReply,
     EngineFailed,
     EngineStats,
@@ -97,16 +96,18 @@ def test_codec_to_engine(message):
         LoadProgress("load", 1, 2),
         make_ready(),
         EngineFailed("no", config=True),
-        ControlReply(1, ok=True, stats=EngineStats(1, 2, 3, 4, 5.0, 6, None)),
+        ControlReply(1, ok=True, stats=EngineStats([])),
         ControlReply(
             1,
             ok=True,
-            stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, CacheStats(True, 7), HistogramData([0.5], [1, 2], 3.0)),
+            stats=EngineStats(
+                [RankStats()], RankStats(num_waiting=2), 6, device_idle=HistogramData([0.5], [1, 2], 3.0)
+            ),
         ),
         ControlReply(
             1,
             ok=True,
-            stats=EngineStats(1, 2, 3, 4, 5.0, 6, None, groups=[RankStats(1, 2, 3, 4, 5.0, 0.5, 6, 7, 8, 9, 10, 11)]),
+            stats=EngineStats([RankStats(1, 2, 3, 4, 5.0, 0.5, 6, 7, 8, 9, 10, 11)], integrity_error="two"),
         ),
         StepOutputs(
             [
@@ -146,7 +147,7 @@ async def test_serves(tmp_path):
         source = engine.generate([5], SamplingParams(), request_id="r")
         await anext(source)
         await source.aclose()
-        assert (await engine.stats()).num_running == 0
+        assert (await engine.stats()).total.num_running == 0
         await engine.flush_cache()
         pid = engine._transport.pid
     assert not is_alive(pid)
@@ -316,4 +317,4 @@ def test_child_does_not_survive_its_parent(tmp_path, how):
 @pytest.mark.parametrize("attempt", range(3))
 async def test_a_message_sent_the_moment_it_is_ready_arrives(tmp_path, attempt):
     async with running(tmp_path) as engine:
-        assert (await engine.stats(timeout=5)).num_running == 0
+        assert (await engine.stats(timeout=5)).total.num_running == 0

@@ -66,7 +66,7 @@ async def test_aborts_and_closed_readers_while_it_restarts(tmp_path):
         assert await waiting[1] == []
         assert engine.state == "restarting"
         assert len(await waiting[2]) == 20
-        assert (await engine.stats()).num_running == 0
+        assert (await engine.stats()).total.num_running == 0
 
 
 async def test_deadlines_pass_while_it_restarts(tmp_path):

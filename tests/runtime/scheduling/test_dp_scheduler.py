@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from palladio.runtime.core.dp_stats import rank_stats
 from palladio.runtime.core.step_logger import StepLogger
 from palladio.runtime.interface.messages import AddRequest, EngineStats
 from palladio.runtime.interface.request_options import RequestOptions
@@ -27,7 +26,7 @@ class Driver:
         limits = {"num_pages": 60, "page_size": 4, "max_running": 4, "share": BatchShare(0.15), **limits}
         sims = [Simulation(**limits) for _ in range(2)]
         patience = sims[0].cache.num_total_tokens // 4
-        self.groups = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, patience))  # type: ignore[arg-type]
+        self.scheduler = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, patience))  # type: ignore[arg-type]
         self.tokens: dict[str, list[int]] = {}
         self.finished: dict[str, int] = {}
         self.steps: list[tuple[str, list[list[tuple[str, int]]]]] = []
@@ -37,37 +36,37 @@ class Driver:
         """Returns the request's group."""
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0, ignore_eos=True)
         prompt = [100 + salt] * length
-        self.groups.add(Request.from_message(AddRequest(name, prompt, params, [], 0.0, RequestOptions(**options))))
+        self.scheduler.add(Request.from_message(AddRequest(name, prompt, params, [], 0.0, RequestOptions(**options))))
         self.tokens[name] = []
-        found = self.groups.find(name)
+        found = self.scheduler.find(name)
         assert found is not None
         return found[0]
 
     def step(self) -> None:
-        step = self.groups.schedule()
+        step = self.scheduler.schedule()
         if step is not None:
             rows = [[] if b is None else [(r.request.request_id, r.num_tokens) for r in b.rows] for b in step.batches]
             self.steps.append((step.kind, rows))
             self._in_flight.append(step)
         while len(self._in_flight) > (0 if step is None else 1):
             self._read(self._in_flight.pop(0))
-        self.groups.check_integrity()
+        self.scheduler.check_integrity()
 
     def run(self) -> None:
         for _ in range(500):
-            if not self.groups.has_requests and not self._in_flight:
+            if not self.scheduler.has_requests and not self._in_flight:
                 return
             self.step()
         raise AssertionError("stalled")
 
     def _read(self, step: ScheduledStep) -> None:
-        self.groups.turns.note(step, 0.01, self.groups.buckets)
+        self.scheduler.turns.note(step, 0.01, self.scheduler.buckets)
         tokens = []
         for _, batch in step.parts:
             count = batch.num_sampled_rows
             times = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
             tokens.append([StepTokens([7] * count, [True] * count)] * times)
-        for output in self.groups.process(step, tokens):
+        for output in self.scheduler.process(step, tokens):
             self.tokens[output.request_id] += output.token_ids
             if output.finish is not None:
                 self.finished[output.request_id] = len(self.tokens[output.request_id])
@@ -139,15 +138,15 @@ def test_a_request_that_has_moved_still_ends_in_time_and_only_once() -> None:
     params = SamplingParams(max_tokens=20, temperature=0.0, seed=0, ignore_eos=True)
     message = AddRequest("moved", [1, 2, 3], params, [], 0.0, RequestOptions(timeout=1e12))
     request = Request.from_message(message)
-    driver.groups.add(request)
+    driver.scheduler.add(request)
     driver.tokens["moved"] = []
     while not request.slot:
         driver.step()
-    assert driver.groups.find("moved") == (1, request)
+    assert driver.scheduler.find("moved") == (1, request)
     request.received = -1e12
-    for scheduler in driver.groups.schedulers:
+    for scheduler in driver.scheduler.schedulers:
         scheduler._deadlines._heap = [(0.0, name, late) for _, name, late in scheduler._deadlines._heap]
-    (output,) = driver.groups.expire()
+    (output,) = driver.scheduler.expire()
     assert output.request_id == "moved"
     driver.run()
     assert driver.finished == {"long": 30, "short": 2}
@@ -158,8 +157,8 @@ def test_abort_finds_the_group() -> None:
     driver.add("a", max_tokens=20)
     driver.add("b", max_tokens=20, salt=1)
     driver.step()
-    assert driver.groups.abort("b")
-    assert not driver.groups.abort("b")
+    assert driver.scheduler.abort("b")
+    assert not driver.scheduler.abort("b")
     driver.run()
     assert driver.finished == {"a": 20}
 
@@ -184,7 +183,7 @@ def test_prefix_goes_where_the_prompt_is_cached() -> None:
     driver.run()
     assert [driver.add(f"again {number}", 16, 2, salt=number) for number in (1, 0)] == [1, 0]
     driver.run()
-    stats = driver.groups.cache_stats()
+    stats = EngineStats(driver.scheduler.stats()).total
     assert stats.num_hit_tokens > 0
     assert stats.num_prompt_tokens == 6 * 16
 
@@ -206,24 +205,24 @@ def test_each_group_tells_what_it_is_at() -> None:
     driver.add("third", 8, 30)
     driver.step()
     driver.step()
-    one, other = rank_stats(driver.groups)
+    one, other = driver.scheduler.stats()
     assert [one.num_running, one.num_waiting] == [1, 1]
     assert [other.num_running, other.num_waiting] == [1, 0]
     assert 8 <= one.num_used_tokens < other.num_used_tokens < one.num_total_tokens == other.num_total_tokens
     assert [one.num_prompt_tokens, other.num_prompt_tokens] == [8, 12]
     assert [one.num_waiting_tokens, other.num_waiting_tokens] == [8, 0]
     driver.run()
-    assert [group.num_used_tokens for group in rank_stats(driver.groups)] == [0, 0]
+    assert [rank.num_used_tokens for rank in driver.scheduler.stats()] == [0, 0]
 
 
 def test_the_log_knows_the_throughput_of_each_group() -> None:
     driver = Driver()
-    log = StepLogger(driver.groups, 1)
-    for group, rate in zip(log._groups, (2.5, 1.5), strict=True):
-        group.last_gen_throughput = rate
-    stats = log.add_to(EngineStats(0, 0, 0, 0, 0.0, 0, None, groups=rank_stats(driver.groups)))
-    assert stats.last_gen_throughput == 4.0
-    assert [group.last_gen_throughput for group in stats.groups] == [2.5, 1.5]
+    log = StepLogger(driver.scheduler, 1)
+    for rank, rate in zip(log._ranks, (2.5, 1.5), strict=True):
+        rank.last_gen_throughput = rate
+    stats = log.add_to(EngineStats(driver.scheduler.stats()))
+    assert stats.total.last_gen_throughput == 4.0
+    assert [rank.last_gen_throughput for rank in stats.ranks] == [2.5, 1.5]
 
 
 def test_background_requests_fill_the_rows_of_a_group_that_others_leave_empty() -> None:
@@ -241,7 +240,7 @@ def test_a_request_stays_in_the_group_that_its_caller_chose() -> None:
     chosen = [driver.add(str(number), 8, 20, salt=number, dp_rank=1) for number in range(7)]
     assert chosen == [1] * 7
     driver.step()
-    assert not driver.groups.schedulers[0].has_requests, "though it is idle, and the other one is full"
+    assert not driver.scheduler.schedulers[0].has_requests, "though it is idle, and the other one is full"
     assert driver.add("free", salt=9) == 0
     driver.run()
     assert set(driver.finished) == {"free", *map(str, range(7))}

@@ -41,7 +41,7 @@ def test_requests_that_wait_for_their_grammar(tiny: TinyEngine) -> None:
     for name in ("gone", "kept"):
         collector.add(name, random_prompt(6), grammar=Grammar("regex", "(yes|no) " + name), max_tokens=60)
     assert core.has_work
-    assert (core.stats().num_waiting, core.stats().num_waiting_tokens) == (2, 12)
+    assert (core.stats().total.num_waiting, core.stats().total.num_waiting_tokens) == (2, 12)
     (state,) = core.explain(["gone"])
     assert (state.status, state.prompt_tokens) == ("waiting", 6)
     core.abort(["gone", "nobody"])

@@ -260,7 +260,7 @@ def test_an_engine_whose_requests_cannot_go_on_fails(tiny: TinyEngine, monkeypat
     core = tiny.core()
     collector = Collector(core)
     collector.add("a", random_prompt(9))
-    monkeypatch.setattr(core._groups, "schedule", lambda: None)
+    monkeypatch.setattr(core._scheduler, "schedule", lambda: None)
     for _ in range(engine_core.MAX_STALLED):
         collector.step()
     with pytest.raises(RuntimeError, match="no step can be scheduled"):

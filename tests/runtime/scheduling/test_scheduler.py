@@ -247,7 +247,7 @@ def test_without_the_prefix_cache_everything_is_computed() -> None:
     sim.run()
     assert [prefill_tokens(sim, name) for name in ("r0", "r1")] == [40, 40]
     assert sim.cache.stats().num_cached_tokens == 0
-    assert not sim.cache.stats().enabled
+    assert not sim.cache.shares_prefixes
 
 
 def test_a_duplicate_is_dropped_for_the_cached_page() -> None:
