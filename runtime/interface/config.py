@@ -41,6 +41,8 @@ class ModelSource:
         download_dir: Directory for hub downloads. Default: the hub cache.
         json_model_override_args: JSON object merged over config.json. It also replaces the same setting under its other
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
+        quantization: Quantization of the checkpoint. fp8 says what config.json has to say too, or the start fails; it
+            does not quantize. Default: what config.json says.
         is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
             1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
     """
@@ -55,6 +57,7 @@ class ModelSource:
     revision: str | None = None
     download_dir: str | None = None
     json_model_override_args: str = "{}"
+    quantization: str | None = None
     is_embedding: bool = False
 
     def __post_init__(self) -> None:
@@ -265,6 +268,11 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         cache, scheduler, execution = self.cache, self.scheduler, self.execution
+        if self.source.quantization not in (None, "fp8"):
+            raise ConfigError(
+                f"--quantization {self.source.quantization} is not supported: only fp8 is, of checkpoints that are "
+                "stored so; leave the flag out"
+            )
         check_positive("--page-size", cache.page_size)
         check_positive("--max-total-tokens", cache.max_total_tokens)
         check_positive("--context-length", self.source.context_length)
