@@ -40,12 +40,14 @@ class LineResult:
     """Attributes:
     record: its line in one of the files of results, without the line's end.
     answer: what a route answered with, as JSON.
+    was_left: the batch ended before the line did, by a cancel or its window: it has not failed.
     """
 
     line: int
     succeeded: bool
     record: bytes
     answer: bytes | None = None
+    was_left: bool = False
 
     def usage(self) -> Usage:
         return Usage() if self.answer is None else Usage.of(orjson.loads(self.answer))
@@ -63,13 +65,14 @@ def refused(line: Line, body: ErrorBody, request_id: str) -> LineResult:
     return answered(line, body.status, request_id, orjson.dumps(body.payload()))
 
 
-def not_run(line: Line, code: str, message: str) -> LineResult:
-    """No route was asked."""
-    return LineResult(line.number, False, _record(line, None, {"code": code, "message": message}))
+def left(line: Line, code: str, message: str) -> LineResult:
+    """Of a line that a cancel, or the end of the batch's window, has left without an answer."""
+    return LineResult(line.number, False, _record(line, None, {"code": code, "message": message}), was_left=True)
 
 
 def faulty(line: Line, fault: Fault) -> LineResult:
-    return not_run(line, fault.code, fault.message)
+    """No route was asked."""
+    return LineResult(line.number, False, _record(line, None, {"code": fault.code, "message": fault.message}))
 
 
 def _record(line: Line, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
