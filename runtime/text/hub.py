@@ -82,8 +82,8 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, wanted: 
     if local.is_dir():
         return local
     if local.is_file():
-        refusal = describe_file(local) or f"{path} is a file; give the directory that holds {wanted.holds}"
-        raise ConfigError(f"{flag} {refusal}")
+        found = describe_file(local) or f"{path} is a file; give the directory that holds {wanted.holds}"
+        raise ConfigError(f"{flag} {found}")
     refusal = describe_address(path)
     if refusal is not None:
         raise ConfigError(f"{flag} {refusal}")
