@@ -5,6 +5,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import dataclasses
+import logging
 import os
 import sys
 import threading
@@ -25,16 +26,19 @@ from palladio.runtime.front.sglang_api import (
     expand_jobs,
     generate_job,
 )
-from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.embeddings import check_dimensions, embedded, read_vectors
 from palladio.runtime.interface.errors import EngineDeadError, InvalidRequestError
+from palladio.runtime.interface.offline_flags import OfflineFlags
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.stats_report import describe_stats
 from palladio.runtime.process.transport import ThreadTransport
+from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Result = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -47,7 +51,9 @@ class Engine:
 
     Args:
         model_path: a model directory or hub id.
-        flags: the server's engine flags by name, with underscores (see EngineConfig).
+        flags: the server's engine flags by name, with underscores (docs/flags.md). SGLang's other flags, and those of
+            other servers, are accepted, accepted with a warning, or refused as on the command line. `log_level` sets
+            up the process's log, which is left alone otherwise.
 
     The environment is left to its libraries. So compiled programs are kept in ~/.cache/palladio/xla, unless
     `compilation_cache_dir` says otherwise; and on a GPU, set XLA_CLIENT_MEM_FRACTION=1.0 before jax is first used, as
@@ -57,9 +63,13 @@ class Engine:
         ConfigError: a flag or the checkpoint is wrong.
     """
 
-    def __init__(self, model_path: str | os.PathLike[str], **flags: Any) -> None:
-        config = EngineConfig.from_flags({"model_path": os.fspath(model_path), **flags})
-        self._start(AsyncEngine(config, ThreadTransport()))
+    def __init__(self, model_path: str | os.PathLike[str] | None = None, **flags: Any) -> None:
+        given = OfflineFlags.read({"model_path": None if model_path is None else os.fspath(model_path), **flags})
+        if given.log_level is not None:
+            configure_logging(given.log_level)
+        for warning in given.warnings:
+            logger.warning(warning)
+        self._start(AsyncEngine(given.config, ThreadTransport()))
 
     @classmethod
     def from_async_engine(cls, engine: AsyncEngine) -> Self:

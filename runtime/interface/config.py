@@ -62,6 +62,11 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.quantization not in (None, "fp8"):
+            raise ConfigError(
+                f"--quantization {self.quantization} is not supported: only fp8 is, of checkpoints that are stored so; "
+                "leave the flag out"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -268,11 +273,6 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         cache, scheduler, execution = self.cache, self.scheduler, self.execution
-        if self.source.quantization not in (None, "fp8"):
-            raise ConfigError(
-                f"--quantization {self.source.quantization} is not supported: only fp8 is, of checkpoints that are "
-                "stored so; leave the flag out"
-            )
         check_positive("--page-size", cache.page_size)
         check_positive("--max-total-tokens", cache.max_total_tokens)
         check_positive("--context-length", self.source.context_length)
