@@ -13,7 +13,6 @@ from typing import Any
 
 import tyro
 
-from palladio.runtime.interface.foreign_flags import ForeignFlags, load_foreign_flags
 from palladio.http.settings.http_config import SECRETS, HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.config import (
@@ -26,6 +25,7 @@ from palladio.runtime.interface.config import (
     SurvivalConfig,
 )
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.foreign_flags import ForeignFlags, load_foreign_flags
 from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
 

@@ -2,13 +2,12 @@
 
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
 import dataclasses
 import logging
 import os
 import sys
-import threading
+import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,6 +15,8 @@ from typing import Any, Self, TypeVar
 from tqdm import tqdm
 
 from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.front.loop_thread import all_or_none
+from palladio.runtime.front.scoring import Scoring
 from palladio.runtime.front.sglang_api import (
     GenerateJob,
     Job,
@@ -27,9 +28,10 @@ from palladio.runtime.front.sglang_api import (
     generate_job,
 )
 from palladio.runtime.interface.embeddings import check_dimensions, embedded, read_vectors
-from palladio.runtime.interface.errors import EngineDeadError, InvalidRequestError
+from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.offline_flags import OfflineFlags
 from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.profile_options import ProfileOptions
 from palladio.runtime.interface.stats_report import describe_stats
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.telemetry.logs import configure_logging
@@ -41,7 +43,7 @@ Result = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
-class Engine:
+class Engine(Scoring):
     """Generates text from Python, without a server.
 
         with Engine(model_path="Qwen/Qwen3-0.6B") as engine:
@@ -80,12 +82,7 @@ class Engine:
 
     def _start(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._closed = False
-        self._executor = concurrent.futures.ThreadPoolExecutor(max_workers=4, thread_name_prefix="palladio-worker")
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(self._executor)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="palladio-front", daemon=True)
-        self._thread.start()
+        self._open_loop()
         try:
             self._run(engine.start())
             self._run(engine.wait_ready())
@@ -253,6 +250,29 @@ class Engine:
         work = self._encode(jobs, is_list, dimensions, show_progress=False)
         return await asyncio.wrap_future(self._submit(work))
 
+    def start_profile(self, output_dir: str | os.PathLike[str] | None = None, **fields: Any) -> None:
+        """Begins a trace of the device and the host, in the xplane format.
+
+        Args:
+            output_dir: the folder that it is written to; default: a new one in the temporary directory.
+            fields: SGLang's, as for `POST /start_profile`: start_step, num_steps, activities, with_stack, ….
+
+        Raises:
+            InvalidRequestError: a trace is under way, or a field asks for what XLA's profiler has not.
+        """
+        options = ProfileOptions.of(
+            fields, lambda: os.path.abspath(output_dir or tempfile.mkdtemp(prefix="palladio-profile-"))
+        )
+        self._run(self._engine.start_profile(options))
+
+    def stop_profile(self) -> str:
+        """Ends the trace; returns the folder that has it.
+
+        Raises:
+            InvalidRequestError: no trace is under way, or it could not be written.
+        """
+        return self._run(self._engine.stop_profile()).output_dir
+
     def flush_cache(self) -> None:
         """Drops the prefix cache.
 
@@ -276,13 +296,8 @@ class Engine:
         if self._closed:
             return
         self._run(self._engine.shutdown())
-        self._run(self._loop.shutdown_asyncgens())
-        self._closed = True
+        self._close_loop()
         atexit.unregister(self.shutdown)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._executor.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -328,7 +343,7 @@ class Engine:
             tasks = [asyncio.create_task(work) for work in works]
             for task in tasks:
                 task.add_done_callback(lambda _: progress.update())
-            await _all_or_none(tasks)
+            await all_or_none(tasks)
         return [task.result() for task in tasks]
 
     async def _stream(self, jobs: list[GenerateJob], is_list: bool) -> AsyncGenerator[Result, None]:
@@ -343,7 +358,7 @@ class Engine:
 
         async def pump_all() -> None:
             try:
-                await _all_or_none([asyncio.create_task(pump(job)) for job in jobs])
+                await all_or_none([asyncio.create_task(pump(job)) for job in jobs])
             finally:
                 queue.put_nowait(None)
 
@@ -355,51 +370,3 @@ class Engine:
         finally:
             pumping.cancel()
             await asyncio.wait([pumping])
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if self._closed:
-            work.close()
-            raise EngineDeadError("the engine was shut down")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._submit(work)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C too: what it began must not go on
-            future.cancel()
-            raise
-
-    def _iterate(self, source: AsyncGenerator[Result, None]) -> Iterator[Result]:
-        try:
-            while (result := self._run(_next(source))) is not None:
-                yield result
-        finally:
-            if not self._closed:
-                self._run(_close(source))
-
-    async def _iterate_async(self, source: AsyncGenerator[Result, None]) -> AsyncIterator[Result]:
-        try:
-            while (result := await asyncio.wrap_future(self._submit(_next(source)))) is not None:
-                yield result
-        finally:
-            if not self._closed:
-                await asyncio.wrap_future(self._submit(_close(source)))
-
-
-async def _next(source: AsyncGenerator[Result, None]) -> Result | None:
-    return await anext(source, None)
-
-
-async def _close(source: AsyncGenerator[Result, None]) -> None:
-    await source.aclose()
-
-
-async def _all_or_none(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Waits for all tasks; when one fails, or the caller is cancelled, cancels the others and waits for their end."""
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,6 @@
 """How to sample: one frozen, self-validating value per request.
 
-Names are OpenAI's and vLLM's; SGLang's names (`max_new_tokens`, `min_new_tokens`, `sampling_seed`) are accepted by
-`SamplingParams.from_dict`.
+Names are OpenAI's and vLLM's; SGLang's names (`max_new_tokens`, `min_new_tokens`, `sampling_seed`) are accepted too.
 """
 
 import dataclasses
@@ -53,9 +52,12 @@ class SamplingParams:
         no_stop_trim: keep the matched stop string in the text.
         grammar: a language that the output must be in.
         thinking: where the output is reasoning, which the grammar does not hold for; how long that may be.
+        max_new_tokens, min_new_tokens, sampling_seed: SGLang's names of max_tokens, min_tokens and seed, which they
+            become: afterwards these three are None.
 
     Raises:
-        InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
+        InvalidRequestError: a value is of the wrong type or out of range, or a parameter is given under both of its
+            names; `param` names it.
     """
 
     max_tokens: int | None = None
@@ -81,8 +83,37 @@ class SamplingParams:
     no_stop_trim: bool = False
     grammar: Grammar | None = None
     thinking: Thinking | None = None
+    # Fields and not dataclasses.InitVar, which msgspec does not take.
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.max_new_tokens is None and self.min_new_tokens is None and self.sampling_seed is None:
+            self._check()
+            return
+        others = self._take_other_names()
+        try:
+            self._check()
+        except InvalidRequestError as error:
+            raise error.rename(others) from None
+
+    def _take_other_names(self) -> dict[str, str]:
+        """Moves values from SGLang's names to ours. Returns our name → SGLang's, of those that were given."""
+        others: dict[str, str] = {}
+        for name, field in _ALIASES.items():
+            value = object.__getattribute__(self, name)
+            if value is None:
+                continue
+            if object.__getattribute__(self, field) != type(self).__dataclass_fields__[field].default:
+                message = "{name!r} and {field!r} name the same parameter; give one"
+                raise InvalidRequestError.of(message, param=name, name=name, field=field)
+            object.__setattr__(self, field, value)
+            object.__setattr__(self, name, None)
+            others[field] = name
+        return others
+
+    def _check(self) -> None:
         if self.max_tokens is not None:
             check_int("max_tokens", self.max_tokens, 0, None)
         check_int("min_tokens", self.min_tokens, 0, None)

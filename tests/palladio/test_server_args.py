@@ -10,8 +10,8 @@ import pytest
 
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
+from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = load_sglang_flags()

@@ -90,7 +90,7 @@ def test_flags_of_other_servers() -> None:
     assert read(enforce_eager=True).warnings[0].startswith("enforce_eager has no effect: ")
     for flag in load_foreign_flags():
         if flag.verdict == "refused":
-            with pytest.raises(ConfigError, match="is a .* flag: "):
+            with pytest.raises(ConfigError, match=r"is a .* flag: "):
                 read(**{flag.name.replace("*", "x"): 1})
     with pytest.raises(ConfigError, match=r"^enable_chunked_prefill=False is not supported: long prompts"):
         read(enable_chunked_prefill=False)
