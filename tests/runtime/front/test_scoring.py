@@ -1,4 +1,4 @@
-"""Engine.score, the streams of SGLang's tutorials, and profiles, with a fake core: token i has log-probability -i/100."""
+"""Engine.score, streams of SGLang's tutorials, and profiles, with a fake core: token i has log-probability -i/100."""
 
 import asyncio
 import math
