@@ -53,7 +53,7 @@ def is_of_disk(error: BaseException) -> bool:
 
 
 def _storage_full() -> ErrorBody:
-    message = "the disk of --file-storage-path is full: make room on it, and send the request again"
+    message = "the disk of --file-storage-path is full: free some space on it, then send the request again"
     return ErrorBody(507, message, code="storage_full")
 
 
@@ -61,5 +61,5 @@ def _storage_unavailable(error: Exception) -> ErrorBody:
     """What the request met; the log names the file, which is the operator's business."""
     logger.error("--file-storage-path cannot be used: %s", error)
     why = error.strerror if isinstance(error, OSError) and error.strerror else "an error of the database"
-    message = f"--file-storage-path cannot be used at the moment ({why}): the server's log says more"
+    message = f"--file-storage-path cannot be used at the moment ({why}): see the server's log"
     return ErrorBody(503, message, code="storage_unavailable")

@@ -49,7 +49,7 @@ class Engine(Scoring):
         with Engine(model_path="Qwen/Qwen3-0.6B") as engine:
             print(engine.generate("The capital of France is", {"temperature": 0})["text"])
 
-    Methods may be called from any thread; calls run side by side in one batch.
+    Methods can be called from any thread; concurrent calls share batches.
 
     Args:
         model_path: a model directory or hub id.
@@ -57,9 +57,9 @@ class Engine(Scoring):
             other servers, are accepted, accepted with a warning, or refused as on the command line. `log_level` sets
             up the process's log, which is left alone otherwise.
 
-    The environment is left to its libraries. So compiled programs are kept in ~/.cache/palladio/xla, unless
-    `compilation_cache_dir` says otherwise; and on a GPU, set XLA_CLIENT_MEM_FRACTION=1.0 before jax is first used, as
-    the server does: XLA by itself takes 0.75 of the GPU, and `mem_fraction_static` would be a share of that.
+    Engine reads no environment variables. It keeps compiled programs in ~/.cache/palladio/xla unless
+    `compilation_cache_dir` is set. On a GPU, set XLA_CLIENT_MEM_FRACTION=1.0 before the first use of jax, as the server
+    does; otherwise XLA takes 0.75 of the GPU, and `mem_fraction_static` is a fraction of that.
 
     Raises:
         ConfigError: a flag or the checkpoint is wrong.
@@ -117,20 +117,20 @@ class Engine(Scoring):
 
         Args:
             prompt: a text, or a list of them; or give `input_ids`.
-            sampling_params: for all prompts, or one for each. Not given: the checkpoint's defaults and 128 tokens.
+            sampling_params: for all prompts, or a list with one per prompt. Default: the checkpoint's, and 128 tokens.
             input_ids: token ids of one prompt, or a list of those.
-            return_logprob: report log-probabilities; this and the next two may be lists, one entry a prompt.
+            return_logprob: report log-probabilities. This and the next two can be lists with one entry per prompt.
             logprob_start_len: first prompt position to report; -1: only the output.
             top_logprobs_num: likeliest tokens to report at each position.
-            return_text_in_logprobs: tokens' text beside their ids.
-            rid: the request's id, or one a prompt.
-            extra_key: prefixes are shared in the cache only between prompts of the same key; this and the next three
-                may be lists, one entry a prompt.
-            cache_salt: vLLM's name for extra_key; if both are given, both must be the same.
+            return_text_in_logprobs: add the text of tokens to their ids.
+            rid: the request's id, or a list with one per prompt.
+            extra_key: share cached prefixes only with prompts of the same key. This and the next three can be lists,
+                with one entry per prompt.
+            cache_salt: vLLM's name for extra_key; if both are given, both must match.
             priority: with schedule_policy="priority": prompts of higher priority go first.
-            timeout: seconds that a prompt may take; then it ends with the finish reason "abort" and what it has.
-            stream: return an iterator instead; each item holds all of its sample's text so far, and `index` says
-                which sample it is, if there are several.
+            timeout: maximum seconds per prompt; then it ends with the finish reason "abort" and its output so far.
+            stream: return an iterator. Each item has all of its sample's text so far; if there are several samples,
+                `index` tells which one.
             show_progress: a progress bar over prompts; default: if there are several and stderr is a terminal.
 
         Returns:
@@ -138,7 +138,7 @@ class Engine(Scoring):
 
         Raises:
             InvalidRequestError: a parameter or a prompt is wrong; nothing is generated then.
-            DeadlineError: a prompt had not a single token when its timeout passed; the other prompts end with it.
+            DeadlineError: a prompt's timeout passed before its first token; the other prompts end too.
             EngineDeadError: the engine failed or was shut down.
         """
         jobs, is_list = expand_jobs(
@@ -210,7 +210,7 @@ class Engine(Scoring):
         timeout: float | Sequence[float | None] | None = None,
         show_progress: bool | None = None,
     ) -> Result | list[Result]:
-        """Makes embeddings, with an engine of `is_embedding=True`, and returns SGLang's results.
+        """Computes embeddings; the engine must be started with `is_embedding=True`. Returns SGLang's results.
 
         Args:
             prompt: a text, or a list of them; or give `input_ids`. The others are as for `generate`.
@@ -222,8 +222,8 @@ class Engine(Scoring):
 
         Raises:
             InvalidRequestError: a parameter or a prompt is wrong, or this engine generates text.
-            DeadlineError: a prompt was not done when its timeout passed; the others end with it.
-            RequestAbortedError: someone aborted a prompt; likewise.
+            DeadlineError: a prompt's timeout passed; the other prompts end too.
+            RequestAbortedError: a prompt was aborted; the other prompts end too.
             EngineDeadError: the engine failed or was shut down.
         """
         options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
@@ -274,7 +274,7 @@ class Engine(Scoring):
         return self._run(self._engine.stop_profile()).output_dir
 
     def flush_cache(self) -> None:
-        """Drops the prefix cache.
+        """Empties the prefix cache.
 
         Raises:
             OverloadedError: requests are running.
@@ -282,17 +282,17 @@ class Engine(Scoring):
         self._run(self._engine.flush_cache())
 
     def abort_request(self, rid: str | None = None) -> int:
-        """Aborts a request (None: all); returns how many were running."""
+        """Aborts a request (None: all of them). Returns how many were running."""
         return self._run(self._engine.abort(rid))
 
     def get_server_info(self) -> dict[str, Any]:
-        """Flags, the limits that the engine settled on, and a snapshot of its state."""
+        """Returns all flags, the limits in effect, and a snapshot of the engine's state."""
         stats = self._run(self._engine.stats(check_integrity=True))
         limits = dataclasses.asdict(self._engine.info)
         return self._engine.config.flags() | limits | {"internal_states": [describe_stats(stats)]}
 
     def shutdown(self) -> None:
-        """Ends the engine; what still runs is aborted. Idempotent."""
+        """Stops the engine and aborts running requests. Can be called again."""
         if self._closed:
             return
         self._run(self._engine.shutdown())

@@ -353,8 +353,8 @@ class EngineConfig:
             low = max_running - max_running % num_groups
             fitting = f"{low} or {low + num_groups}" if low else f"{num_groups}"
             raise ConfigError(
-                f"--max-running-requests {max_running} is of all groups together and does not divide by --dp-size "
-                f"{num_groups}: use {fitting}"
+                f"--max-running-requests {max_running} counts all data-parallel ranks, so it must be a multiple of "
+                f"--dp-size {num_groups}: use {fitting}"
             )
 
     @classmethod

@@ -164,7 +164,7 @@ def test_groups_of_devices(name):
     assert (parallel.dp_size, parallel.load_balance_method) == (2, "shortest_queue")
     parsed = parse("--load-balance-method", "total_tokens")
     assert parsed.args.parallel.load_balance_method == "round_robin"
-    assert "shortest_queue counts tokens" in parsed.warnings[0]
+    assert "shortest_queue balances by tokens" in parsed.warnings[0]
 
 
 @pytest.mark.parametrize("name", ["--cuda-graph-bs", "--cuda_graph_bs_decode", "--cudagraph-capture-sizes"])

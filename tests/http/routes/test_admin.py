@@ -216,8 +216,11 @@ def test_root_path(serve) -> None:
         ({"preferred_sampling_params": "[]"}, "--preferred-sampling-params must be a JSON object"),
         ({"preferred_sampling_params": '{"temperature": -1}'}, "--preferred-sampling-params: temperature"),
         ({"preferred_sampling_params": '{"temprature": 1}'}, "--preferred-sampling-params: unknown .*'temprature'"),
-        ({"preferred_sampling_params": '{"n": 2}'}, "--preferred-sampling-params: n is for each request to say"),
-        ({"preferred_sampling_params": '{"regex": "a"}'}, "--preferred-sampling-params: regex is for each request"),
+        (
+            {"preferred_sampling_params": '{"n": 2}'},
+            "--preferred-sampling-params: n cannot have a default: each request sets it",
+        ),
+        ({"preferred_sampling_params": '{"regex": "a"}'}, "--preferred-sampling-params: regex cannot have a default"),
     ],
 )
 def test_wrong_flags_are_named(flags: dict, word: str) -> None:
