@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
 from palladio import __version__
@@ -37,13 +38,15 @@ from palladio.http.routes.routes_reasoning import reasoning_router
 from palladio.http.routes.routes_tokenize import tokenize_router
 from palladio.http.routes.routes_tools import tools_router
 from palladio.http.security.access import browser_guard, cors, describe_access
-from palladio.http.security.auth import KeyAuth
+from palladio.http.security.auth import OPEN_PATHS, KeyAuth
 from palladio.http.security.callers import Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import install_error_handlers
 from palladio.runtime.front.engine_protocol import EngineClient
+
+HEAD_PATHS = OPEN_PATHS | {"/v1/models"}  # what load balancers and launch scripts ask
 
 
 def create_app(
@@ -93,12 +96,22 @@ def create_app(
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
     others = (embeddings_router, reasoning_router, tools_router, stored_router, capabilities_router, observe_router)
     for router in (*routers, *others, messages_router, load_router, invocations_router):
-        app.include_router(router(context))
+        app.include_router(_with_heads(router(context)))
     _add_responses(app, context)
     _add_batches(app, context)
     app.state.template_warnings = context.template_warnings
     app.state.access = describe_access(config, callers)
     return app
+
+
+def _with_heads(router: APIRouter) -> APIRouter:
+    """Adds HEAD to probes, which some load balancers send. FastAPI, other than Starlette, answers it with a 405."""
+    for route in list(router.routes):
+        if isinstance(route, APIRoute) and route.path in HEAD_PATHS and route.methods == {"GET"}:
+            router.add_api_route(
+                route.path, route.endpoint, methods=["HEAD"], include_in_schema=False, response_model=None
+            )
+    return router
 
 
 def _add_responses(app: FastAPI, context: Context) -> None:

@@ -13,12 +13,14 @@ from palladio.http.files.upload import FORM_BYTES, file_too_large
 from palladio.http.security.auth import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
 from palladio.http.settings.request_limits import RequestLimits
+from palladio.http.wire.content_encoding import Inflater, find_inflater
 from palladio.http.wire.errors import ErrorBody, HttpError, internal_error, route_path
 from palladio.http.wire.json_cost import JsonMeter, body_refusal
 
 logger = logging.getLogger(__name__)
 
 MIN_RATE = 16 * 1024  # bytes of a body that pay for one more second of waiting for it
+_OF_COMPRESSED = (b"content-encoding", b"content-length")  # headers that say nothing of what comes out
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,256}")
 
 
@@ -95,7 +97,9 @@ def _refusal(scope: Scope) -> ErrorBody | None:
 class BodyLimit:
     """Refuses request bodies that are too large, at once by Content-Length, else while they arrive, or too slow.
 
-    JSON that would take too long to read is too large: its values are counted as it arrives.
+    A compressed body is decompressed as it arrives, a slice at a time, and the limits are those of what comes out: what
+    a few bytes would blow up to is never held. JSON that would take too long to read is too large: its values are
+    counted as it arrives.
 
     Args:
         limits: of bodies; an uploaded file has one of its own.
@@ -113,28 +117,32 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         max_bytes, too_large = self._limit(scope)
-        meter = None if _is_upload(scope) else JsonMeter(self._limits.max_values)
-        declared = Headers(scope=scope).get("content-length", "")
-        if declared.isdecimal() and int(declared) > max_bytes:
-            await too_large.response(route_path(scope))(scope, receive, send)
+        headers = Headers(scope=scope)
+        declared = headers.get("content-length", "")
+        try:
+            inflater = find_inflater(headers.get("content-encoding", ""))
+            if declared.isdecimal() and int(declared) > max_bytes:
+                raise HttpError(too_large)
+        except HttpError as error:
+            await error.body.response(route_path(scope))(scope, receive, send)
             return
-        received, waited, is_whole = 0, 0.0, False
+        read = _read_in_time(receive, self._read_timeout, max_bytes, too_large)
+        if inflater is not None:
+            # what follows sees a body as if it had come plainly
+            plain = [(name, value) for name, value in scope["headers"] if name not in _OF_COMPRESSED]
+            scope["headers"] = plain
+            read = _inflated(read, inflater)
+        meter = None if _is_upload(scope) else JsonMeter(self._limits.max_values)
+        received, is_whole = 0, False
 
         async def limited() -> Message:
-            nonlocal received, waited, is_whole
+            nonlocal received, is_whole
             if is_whole:
                 return await receive()  # for the client's going away
-            begun = time.monotonic()
-            try:
-                async with asyncio.timeout(min(0.0, received / MIN_RATE - waited) + self._read_timeout):
-                    part = await receive()
-            except TimeoutError:
-                message = f"the request body arrived too slowly; {received} bytes received"
-                raise HttpError(read_timeout_error(message)) from None
-            waited += time.monotonic() - begun
+            part = await read()
             body = part.get("body", b"")
             received += len(body)
-            if received > max_bytes:
+            if inflater is not None and received > max_bytes:
                 raise HttpError(too_large)
             if meter is not None and meter.exceeds(body):
                 raise body_refusal(meter.limit)
@@ -151,6 +159,49 @@ class BodyLimit:
         max_bytes = self._limits.max_bytes
         message = f"the request body exceeds {max_bytes} bytes; the limit is set by --max-request-bytes"
         return max_bytes, ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"})
+
+
+def _read_in_time(receive: Receive, read_timeout: float, max_bytes: int, too_large: ErrorBody) -> Receive:
+    """`receive`, until the body is whole. It raises HttpError for a body that arrives too slowly (408) or, as it
+    arrives, is too large."""
+    received, waited = 0, 0.0
+
+    async def read() -> Message:
+        nonlocal received, waited
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(min(0.0, received / MIN_RATE - waited) + read_timeout):
+                part = await receive()
+        except TimeoutError:
+            message = f"the request body arrived too slowly; {received} bytes received"
+            raise HttpError(read_timeout_error(message)) from None
+        waited += time.monotonic() - begun
+        received += len(part.get("body", b""))
+        if received > max_bytes:
+            raise HttpError(too_large)
+        return part
+
+    return read
+
+
+def _inflated(read: Receive, inflater: Inflater) -> Receive:
+    """The decompressed body. Others run between its slices."""
+    is_last = False
+
+    async def read_slice() -> Message:
+        nonlocal is_last
+        if inflater.is_waiting:
+            await asyncio.sleep(0)
+        else:
+            part = await read()
+            if part["type"] != "http.request":
+                return part  # the client went away
+            inflater.feed(part.get("body", b""))
+            is_last = not part.get("more_body", False)
+        body = inflater.read(is_last=is_last)
+        return {"type": "http.request", "body": body, "more_body": inflater.is_waiting or not is_last}
+
+    return read_slice
 
 
 def _is_upload(scope: Scope) -> bool:

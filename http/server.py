@@ -84,6 +84,17 @@ async def serve_async(
 ) -> None:
     """`serve`, inside a running loop."""
     tls = make_tls_context(config)
+    with contextlib.closing(_listen(config)) as listener:  # first: a second server on a port is told of the port
+        await _serve_on(listener, engine, config, observability, tls)
+
+
+async def _serve_on(
+    listener: socket.socket,
+    engine: ServableEngine,
+    config: HttpConfig,
+    observability: ObservabilityConfig,
+    tls: ssl.SSLContext | None,
+) -> None:
     observer = create_observer(engine, config, observability)
     storage = open_storage(config)
     app = create_app(engine, config, observability, observer, storage)
@@ -91,7 +102,8 @@ async def serve_async(
     workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)
     server = _Server(make_settings(app, config, observability.log_format, tls))
     stop = _Stop(asyncio.get_running_loop())
-    with contextlib.closing(_listen(config)) as listener, stop.on_signals():
+    _log_address(listener, config)
+    with stop.on_signals():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             for worker in workers:
@@ -130,21 +142,24 @@ def make_settings(
 
 
 def _listen(config: HttpConfig) -> socket.socket:
-    """The listening socket; says where it listens, which --port 0 leaves to the system."""
+    """The listening socket. Raises ConfigError: the address is taken, or is none of this machine."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
-        listener = socket.create_server((config.host, config.port), family=family, backlog=2048)
+        return socket.create_server((config.host, config.port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on --host {config.host} --port {config.port}: {error.strerror}; "
             "choose another --port (0: any free port)"
         ) from error
-    host = f"[{config.host}]" if family == socket.AF_INET6 else config.host
+
+
+def _log_address(listener: socket.socket, config: HttpConfig) -> None:
+    """Says where the server listens, with the port that --port 0 left to the system."""
+    host = f"[{config.host}]" if listener.family == socket.AF_INET6 else config.host
     uvicorn_logger = logging.getLogger("uvicorn.error")
     scheme = "http" if config.ssl_certfile is None else "https"
     port = listener.getsockname()[1]
     uvicorn_logger.info("Uvicorn running on %s://%s:%d (Press CTRL+C to quit)", scheme, host, port)
-    return listener
 
 
 async def _run_engine(

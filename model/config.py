@@ -183,7 +183,9 @@ def read_model_dir(
         raise ConfigError(f"{path} is not a directory; a model path must contain config.json and *.safetensors")
     config = _read_json(path / "config.json")
     if config is None:
-        raise ConfigError(f"no config.json in {path}; is it a Hugging Face model directory?")
+        has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+        hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
+        raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
     return override(config, overrides or {}), _read_json(path / "generation_config.json")
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import tyro
 
-from palladio.foreign_flags import ForeignFlags, load_foreign_flags
 from palladio.http.settings.http_config import SECRETS, HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.config import (
@@ -26,8 +25,9 @@ from palladio.runtime.interface.config import (
     SurvivalConfig,
 )
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.foreign_flags import ForeignFlags, load_foreign_flags
 from palladio.runtime.interface.parallel_config import ParallelConfig
-from palladio.sglang_flags import load_sglang_flags
+from palladio.runtime.interface.sglang_flags import load_sglang_flags
 
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 _ONCE = frozenset({"api_key", "admin_api_key"})  # of others the last one wins; no key is to be lost in silence
@@ -120,7 +120,7 @@ class _FlagTable:
     def foreign_value(self, name: str, option: _Option) -> str | None:
         """The warning, if the value of this flag of ours only means something in SGLang."""
         flag = self.theirs.get(name)
-        if flag is None or not option.values or not set(option.values) <= set(flag.foreign_values):
+        if flag is None or not flag.means_nothing_here(option.values):
             return None
         return f"{option.typed} {option.values[0]} has no effect here: {flag.reason}"
 

@@ -15,7 +15,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # importing it takes seconds, and only those who have an Engine need it
+    from palladio.runtime.front.offline_engine import Engine
 
 _BLUE, _PLAIN = "\033[34m", "\033[0m"
 _NOTE = """
@@ -113,6 +118,28 @@ def print_highlight(text: object) -> None:
         print(f"{_BLUE}{text}{_PLAIN}")
     else:
         print(text)
+
+
+def stream_and_merge(llm: "Engine", prompt: str, sampling_params: Any = None) -> str:
+    """Streams the output of one prompt; returns its whole text."""
+    text = ""
+    for item in llm.generate(prompt, sampling_params, stream=True):
+        text = _text(item)  # all of it so far
+    return text
+
+
+async def async_stream_and_merge(llm: "Engine", prompt: str, sampling_params: Any = None) -> AsyncGenerator[str, None]:
+    """Streams the output of one prompt: an async generator of what is new in its text each time."""
+    length = 0
+    async for item in await llm.async_generate(prompt, sampling_params, stream=True):  # type: ignore[union-attr]
+        text = _text(item)
+        yield text[length:]
+        length = len(text)
+
+
+def _text(item: Any) -> str:
+    text: str = item["text"]
+    return text
 
 
 def _is_ready(base_url: str) -> bool:

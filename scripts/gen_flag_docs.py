@@ -10,9 +10,9 @@ from typing import Any
 
 import docstring_parser
 
-from palladio.foreign_flags import ForeignFlag, load_foreign_flags
+from palladio.runtime.interface.foreign_flags import ForeignFlag, load_foreign_flags
+from palladio.runtime.interface.sglang_flags import SglangFlag, load_sglang_flags
 from palladio.server_args import ServerArgs, own_flags
-from palladio.sglang_flags import SglangFlag, load_sglang_flags
 
 PATH = Path(__file__).resolve().parent.parent / "docs" / "flags.md"
 

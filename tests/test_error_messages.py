@@ -25,7 +25,7 @@ COMPUTED = {  # templates that are no constants
     "runtime/interface/errors.py": "`of` itself",
 }
 OWN_NAMES = {  # messages with a renamable name, said before any translation
-    "functions and function_call do not mix with tools; give tools": "of two fields of chat itself",
+    "functions and function_call cannot be combined with tools; use tools": "of two fields of chat itself",
 }
 
 _CHAT = ChatRequest(messages=[{}], functions=[{}])

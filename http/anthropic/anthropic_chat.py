@@ -146,7 +146,7 @@ def _response_format(body: CountTokensRequest) -> tuple[str, dict[str, Any] | No
     newer = body.output_config.format if body.output_config is not None else None
     if newer is not None and body.output_format is not None:
         raise InvalidRequestError(
-            "output_config.format and output_format name the same; give one", param="output_format"
+            "output_config.format and output_format are the same option; give one of them", param="output_format"
         )
     path = "output_config.format" if body.output_format is None else "output_format"
     form = newer or body.output_format

@@ -55,7 +55,8 @@ class Batch:
         created_at, expires_at, …_at: seconds since the epoch. expired_at while it is finalizing: it will be expired.
         metadata, errors: JSON.
         output_expires_after: seconds that the files of its results stay; None: until they are deleted.
-        total, completed, failed: lines; failed are those of the error file.
+        total, completed, failed: lines; the error file has those that failed, and those that a cancel or the end of the
+            window has left without an answer.
     owner: of the API key that it came with, and of all that comes of it; empty: of none.
     """
 
@@ -103,8 +104,14 @@ class Batch:
             total_tokens=self.total_tokens,
         )
 
+    @property
+    def num_left(self) -> int:
+        """Lines that a cancel or the end of the window has left without an answer."""
+        return self.total - self.completed - self.failed if self.status in ("cancelled", "expired") else 0
+
     def as_dict(self) -> dict[str, Any]:
-        """As clients see it."""
+        """As clients see it. OpenAI's counts have no room for lines without an answer, so they get fields of their
+        own, beside OpenAI's."""
         values = dataclasses.asdict(self)
         shown = {name: values[name] for name in ("id", "endpoint", "model", "input_file_id", "completion_window")}
         files = {"output_file_id": self.output_file_id, "error_file_id": self.error_file_id}
@@ -115,7 +122,13 @@ class Batch:
             **files,
             "errors": None if self.errors is None else {"object": "list", "data": orjson.loads(self.errors)},
             **{name: value for name, value in values.items() if name.endswith("_at")},
-            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "request_counts": {
+                "total": self.total,
+                "completed": self.completed,
+                "failed": self.failed,
+                "cancelled": self.num_left if self.status == "cancelled" else 0,
+                "expired": self.num_left if self.status == "expired" else 0,
+            },
             "usage": self.usage.as_dict(),
             "metadata": None if self.metadata is None else orjson.loads(self.metadata),
         }

@@ -82,7 +82,7 @@ class LineReader:
             if seconds > _SHORT:
                 time.sleep(seconds)  # line after line, others would wait for one at every turn
         if not isinstance(value, dict):
-            fault = Fault("invalid_json_line", f"line {number} is no JSON object")
+            fault = Fault("invalid_json_line", f"line {number} is not a JSON object")
             return Line(number, fault=fault, is_object=False)
         given = value.get("custom_id")
         custom_id = given if isinstance(given, str) and 0 < len(given) <= MAX_CUSTOM_ID else None
@@ -131,5 +131,5 @@ class DuplicateFinder:
         first = self._seen.setdefault(key, line.number)
         if first == line.number or line.fault is not None:
             return line
-        message = f"line {line.number}: custom_id is that of line {first}"
+        message = f"line {line.number}: custom_id is already used by line {first}"
         return dataclasses.replace(line, body=None, fault=Fault("duplicate_custom_id", message, "custom_id"))

@@ -40,12 +40,14 @@ class LineResult:
     """Attributes:
     record: its line in one of the files of results, without the line's end.
     answer: what a route answered with, as JSON.
+    was_left: the batch ended before the line did, by a cancel or its window: it has not failed.
     """
 
     line: int
     succeeded: bool
     record: bytes
     answer: bytes | None = None
+    was_left: bool = False
 
     def usage(self) -> Usage:
         return Usage() if self.answer is None else Usage.of(orjson.loads(self.answer))
@@ -61,6 +63,11 @@ def answered(line: Line, status: int, request_id: str, answer: bytes) -> LineRes
 def refused(line: Line, body: ErrorBody, request_id: str) -> LineResult:
     """With the answer that the route would have given."""
     return answered(line, body.status, request_id, orjson.dumps(body.payload()))
+
+
+def left(line: Line, fault: Fault) -> LineResult:
+    """Of a line that a cancel, or the end of the batch's window, has left without an answer."""
+    return LineResult(line.number, False, _record(line, None, dataclasses.asdict(fault)), was_left=True)
 
 
 def not_run(line: Line, fault: Fault) -> LineResult:

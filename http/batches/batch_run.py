@@ -9,7 +9,7 @@ from typing import Any
 
 from palladio.http.batches.batch import LIVE, Batch
 from palladio.http.batches.batch_lines import DuplicateFinder, LineReader
-from palladio.http.batches.batch_records import Fault, Line, LineResult, not_run
+from palladio.http.batches.batch_records import Fault, Line, LineResult, left, not_run
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import Endpoint, find_endpoint
 from palladio.http.batches.line_runner import LineRunner, LineSlots
@@ -155,7 +155,7 @@ class BatchRun:
         rest: list[LineResult] = []
         async with self._unfinished(batch, endpoint) as lines:
             async for line in lines:
-                rest.append(not_run(line, fault))
+                rest.append(left(line, fault))
                 if len(rest) == 1000:
                     await self.store.add_results(batch.id, rest)
                     rest = []
@@ -222,6 +222,8 @@ class BatchRun:
 def log_status(batch: Batch) -> None:
     """One line each time that it changes."""
     counts = f"{batch.completed} completed and {batch.failed} failed of {batch.total} lines"
+    if batch.num_left:
+        counts += f", {batch.num_left} {batch.status} without an answer"
     logger.info("Batch %s (%s): %s, %s", batch.id, batch.endpoint, batch.status, counts)
 
 

@@ -134,7 +134,7 @@ class BatchStore(Store):
         counts = dict.fromkeys(("completed", "failed", *(field.name for field in dataclasses.fields(Usage))), 0)
         for result in results:
             values = (batch_id, result.line, result.succeeded, result.record)
-            if connection.execute(_INSERT_RESULT, values).rowcount:
+            if connection.execute(_INSERT_RESULT, values).rowcount and not result.was_left:
                 counts["completed" if result.succeeded else "failed"] += 1
                 for name, number in dataclasses.asdict(result.usage()).items():
                     counts[name] += number

@@ -92,7 +92,7 @@ class LineRunner:
             except EngineDeadError as error:
                 number = self.crashes[line.number] = await self.store.add_crash(self.batch.id, line.number)
                 if number >= MAX_CRASHES:
-                    message = f"the engine failed {number} times while it had this line, at last with: {error}"
+                    message = f"the engine failed {number} times while it ran this line; the last error: {error}"
                     return refused(line, ErrorBody(500, message, code="engine_dead"), request_id)
             except OverloadedError as error:  # it starts again, or its queue is full
                 await asyncio.sleep(error.retry_after)

@@ -106,7 +106,7 @@ def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[tuple[Gramm
             del given[name]
     options = {name: given.pop(name) for name in _WHITESPACE if name in given}
     if len(given) > 1:
-        message = "{param} takes one of its fields, got {names}"
+        message = "{param} must set exactly one of its fields, got {names}"
         raise InvalidRequestError.of(message, param=field, names=", ".join(given))
     if options:
         option = f"{field}.{next(iter(options))}"

@@ -37,7 +37,7 @@ class ProfileFolder:
         try:
             path = (root / (name or time.strftime("profile-%Y%m%d-%H%M%S"))).resolve()
         except (OSError, ValueError, RuntimeError) as error:  # a NUL, a loop of links (RuntimeError before Python 3.13)
-            raise InvalidRequestError(f"output_dir is no path: {error}", param="output_dir") from error
+            raise InvalidRequestError(f"output_dir is not a valid path: {error}", param="output_dir") from error
         if not path.is_relative_to(root):
             raise InvalidRequestError(
                 f"output_dir must be the name of a folder in {root}; --profile-folder sets where profiles are written",

@@ -67,7 +67,7 @@ class ToolChoice:
         """The fields that tools and tool_choice replaced."""
         if body.tools is not None or body.tool_choice is not None:
             raise InvalidRequestError(
-                "functions and function_call do not mix with tools; give tools", param="functions"
+                "functions and function_call cannot be combined with tools; use tools", param="functions"
             )
         choice = body.function_call
         if choice is None or choice in ("none", "auto"):

@@ -38,7 +38,7 @@ class Truncation:
         if asked is None:
             return cls(room.limit - min(reserved, 1), keeps_end=False) if is_automatic else None
         if asked != -1 and not 1 <= asked <= room.limit:
-            message = "{param} must be -1, for as many as fit, or in 1 … {limit}, {what}; got {asked}"
+            message = "{param} must be -1 (as many as fit) or in 1 … {limit} ({what}), got {asked}"
             raise InvalidRequestError.of(message, param=FIELD, limit=room.limit, what=room.name, asked=asked)
         return cls(max(1, room.limit - reserved) if asked == -1 else asked, keeps_end=True)
 

@@ -135,7 +135,7 @@ class ResponseStore(Store):
         items: list[Item] = []
         for row in chain:
             if row["status"] not in ("completed", "incomplete"):
-                message = f"{param}: {row['id']} has no answer to go on from, its status is {row['status']}"
+                message = f"{param}: {row['id']} has no answer to continue from; its status is {row['status']}"
                 raise HttpError(ErrorBody(400, message, param))
             items += _items_of(connection, "response = ? ORDER BY is_output, position", row["id"])
         return items
@@ -163,7 +163,7 @@ class ResponseStore(Store):
 
 
 def not_found(response_id: str, param: str = "response_id") -> HttpError:
-    message = f"no stored response {response_id[:256]!r}: it was never stored, or deleted, or too many newer ones came"
+    message = f"no stored response {response_id[:256]!r}: not stored, deleted, or replaced by newer ones"
     return HttpError(ErrorBody(404, message, param, code="response_not_found"))
 
 

@@ -65,7 +65,7 @@ def responses_router(
         if running is not None:
             return _events(running.log.follow(first))
         if stored.request is not None:
-            raise OverloadedError(f"{response_id} was left by an earlier server, and waits to be made again")
+            raise OverloadedError(f"{response_id} was interrupted when the server stopped, and waits to run again")
         if stored.events is None:
             message = "only responses with background: true keep their events; leave out stream"
             raise InvalidRequestError(message, param="stream")
@@ -151,7 +151,9 @@ async def _start(
     context: Context, call: Call, body: ResponseRequest, store: ResponseStore, background: BackgroundResponses
 ) -> Response:
     if body.store is False:
-        raise InvalidRequestError("background: true needs store, or nobody could ask for the answer", param="store")
+        raise InvalidRequestError(
+            "background: true needs store: true; otherwise nobody could retrieve the response", param="store"
+        )
     response = await ResponseRun.prepare(context, call.detached(), body, store)
     await response.save()
     first = _json(response.events.response)
@@ -179,6 +181,6 @@ def _page(items: list[dict[str, Any]], limit: int, after: str | None) -> dict[st
     if after is not None:
         places = [place for place, item in enumerate(items) if item["id"] == after]
         if not places:
-            raise InvalidRequestError(f"after: {after[:100]!r} is no input item of this response", param="after")
+            raise InvalidRequestError(f"after: {after[:100]!r} is not an input item of this response", param="after")
         items = items[places[0] + 1 :]
     return page(items, limit)

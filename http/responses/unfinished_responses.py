@@ -114,7 +114,7 @@ class UnfinishedResponses:
             OverloadedError, OSError, sqlite3.Error: not for now.
         """
         if stored.attempts > MAX_ATTEMPTS:
-            message = f"{stored.attempts} servers ended before they had made this response"
+            message = f"{stored.attempts} servers stopped before they completed this response"
             return ErrorBody(500, message)
         call = Call(stored.id, ROUTE, stored.id, self._context.callers.of_owner(stored.owner))
         try:

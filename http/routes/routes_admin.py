@@ -65,11 +65,19 @@ def _add_probes(router: APIRouter, context: Context) -> None:
     engine = context.engine
 
     @router.get("/ping", response_model=None)
+    @router.get("/healthz", response_model=None)
     @router.get("/health", response_model=None)
     async def health() -> Response:
-        """200 while requests are served, else 503. /ping is SageMaker's name of it."""
+        """200 while requests are served, else 503. /ping is SageMaker's name of it, /healthz Kubernetes' own."""
         return _health(engine, {})
 
+    @router.get("/livez", response_model=None)
+    async def live() -> Response:
+        """200 until the engine has failed for good, when only a new process helps: also while it starts, restarts or
+        drains."""
+        return _json(503 if engine.state == "dead" else 200, {"state": engine.state})
+
+    @router.get("/readyz", response_model=None)
     @router.get("/ready", response_model=None)
     async def ready() -> Response:
         """As /health, with the progress of the start."""

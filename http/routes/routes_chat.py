@@ -87,7 +87,7 @@ def stored_router(_context: Context) -> APIRouter:
     @router.delete("/v1/chat/completions/{completion_id}")
     @router.get("/v1/chat/completions/{completion_id}/messages")
     async def one_completion(completion_id: str) -> Response:
-        message = f"no stored chat completion {completion_id[:256]!r}: this server stores none, whatever store says"
+        message = f"no stored chat completion {completion_id[:256]!r}: this server stores none, even with store: true"
         return ErrorBody(404, message, "completion_id", code="completion_not_found").response()
 
     return router

@@ -110,7 +110,7 @@ def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) 
     )
     if body.echo and params.logprobs is not None:
         if body.stream and params.n > 1:
-            raise InvalidRequestError("echo with logprobs takes n: 1 in a stream", param="n")
+            raise InvalidRequestError("in a stream, echo with logprobs needs n: 1", param="n")
         return dataclasses.replace(params, prompt_logprobs=max(params.logprobs, params.prompt_logprobs or 0))
     return params
 

@@ -34,7 +34,7 @@ def load_router(context: Context) -> APIRouter:
         others = {name.strip() for name in include.split(",")} - {"core", "all"}
         if others:
             raise InvalidRequestError(
-                f"include: {', '.join(sorted(others))!r} is not told here, only core; GET /server_info tells more",
+                f"include: {', '.join(sorted(others))!r} is not available, only core is; GET /server_info has more",
                 param="include",
             )
         ranks = await read()

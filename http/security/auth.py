@@ -8,9 +8,12 @@ from palladio.http.security.callers import Callers
 from palladio.http.security.guard import Guard
 from palladio.http.wire.errors import ErrorBody, route_path
 
-OPEN_PATHS = frozenset(
-    ("/health", "/ping", "/health_generate", "/ready", "/version", "/metrics")
-)  # probes carry no keys
+OPEN_PATHS = frozenset(  # probes carry no keys
+    (
+        *("/health", "/healthz", "/ping", "/livez", "/ready", "/readyz"),
+        *("/health_generate", "/version", "/metrics"),
+    )
+)
 CONTROL_PATHS = frozenset(("/flush_cache", "/abort_request", "/start_profile", "/stop_profile"))
 
 

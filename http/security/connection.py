@@ -18,6 +18,8 @@ NUM_SPARE = 64  # connections over the limit that are kept to be answered, with 
 OVER_LIMIT = "is_over_limit"  # in the state of a request's scope: its connection came when the others were enough
 
 _CLOSE = {"Connection": "close"}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_ASK_AGAIN = (0.2, 5.0)  # seconds to the second time that a client is asked for a sign of life, and to each one after
 
 
 def head_too_large() -> ErrorBody:
@@ -86,6 +88,7 @@ class Connection(HttpToolsProtocol):
         self._is_in_head = False
         self._head_size = 0
         self._writes: WriteWatch | None = None
+        self._asking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -99,11 +102,35 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_timer()
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
         if self._writes is not None:
             self._writes.stop()
         if self._place is not None:
             self._limits.leave(self._place)
             self._place = None
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn closes the connection
+        """The client sends nothing more. If it has only shut down its side, it gets the answer to its last request; if
+        it is gone, the system says so when something is written: so a client of HTTP/1.1 whose answer has not begun is
+        sent "100 Continue", which clients ignore.
+
+        Returns:
+            Whether the connection stays open for the answer.
+        """
+        can_ask = self.scheme == "http" and not self.pipeline and self.parser.get_http_version() == "1.1"
+        if not self._is_running or self.cycle.more_body or not (can_ask or self.cycle.response_started):
+            return False
+        self.cycle.keep_alive = False
+        self._ask(_ASK_AGAIN[0])
+        return True
+
+    def _ask(self, pause: float) -> None:
+        self._asking = None
+        if self._is_running and not self.cycle.response_started and not self.transport.is_closing():
+            self.transport.write(_CONTINUE)
+            self._asking = self.loop.call_later(pause, self._ask, _ASK_AGAIN[1])
 
     def data_received(self, data: bytes) -> None:
         was_in_head = self._is_in_head

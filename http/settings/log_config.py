@@ -9,7 +9,7 @@ import uvicorn
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.telemetry.logs import JsonFormatter, LogFormat, fields
 
-PROBES = frozenset({"/health", "/health_generate", "/ping", "/ready", "/v1/models"})
+PROBES = frozenset({"/health", "/healthz", "/health_generate", "/livez", "/ping", "/ready", "/readyz", "/v1/models"})
 
 _logger = logging.getLogger("uvicorn.error")
 _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "auth", "credential", "signature")

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 STORAGE_GONE = ErrorBody(
     503,
-    "the files of --file-storage-path were deleted or replaced while the server ran: its log says more",
+    "the files of --file-storage-path were deleted or replaced while the server ran: see the server's log",
     code="storage_gone",
 )
 

@@ -14,7 +14,7 @@ _DATABASE_UNWRITABLE = frozenset((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
 _CODES = frozenset(("storage_full", "storage_unavailable", "storage_gone"))
 
 _STORAGE_FULL = ErrorBody(
-    507, "the disk of --file-storage-path is full: make room on it, and send the request again", code="storage_full"
+    507, "the disk of --file-storage-path is full: free some space on it, then send the request again", code="storage_full"
 )
 
 logger = logging.getLogger(__name__)
@@ -60,5 +60,5 @@ def _storage_unavailable(error: Exception) -> ErrorBody:
     """What the request met; the log names the file, which is the operator's business."""
     logger.error("--file-storage-path cannot be used: %s", error)
     why = error.strerror if isinstance(error, OSError) and error.strerror else "an error of the database"
-    message = f"--file-storage-path cannot be used at the moment ({why}): the server's log says more"
+    message = f"--file-storage-path cannot be used at the moment ({why}): see the server's log"
     return ErrorBody(503, message, code="storage_unavailable")

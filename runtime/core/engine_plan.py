@@ -164,6 +164,12 @@ def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
 
 def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
     model = ModelConfig.from_hf(*read_model_dir(path, overrides_of(config.source.json_model_override_args)))
+    if config.source.quantization is not None and model.quantization is None:
+        raise ConfigError(
+            f"--quantization {config.source.quantization}: the checkpoint is not quantized (config.json has no "
+            "quantization_config), and the server does not quantize weights; leave the flag out, or give an FP8 "
+            "checkpoint"
+        )
     if config.source.is_embedding:
         model = dataclasses.replace(model, has_head=False)
     elif not model.has_head:

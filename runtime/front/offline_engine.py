@@ -2,12 +2,12 @@
 
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
 import dataclasses
+import logging
 import os
 import sys
-import threading
+import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,6 +15,8 @@ from typing import Any, Self, TypeVar
 from tqdm import tqdm
 
 from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.front.loop_thread import all_or_none
+from palladio.runtime.front.scoring import Scoring
 from palladio.runtime.front.sglang_api import (
     GenerateJob,
     Job,
@@ -25,41 +27,51 @@ from palladio.runtime.front.sglang_api import (
     expand_jobs,
     generate_job,
 )
-from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.embeddings import check_dimensions, embedded, read_vectors
-from palladio.runtime.interface.errors import EngineDeadError, InvalidRequestError
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.offline_flags import OfflineFlags
 from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.profile_options import ProfileOptions
 from palladio.runtime.interface.stats_report import describe_stats
 from palladio.runtime.process.transport import ThreadTransport
+from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Result = dict[str, Any]
 
+logger = logging.getLogger(__name__)
 
-class Engine:
+
+class Engine(Scoring):
     """Generates text from Python, without a server.
 
         with Engine(model_path="Qwen/Qwen3-0.6B") as engine:
             print(engine.generate("The capital of France is", {"temperature": 0})["text"])
 
-    Methods may be called from any thread; calls run side by side in one batch.
+    Methods can be called from any thread; concurrent calls share batches.
 
     Args:
         model_path: a model directory or hub id.
-        flags: the server's engine flags by name, with underscores (see EngineConfig).
+        flags: the server's engine flags by name, with underscores (docs/flags.md). SGLang's other flags, and those of
+            other servers, are accepted, accepted with a warning, or refused as on the command line. `log_level` sets
+            up the process's log, which is left alone otherwise.
 
-    The environment is left to its libraries. So compiled programs are kept in ~/.cache/palladio/xla, unless
-    `compilation_cache_dir` says otherwise; and on a GPU, set XLA_CLIENT_MEM_FRACTION=1.0 before jax is first used, as
-    the server does: XLA by itself takes 0.75 of the GPU, and `mem_fraction_static` would be a share of that.
+    Engine reads no environment variables. It keeps compiled programs in ~/.cache/palladio/xla unless
+    `compilation_cache_dir` is set. On a GPU, set XLA_CLIENT_MEM_FRACTION=1.0 before the first use of jax, as the server
+    does; otherwise XLA takes 0.75 of the GPU, and `mem_fraction_static` is a fraction of that.
 
     Raises:
         ConfigError: a flag or the checkpoint is wrong.
     """
 
-    def __init__(self, model_path: str | os.PathLike[str], **flags: Any) -> None:
-        config = EngineConfig.from_flags({"model_path": os.fspath(model_path), **flags})
-        self._start(AsyncEngine(config, ThreadTransport()))
+    def __init__(self, model_path: str | os.PathLike[str] | None = None, **flags: Any) -> None:
+        given = OfflineFlags.read({"model_path": None if model_path is None else os.fspath(model_path), **flags})
+        if given.log_level is not None:
+            configure_logging(given.log_level)
+        for warning in given.warnings:
+            logger.warning(warning)
+        self._start(AsyncEngine(given.config, ThreadTransport()))
 
     @classmethod
     def from_async_engine(cls, engine: AsyncEngine) -> Self:
@@ -70,12 +82,7 @@ class Engine:
 
     def _start(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._closed = False
-        self._executor = concurrent.futures.ThreadPoolExecutor(max_workers=4, thread_name_prefix="palladio-worker")
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(self._executor)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="palladio-front", daemon=True)
-        self._thread.start()
+        self._open_loop()
         try:
             self._run(engine.start())
             self._run(engine.wait_ready())
@@ -110,20 +117,20 @@ class Engine:
 
         Args:
             prompt: a text, or a list of them; or give `input_ids`.
-            sampling_params: for all prompts, or one for each. Not given: the checkpoint's defaults and 128 tokens.
+            sampling_params: for all prompts, or a list with one per prompt. Default: the checkpoint's, and 128 tokens.
             input_ids: token ids of one prompt, or a list of those.
-            return_logprob: report log-probabilities; this and the next two may be lists, one entry a prompt.
+            return_logprob: report log-probabilities. This and the next two can be lists with one entry per prompt.
             logprob_start_len: first prompt position to report; -1: only the output.
             top_logprobs_num: likeliest tokens to report at each position.
-            return_text_in_logprobs: tokens' text beside their ids.
-            rid: the request's id, or one a prompt.
-            extra_key: prefixes are shared in the cache only between prompts of the same key; this and the next three
-                may be lists, one entry a prompt.
-            cache_salt: vLLM's name for extra_key; if both are given, both must be the same.
+            return_text_in_logprobs: add the text of tokens to their ids.
+            rid: the request's id, or a list with one per prompt.
+            extra_key: share cached prefixes only with prompts of the same key. This and the next three can be lists,
+                with one entry per prompt.
+            cache_salt: vLLM's name for extra_key; if both are given, both must match.
             priority: with schedule_policy="priority": prompts of higher priority go first.
-            timeout: seconds that a prompt may take; then it ends with the finish reason "abort" and what it has.
-            stream: return an iterator instead; each item holds all of its sample's text so far, and `index` says
-                which sample it is, if there are several.
+            timeout: maximum seconds per prompt; then it ends with the finish reason "abort" and its output so far.
+            stream: return an iterator. Each item has all of its sample's text so far; if there are several samples,
+                `index` tells which one.
             show_progress: a progress bar over prompts; default: if there are several and stderr is a terminal.
 
         Returns:
@@ -131,7 +138,7 @@ class Engine:
 
         Raises:
             InvalidRequestError: a parameter or a prompt is wrong; nothing is generated then.
-            DeadlineError: a prompt had not a single token when its timeout passed; the other prompts end with it.
+            DeadlineError: a prompt's timeout passed before its first token; the other prompts end too.
             EngineDeadError: the engine failed or was shut down.
         """
         jobs, is_list = expand_jobs(
@@ -203,7 +210,7 @@ class Engine:
         timeout: float | Sequence[float | None] | None = None,
         show_progress: bool | None = None,
     ) -> Result | list[Result]:
-        """Makes embeddings, with an engine of `is_embedding=True`, and returns SGLang's results.
+        """Computes embeddings; the engine must be started with `is_embedding=True`. Returns SGLang's results.
 
         Args:
             prompt: a text, or a list of them; or give `input_ids`. The others are as for `generate`.
@@ -215,8 +222,8 @@ class Engine:
 
         Raises:
             InvalidRequestError: a parameter or a prompt is wrong, or this engine generates text.
-            DeadlineError: a prompt was not done when its timeout passed; the others end with it.
-            RequestAbortedError: someone aborted a prompt; likewise.
+            DeadlineError: a prompt's timeout passed; the other prompts end too.
+            RequestAbortedError: a prompt was aborted; the other prompts end too.
             EngineDeadError: the engine failed or was shut down.
         """
         options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
@@ -243,8 +250,31 @@ class Engine:
         work = self._encode(jobs, is_list, dimensions, show_progress=False)
         return await asyncio.wrap_future(self._submit(work))
 
+    def start_profile(self, output_dir: str | os.PathLike[str] | None = None, **fields: Any) -> None:
+        """Begins a trace of the device and the host, in the xplane format.
+
+        Args:
+            output_dir: the folder that it is written to; default: a new one in the temporary directory.
+            fields: SGLang's, as for `POST /start_profile`: start_step, num_steps, activities, with_stack, ….
+
+        Raises:
+            InvalidRequestError: a trace is under way, or a field asks for what XLA's profiler has not.
+        """
+        options = ProfileOptions.of(
+            fields, lambda: os.path.abspath(output_dir or tempfile.mkdtemp(prefix="palladio-profile-"))
+        )
+        self._run(self._engine.start_profile(options))
+
+    def stop_profile(self) -> str:
+        """Ends the trace; returns the folder that has it.
+
+        Raises:
+            InvalidRequestError: no trace is under way, or it could not be written.
+        """
+        return self._run(self._engine.stop_profile()).output_dir
+
     def flush_cache(self) -> None:
-        """Drops the prefix cache.
+        """Empties the prefix cache.
 
         Raises:
             OverloadedError: requests are running.
@@ -252,27 +282,22 @@ class Engine:
         self._run(self._engine.flush_cache())
 
     def abort_request(self, rid: str | None = None) -> int:
-        """Aborts a request (None: all); returns how many were running."""
+        """Aborts a request (None: all of them). Returns how many were running."""
         return self._run(self._engine.abort(rid))
 
     def get_server_info(self) -> dict[str, Any]:
-        """Flags, the limits that the engine settled on, and a snapshot of its state."""
+        """Returns all flags, the limits in effect, and a snapshot of the engine's state."""
         stats = self._run(self._engine.stats(check_integrity=True))
         limits = dataclasses.asdict(self._engine.info)
         return self._engine.config.flags() | limits | {"internal_states": [describe_stats(stats)]}
 
     def shutdown(self) -> None:
-        """Ends the engine; what still runs is aborted. Idempotent."""
+        """Stops the engine and aborts running requests. Can be called again."""
         if self._closed:
             return
         self._run(self._engine.shutdown())
-        self._run(self._loop.shutdown_asyncgens())
-        self._closed = True
+        self._close_loop()
         atexit.unregister(self.shutdown)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._executor.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -318,7 +343,7 @@ class Engine:
             tasks = [asyncio.create_task(work) for work in works]
             for task in tasks:
                 task.add_done_callback(lambda _: progress.update())
-            await _all_or_none(tasks)
+            await all_or_none(tasks)
         return [task.result() for task in tasks]
 
     async def _stream(self, jobs: list[GenerateJob], is_list: bool) -> AsyncGenerator[Result, None]:
@@ -333,7 +358,7 @@ class Engine:
 
         async def pump_all() -> None:
             try:
-                await _all_or_none([asyncio.create_task(pump(job)) for job in jobs])
+                await all_or_none([asyncio.create_task(pump(job)) for job in jobs])
             finally:
                 queue.put_nowait(None)
 
@@ -345,51 +370,3 @@ class Engine:
         finally:
             pumping.cancel()
             await asyncio.wait([pumping])
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if self._closed:
-            work.close()
-            raise EngineDeadError("the engine was shut down")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._submit(work)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C too: what it began must not go on
-            future.cancel()
-            raise
-
-    def _iterate(self, source: AsyncGenerator[Result, None]) -> Iterator[Result]:
-        try:
-            while (result := self._run(_next(source))) is not None:
-                yield result
-        finally:
-            if not self._closed:
-                self._run(_close(source))
-
-    async def _iterate_async(self, source: AsyncGenerator[Result, None]) -> AsyncIterator[Result]:
-        try:
-            while (result := await asyncio.wrap_future(self._submit(_next(source)))) is not None:
-                yield result
-        finally:
-            if not self._closed:
-                await asyncio.wrap_future(self._submit(_close(source)))
-
-
-async def _next(source: AsyncGenerator[Result, None]) -> Result | None:
-    return await anext(source, None)
-
-
-async def _close(source: AsyncGenerator[Result, None]) -> None:
-    await source.aclose()
-
-
-async def _all_or_none(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Waits for all tasks; when one fails, or the caller is cancelled, cancels the others and waits for their end."""
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -273,7 +273,9 @@ def load_settings(
     """
     source = config.source
     if source.is_embedding:
-        raise InvalidRequestError("an engine that makes embeddings writes no text (--is-embedding)", param="grammar")
+        raise InvalidRequestError(
+            "this engine makes embeddings (--is-embedding) and generates no text", param="grammar"
+        )
     if config.grammar.grammar_backend == "none":
         raise InvalidRequestError("grammars are off (--grammar-backend none)", param="grammar")
     if source.skip_tokenizer_init:

@@ -235,7 +235,7 @@ def _check_size(grammar: Grammar) -> None:
     length = 0 if grammar.kind == "choice" else forced_length(grammar.text)
     if length > size + MAX_FORCED_CHARACTERS:
         raise InvalidRequestError.of(
-            "the counts of the {param} ({kind}) ask for at least some {length} characters, over the limit of {limit}: "
+            "the counts of the {param} ({kind}) require at least about {length} characters, over the limit of {limit}: "
             "lower them",
             param="grammar",
             kind=grammar.kind,

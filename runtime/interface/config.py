@@ -41,6 +41,8 @@ class ModelSource:
         download_dir: Directory for hub downloads. Default: the hub cache.
         json_model_override_args: JSON object merged over config.json. It also replaces the same setting under its other
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
+        quantization: Quantization of the checkpoint. fp8 says what config.json has to say too, or the start fails; it
+            does not quantize. Default: what config.json says.
         is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
             1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
     """
@@ -55,10 +57,16 @@ class ModelSource:
     revision: str | None = None
     download_dir: str | None = None
     json_model_override_args: str = "{}"
+    quantization: str | None = None
     is_embedding: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.quantization not in (None, "fp8"):
+            raise ConfigError(
+                f"--quantization {self.quantization} is not supported: only fp8 is, of checkpoints that are stored so; "
+                "leave the flag out"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -345,8 +353,8 @@ class EngineConfig:
             low = max_running - max_running % num_ranks
             fitting = f"{low} or {low + num_ranks}" if low else f"{num_ranks}"
             raise ConfigError(
-                f"--max-running-requests {max_running} is of all data-parallel ranks together and does not divide "
-                f"by --dp-size {num_ranks}: use {fitting}"
+                f"--max-running-requests {max_running} counts all data-parallel ranks, so it must be a multiple of "
+                f"--dp-size {num_ranks}: use {fitting}"
             )
 
     @classmethod

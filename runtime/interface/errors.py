@@ -7,12 +7,12 @@
     ├── ConfigError                  a flag, a config value or a checkpoint is wrong; found at start-up
     │   └── CheckpointError          a weight is missing, unexpected, misshapen or unreadable
     ├── OverloadedError              try again later (503 with Retry-After)
-    │   └── EngineNotReadyError      the engine is still loading or compiling, or it drains (503)
+    │   └── EngineNotReadyError      the engine is starting, restarting or shutting down (503)
     ├── RequestAbortedError          the request was aborted before it ended (499)
-    ├── GenerationError              the model or the server failed at this request; others go on (500)
-    ├── HostLostError                another host that runs this model is not there, or no longer
+    ├── GenerationError              generation failed for this request; other requests continue (500)
+    ├── HostLostError                another host that runs this model did not connect, or was lost
     ├── DeadlineError                the request's timeout passed before it ended (504)
-    └── EngineDeadError              the engine process ended; nothing can be answered (503)
+    └── EngineDeadError              the engine failed or was shut down (503)
 
 Every message says what was wrong and what to change. The branch that a model can raise is rooted in `model.errors`.
 """
@@ -73,7 +73,7 @@ class Message:
 
 
 class InvalidRequestError(PalladioError, ValueError):
-    """A request that can never be served as it stands.
+    """The request is wrong and cannot succeed unchanged.
 
     `InvalidRequestError(text, param=…)` is for words that stay as they are. Words that mention a field which some route
     calls otherwise go through `of`. The border (an HTTP answer, an event, a line of a batch) renders the error with the
@@ -127,6 +127,8 @@ class InvalidRequestError(PalladioError, ValueError):
 
 
 class ContextLengthError(InvalidRequestError):
+    """The prompt, or the prompt plus max_tokens, is longer than the context."""
+
     default_code = "context_length_exceeded"
 
 
@@ -135,12 +137,14 @@ class RenderLimitError(InvalidRequestError):
 
 
 class ModelNotFoundError(InvalidRequestError):
+    """The server does not serve a model of this name."""
+
     default_param = "model"
     default_code = "model_not_found"
 
 
 class OverloadedError(PalladioError):
-    """The server refuses new work for now.
+    """The server cannot accept the request now; try again later.
 
     Attributes:
         retry_after: seconds after which a retry makes sense.
@@ -152,27 +156,27 @@ class OverloadedError(PalladioError):
 
 
 class EngineNotReadyError(OverloadedError):
-    pass
+    """The engine is starting, restarting or shutting down."""
 
 
 class RequestAbortedError(PalladioError):
-    pass
+    """The request was aborted before it ended."""
 
 
 class GenerationError(PalladioError):
-    pass
+    """Generation failed for this request; other requests continue."""
 
 
 class DeadlineError(PalladioError):
-    pass
+    """The request's timeout passed before it ended."""
 
 
 class HostLostError(PalladioError):
-    pass
+    """Another host that runs this model did not connect, or the connection to it was lost."""
 
 
 class EngineDeadError(PalladioError):
-    pass
+    """The engine failed or was shut down; it answers no more requests."""
 
 
 def request_error(status: int, message: str, param: str | None = None, parts: tuple[str, ...] = ()) -> PalladioError:

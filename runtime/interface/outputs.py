@@ -92,25 +92,26 @@ class TokenOutput:
 
 @dataclasses.dataclass(slots=True)
 class RequestOutput:
-    """New output of one sample of a request, as the user sees it (front → HTTP or offline caller).
+    """New output of one sample of a request, as text (front → HTTP or offline caller).
 
-    All text, ids and logprobs are new since the previous output of the same index: concatenate to get the whole.
+    Text, ids and logprobs are new since the previous output of the same index; concatenate them to get all output.
 
     Attributes:
         request_id: the user's request id.
         index: which of the n samples.
-        text: new text; never half a code point, never part of a stop string that may still match.
+        text: new text. Incomplete characters, and text that may become a stop string, are held back.
         token_ids: new token ids (on a stop string: up to and including the token that completed it).
-        logprobs: one per new token id, if asked for.
-        prompt_logprobs: one per prompt token, once, if asked for.
+        logprobs: one per new token id, if requested.
+        prompt_logprobs: one per prompt token, once, if requested.
         finish: set on the last output of this index.
         prompt_tokens: length of the prompt.
         completion_tokens: tokens generated so far for this index.
         cached_tokens: prompt tokens that came from the prefix cache.
-        num_retractions: how often the request lost its pages and was computed again.
-        times: set on the last output of this index, and as far as they are known then on the first.
-        trace: likewise, if the engine told; as of the first token if the front ended it (stop string, abort).
-        detokenize_seconds: that the front has taken to make text of the tokens so far.
+        num_retractions: how often the request was retracted (preempted) and recomputed.
+        times: set on the last output of this index; on the first, the times known so far.
+        trace: the same, if the engine sent it; only up to the first token if the front ended the request (stop string,
+            abort).
+        detokenize_seconds: time the front has spent on detokenizing this sample so far.
         embedding: see TokenOutput.
     """
 

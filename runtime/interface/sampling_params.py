@@ -1,7 +1,6 @@
 """How to sample: one frozen, self-validating value per request.
 
-Names are OpenAI's and vLLM's; SGLang's names (`max_new_tokens`, `min_new_tokens`, `sampling_seed`) are accepted by
-`SamplingParams.from_dict`.
+Names are OpenAI's and vLLM's; SGLang's names (`max_new_tokens`, `min_new_tokens`, `sampling_seed`) are accepted too.
 """
 
 import dataclasses
@@ -30,32 +29,35 @@ class SamplingParams:
     """Sampling parameters of one request.
 
     Attributes:
-        max_tokens: most tokens to generate; None means all that the context still holds; 0 only scores the prompt.
-        min_tokens: end-of-sequence, `stop_token_ids` and `stop` cannot end the output before this many tokens.
-        temperature: 0 (or below 1e-6) is greedy.
-        top_p: keep the smallest set of tokens whose probability reaches this share.
-        top_k: keep the k likeliest tokens; -1 (or 0) keeps all.
-        min_p: drop tokens less likely than this share of the likeliest one.
-        frequency_penalty: subtracted once per earlier occurrence in the output.
-        presence_penalty: subtracted once if the token is in the output.
+        max_tokens: maximum tokens to generate. None: the rest of the context. 0: score the prompt only.
+        min_tokens: minimum tokens before end-of-sequence, `stop_token_ids` or `stop` can end the output.
+        temperature: higher is more random; 0 (or below 1e-6) is greedy.
+        top_p: sample from the smallest set of tokens whose probabilities add up to this; 1 keeps all.
+        top_k: sample from the k likeliest tokens; -1 (or 0) keeps all.
+        min_p: drop tokens whose probability is below this fraction of the likeliest token's.
+        frequency_penalty: subtracted from a token's logit for each time it is in the output.
+        presence_penalty: subtracted from a token's logit once if it is in the output.
         repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output.
         logit_bias: token id → value added to its logit.
         stop: strings that end the output and are cut from it.
-        stop_token_ids: token ids that end the output, beside the model's end-of-sequence ids.
+        stop_token_ids: token ids that end the output, in addition to the model's end-of-sequence ids.
         ignore_eos: do not end at the model's end-of-sequence ids.
-        seed: any 64-bit integer; the same seed gives the same tokens whatever else runs. None: chosen by the engine.
-        n: how many samples of the same prompt; sample i uses seed + i.
-        logprobs: None for none, else how many likeliest tokens to report beside the chosen one (0 … 20).
+        seed: any 64-bit integer. The same seed gives the same tokens, whatever else runs. None: the engine chooses.
+        n: samples per prompt; sample i uses seed + i.
+        logprobs: report the log-probability of each token and of this many likeliest ones (0 … 20). None: report none.
         prompt_logprobs: the same for the prompt's tokens.
         skip_special_tokens: leave special tokens out of the text.
-        visible_special_ids: special tokens that are shown all the same, for parsers that look for them.
-        spaces_between_special_tokens: put spaces between special tokens that are shown.
+        visible_special_ids: special tokens to keep in the text nevertheless, for parsers that need them.
+        spaces_between_special_tokens: put spaces between special tokens in the text.
         no_stop_trim: keep the matched stop string in the text.
-        grammar: a language that the output must be in.
-        thinking: where the output is reasoning, which the grammar does not hold for; how long that may be.
+        grammar: the grammar that the output must follow.
+        thinking: which part of the output is reasoning, to which the grammar does not apply, and its maximum length.
+        max_new_tokens, min_new_tokens, sampling_seed: SGLang's names of max_tokens, min_tokens and seed. Their values
+            move to those three fields, and they become None.
 
     Raises:
-        InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
+        InvalidRequestError: a value has the wrong type or is out of range, or a parameter is given under both of its
+            names; `param` names it.
     """
 
     max_tokens: int | None = None
@@ -81,8 +83,37 @@ class SamplingParams:
     no_stop_trim: bool = False
     grammar: Grammar | None = None
     thinking: Thinking | None = None
+    # Fields and not dataclasses.InitVar, which msgspec does not take.
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.max_new_tokens is None and self.min_new_tokens is None and self.sampling_seed is None:
+            self._check()
+            return
+        others = self._take_other_names()
+        try:
+            self._check()
+        except InvalidRequestError as error:
+            raise error.rename(others) from None
+
+    def _take_other_names(self) -> dict[str, str]:
+        """Moves values from SGLang's names to ours. Returns our name → SGLang's, of those that were given."""
+        others: dict[str, str] = {}
+        for name, field in _ALIASES.items():
+            value = object.__getattribute__(self, name)
+            if value is None:
+                continue
+            if object.__getattribute__(self, field) != type(self).__dataclass_fields__[field].default:
+                message = "{name!r} and {field!r} name the same parameter; give one"
+                raise InvalidRequestError.of(message, param=name, name=name, field=field)
+            object.__setattr__(self, field, value)
+            object.__setattr__(self, name, None)
+            others[field] = name
+        return others
+
+    def _check(self) -> None:
         if self.max_tokens is not None:
             check_int("max_tokens", self.max_tokens, 0, None)
         check_int("min_tokens", self.min_tokens, 0, None)
@@ -211,7 +242,7 @@ class SamplingParams:
         """
         for name in values:
             if name in _NOT_DEFAULTS:
-                raise InvalidRequestError.of("{param} is for each request to say; it has no default", param=name)
+                raise InvalidRequestError.of("{param} cannot have a default: each request sets it", param=name)
         params = dataclasses.asdict(cls.from_dict(values))
         return {
             _ALIASES.get(name, name): params[_ALIASES.get(name, name)] for name in values if values[name] is not None

@@ -253,8 +253,8 @@ class Profiler:
             jax.profiler.stop_trace()
         except _FAILURES as error:
             raise InvalidRequestError(
-                f"the last profile is still to be written to {self._unwritten}, and no other can begin before: "
-                f"{_reason(error)}; make room there, or restart the engine"
+                f"the last profile could not be written yet to {self._unwritten}, so no other profile can start: "
+                f"{_reason(error)}; free disk space there, or restart the engine"
             ) from error
         logger.info("Wrote the previous profile to %s", self._unwritten)
         self._unwritten = None

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.text.foreign_models import describe_address, describe_file, describe_folder
 
 _TOKENIZER_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _MODEL_FILES = (*_TOKENIZER_FILES, "*.safetensors")  # never *.bin
@@ -33,7 +34,8 @@ def resolve_source(source: ModelSource, *, needs_weights: bool = True) -> ModelS
         ConfigError: see resolve_model_path.
     """
     place = (source.revision, source.download_dir)
-    model = str(_resolve(source.model_path, *place, _MODEL if needs_weights else _CONFIG))
+    needs_weights = needs_weights and source.load_format != "dummy"
+    model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights))
     tokenizer = None
     if source.tokenizer_path is not None and not source.skip_tokenizer_init:
         tokenizer = str(_resolve(source.tokenizer_path, *place, _TOKENIZER))
@@ -44,9 +46,18 @@ def resolve_model_path(path: str, revision: str | None = None, download_dir: str
     """The directory of a model: `path` itself if it is one, else a hub id's snapshot (from the cache, or downloaded).
 
     Raises:
-        ConfigError: no such directory, no such repository, or the hub cannot be reached.
+        ConfigError: no such directory, no such repository, the hub cannot be reached, or what is there has another
+            form than a Hugging Face model.
     """
-    return _resolve(path, revision, download_dir, _MODEL)
+    return _resolve_model(path, revision, download_dir, needs_weights=True)
+
+
+def _resolve_model(path: str, revision: str | None, download_dir: str | None, *, needs_weights: bool) -> Path:
+    folder = _resolve(path, revision, download_dir, _MODEL if needs_weights else _CONFIG)
+    refusal = describe_folder(folder, needs_weights=needs_weights)
+    if refusal is not None:
+        raise ConfigError(f"--model-path {refusal}")
+    return folder
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +82,11 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, wanted: 
     if local.is_dir():
         return local
     if local.is_file():
-        raise ConfigError(f"{flag} {path} is a file; give the directory that holds {wanted.holds}")
+        found = describe_file(local) or f"{path} is a file; give the directory that holds {wanted.holds}"
+        raise ConfigError(f"{flag} {found}")
+    refusal = describe_address(path)
+    if refusal is not None:
+        raise ConfigError(f"{flag} {refusal}")
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ConfigError(f"{flag} {path}: no such directory")
     cached: Path | None = None
@@ -85,6 +100,11 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, wanted: 
         return _snapshot(path, revision, download_dir, wanted, offline=False)
     except HFValidationError:
         raise ConfigError(f"{flag} {path}: neither a directory here nor a hub id such as owner/name") from None
+    except GatedRepoError as error:
+        raise ConfigError(
+            f"{flag} {path} is gated: accept its conditions on https://huggingface.co/{path}, then set HF_TOKEN to a "
+            "token of that account"
+        ) from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         if cached is not None:
             return cached  # an interrupted download: whoever needs what is missing says so

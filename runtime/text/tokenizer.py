@@ -234,7 +234,7 @@ class Tokenizer:
         reserved = _RESERVED_TEMPLATE_KWARGS & kwargs.keys()
         if reserved:
             raise InvalidRequestError(
-                f"chat_template_kwargs must not hold {', '.join(sorted(reserved))}", param="chat_template_kwargs"
+                f"chat_template_kwargs must not contain {', '.join(sorted(reserved))}", param="chat_template_kwargs"
             )
         if not messages:
             raise InvalidRequestError("a chat needs at least one message", param="messages")

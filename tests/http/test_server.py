@@ -141,3 +141,23 @@ def test_a_busy_port_is_a_config_error_that_names_it():
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"--port {port}: Address already in use"):
             _listen(HttpConfig(port=port))
+
+
+def test_a_second_server_is_told_of_the_port_not_of_its_folder(engine, tmp_path: Path) -> None:
+    """Both take the folder of their port: the port is what to change."""
+    from palladio.http.server import _listen, serve
+    from palladio.http.settings.http_config import HttpConfig
+    from palladio.http.storage.storage import Storage
+    from palladio.runtime.interface.errors import ConfigError
+
+    folder = tmp_path / "storage"
+    storage = Storage(folder)
+    try:
+        with _listen(HttpConfig(port=0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(ConfigError, match=f"^cannot listen on --host 127.0.0.1 --port {port}: Address already"):
+                serve(engine, HttpConfig(port=port, file_storage_path=str(folder)))
+        with pytest.raises(ConfigError, match="is in use by another server"):
+            serve(engine, HttpConfig(port=0, file_storage_path=str(folder)))
+    finally:
+        storage.close()

@@ -117,6 +117,17 @@ def test_texts(engine):
         assert again["output_ids"] == result["output_ids"]
 
 
+def test_scores_are_the_probabilities_of_the_next_token(engine):
+    """Those that /generate reports of the likeliest tokens, with the prompt's own log-probabilities."""
+    query, items = "The capital of France", [" is", " was once"]
+    one = {"temperature": 0, "max_new_tokens": 1, "ignore_eos": True}
+    for item in items:
+        meta = engine.generate(query + item, one, return_logprob=True, top_logprobs_num=5)["meta_info"]
+        top = {token_id: np.exp(logprob) for logprob, token_id, _ in meta["output_top_logprobs"][0]}
+        (scores,) = engine.score(query, [item], list(top))
+        np.testing.assert_allclose(scores, list(top.values()), rtol=1e-4)
+
+
 def test_stream(engine):
     params = {"temperature": 1, "seed": 3, "max_new_tokens": 40, "ignore_eos": True}
     whole = engine.generate("Hello", params)

@@ -305,7 +305,10 @@ def test_cancel_at_once_with_what_is_done(client: openai.OpenAI, engine: FakeEng
     assert batch.cancelled_at >= batch.cancelling_at
     output, errors = both(client, batch)
     assert len(output) == batch.request_counts.completed > 0
-    assert len(errors) == batch.request_counts.failed
+    assert (batch.request_counts.failed, batch.request_counts.model_extra) == (
+        0,
+        {"cancelled": len(errors), "expired": 0},
+    )
     assert len({one["custom_id"] for one in output + errors}) == 5000
     assert {one["error"]["code"] for one in errors} == {"batch_cancelled"}
     wait_until(lambda: not engine._running)
@@ -350,6 +353,7 @@ def test_the_window_ends(client: openai.OpenAI, engine: FakeEngine) -> None:
     output, errors = both(client, batch)
     assert len(output) == batch.request_counts.completed
     assert {one["error"]["code"] for one in errors} == {"batch_expired"}
+    assert (batch.request_counts.failed, batch.request_counts.model_extra["expired"]) == (0, len(errors))
     assert len(output) + len(errors) == len({one["custom_id"] for one in output + errors}) == 3000
 
 

@@ -40,6 +40,29 @@ def test_while_the_engine_starts(http: httpx.Client, engine: FakeEngine) -> None
     assert "compile: 3 of 10" in http.get("/v1/models").json()["error"]["message"]
 
 
+PROBES = ("/health", "/healthz", "/ping", "/ready", "/readyz", "/livez", "/version", "/metrics", "/health_generate")
+
+
+@pytest.mark.parametrize("state", ["starting", "ready", "restarting", "draining", "dead"])
+def test_kubernetes_names_of_probes(http: httpx.Client, engine: FakeEngine, state: str) -> None:
+    engine.state, engine.failure = state, "gone"
+    for path in ("/healthz", "/readyz"):
+        assert http.get(path).status_code == (200 if state == "ready" else 503), path
+    live = http.get("/livez")
+    assert (live.status_code, live.json()) == (503 if state == "dead" else 200, {"state": state})
+
+
+@pytest.mark.parametrize("state", ["starting", "ready"])
+def test_head_on_probes_is_get_without_a_body(serve, engine: FakeEngine, state: str) -> None:
+    engine.state = state
+    with httpx.Client(base_url=serve(api_key="k", max_connections=100), timeout=20) as http:
+        for path in PROBES:
+            head = http.head(path)
+            assert (head.status_code, head.content) == (http.get(path).status_code, b""), path
+        assert http.head("/v1/models").status_code == 401
+        assert http.head("/v1/models", headers={"x-api-key": "k"}).status_code == (200 if state == "ready" else 503)
+
+
 def test_while_it_is_restarted(http: httpx.Client, engine: FakeEngine) -> None:
     engine.state, engine.failure, engine.progress = "restarting", "out of memory", LoadProgress("load", 1, 2)
     assert (http.get("/health").status_code, http.get("/health").json()) == (
@@ -193,8 +216,11 @@ def test_root_path(serve) -> None:
         ({"preferred_sampling_params": "[]"}, "--preferred-sampling-params must be a JSON object"),
         ({"preferred_sampling_params": '{"temperature": -1}'}, "--preferred-sampling-params: temperature"),
         ({"preferred_sampling_params": '{"temprature": 1}'}, "--preferred-sampling-params: unknown .*'temprature'"),
-        ({"preferred_sampling_params": '{"n": 2}'}, "--preferred-sampling-params: n is for each request to say"),
-        ({"preferred_sampling_params": '{"regex": "a"}'}, "--preferred-sampling-params: regex is for each request"),
+        (
+            {"preferred_sampling_params": '{"n": 2}'},
+            "--preferred-sampling-params: n cannot have a default: each request sets it",
+        ),
+        ({"preferred_sampling_params": '{"regex": "a"}'}, "--preferred-sampling-params: regex cannot have a default"),
     ],
 )
 def test_wrong_flags_are_named(flags: dict, word: str) -> None:

@@ -1,6 +1,7 @@
 """What an engine plans before it loads anything: on a small device the programs are measured first."""
 
 import dataclasses
+import json
 
 import jax
 import pytest
@@ -70,6 +71,17 @@ def test_batch_sizes_far_from_each_other_are_told(tiny_dir, caplog, flags, told)
         engine_plan.EnginePlan.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
     assert told in caplog.text
     assert ("are padded to" in caplog.text) == bool(told)
+
+
+def test_quantization_has_to_agree_with_the_checkpoint(tiny_dir):
+    with pytest.raises(ConfigError, match=r"^--quantization fp8: the checkpoint is not quantized"):
+        engine_plan.EnginePlan.of(config(tiny_dir, max_total_tokens=512, quantization="fp8"))
+    stored = json.dumps({"num_hidden_layers": 1, "quantization_config": {"quant_method": "fp8"}})
+    flags = {"max_total_tokens": 512, "json_model_override_args": stored}
+    plan = engine_plan.EnginePlan.of(config(tiny_dir, quantization="fp8", **flags))
+    assert plan.model.quantization is not None
+    with pytest.raises(ConfigError, match="--quantization awq is not supported: only fp8"):
+        config(tiny_dir, quantization="awq")
 
 
 @pytest.mark.parametrize(

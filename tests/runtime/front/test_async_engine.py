@@ -322,7 +322,7 @@ def test_resolve_model_path(tmp_path, monkeypatch):
     assert resolve_model_path(str(tmp_path)) == tmp_path
     (tmp_path / "model.gguf").touch()
     for path, match in (
-        (str(tmp_path / "model.gguf"), "is a file"),
+        (str(tmp_path / "model.gguf"), "is a GGUF file"),
         ("./nowhere", "no such directory"),
         ("a/b/c", "no such directory"),
         ("palladio-tests/does-not-exist", "local hub cache"),

@@ -59,7 +59,7 @@ def test_only_so_many_prompts_are_remembered() -> None:
         ({"dp_size": 0}, "--dp-size must be at least 1, got 0"),
         (
             {"dp_size": 4, "max_running_requests": 10},
-            "--max-running-requests 10 is of all data-parallel ranks together and does not divide by --dp-size 4: "
+            "--max-running-requests 10 counts all data-parallel ranks, so it must be a multiple of --dp-size 4: "
             "use 8 or 12",
         ),
         ({"dp_size": 4, "max_running_requests": 2}, "--dp-size 4: use 4$"),

@@ -122,7 +122,7 @@ def test_what_could_not_be_written_does_not_stand_in_the_way(tiny: TinyEngine, t
     spoil(folder)
     with pytest.raises(InvalidRequestError, match=r"cannot write the profile to .*/a: .* is not a directory"):
         stop(core)
-    with pytest.raises(InvalidRequestError, match=r"the last profile is still to be written to .*/a, and no other"):
+    with pytest.raises(InvalidRequestError, match=r"the last profile could not be written yet to .*/a, so no other"):
         core.start_profile(other)
     folder.unlink()
     core.start_profile(other)

@@ -1,7 +1,8 @@
 """Where models and tokenizers are found, with the hub's download replaced."""
 
+import httpx
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError
@@ -76,3 +77,68 @@ def test_a_cached_tokenizer_needs_no_weights(monkeypatch, tmp_path):
     assert calls == [True]
     resolve_model_path("a/tokenizer")  # as a model it lacks weights, so the hub is asked for them
     assert calls == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (("m.Q4_K_M.gguf",), "has GGUF weights: GGUF is not supported; give the original Hugging Face model"),
+        (("m.gguf", "config.json"), "has GGUF weights: GGUF is not supported"),
+        (
+            ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json"),
+            "is an adapter (LoRA), not a model: merge it into its base model (org/base) with peft",
+        ),
+        (("params.json", "consolidated.00.pth", "tokenizer.model"), "has Meta's or Mistral's original format (params"),
+        (("params.json", "consolidated.safetensors"), "has Meta's or Mistral's original format (params.json)"),
+        (("model_index.json", "unet/config.json"), "is a diffusers pipeline"),
+        (("refs/main", "snapshots/abc/config.json"), "has no config.json, but "),
+    ],
+)
+def test_a_directory_in_another_form_is_told_with_what_to_do(files, told, tmp_path):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"base_model_name_or_path": "org/base"}')
+    with pytest.raises(ConfigError) as error:
+        resolve_source(source(model_path=str(tmp_path)))
+    assert str(error.value).startswith(f"--model-path {tmp_path} {told}")
+    with pytest.raises(ConfigError):
+        resolve_model_path(str(tmp_path))
+
+
+def test_a_model_with_more_than_it_needs_is_a_model(tmp_path):
+    for name in ("config.json", "model.safetensors", "m.gguf", "params.json", "adapter_config.json"):
+        (tmp_path / name).write_text("{}")
+    assert resolve_model_path(str(tmp_path)) == tmp_path
+    (tmp_path / "model.safetensors").unlink()
+    assert resolve_source(source(model_path=str(tmp_path), load_format="dummy")).model_path == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("gs://bucket/model", "is a URL: copy the model to a local directory first (gcloud storage cp --recursive …)"),
+        ("s3://bucket", "is a URL: copy the model to a local directory first (aws s3 cp --recursive …)"),
+        ("https://huggingface.co/org/model", "is a URL: copy the model to a local directory first (download …)"),
+    ],
+)
+def test_a_url_is_no_path(path, told):
+    with pytest.raises(ConfigError) as error:
+        resolve_model_path(path)
+    assert str(error.value).startswith(f"--model-path {path} {told}")
+
+
+def test_a_gguf_file(tmp_path):
+    (tmp_path / "m.gguf").touch()
+    with pytest.raises(ConfigError, match=r"m\.gguf is a GGUF file: GGUF is not supported"):
+        resolve_model_path(str(tmp_path / "m.gguf"))
+
+
+def test_a_gated_model_says_where_to_ask_and_what_to_set(monkeypatch):
+    def snapshot_download(repo, *, local_files_only, **_):
+        if local_files_only:
+            raise LocalEntryNotFoundError("not here")
+        raise GatedRepoError("403", response=httpx.Response(403, request=httpx.Request("GET", "https://hub")))
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    with pytest.raises(ConfigError, match=r"is gated: accept its conditions on https://.*/org/m, then set HF_TOKEN"):
+        resolve_model_path("org/m")

@@ -42,10 +42,19 @@ class ForeignFlag:
         Raises:
             ConfigError: it is refused; the message says what to use.
         """
+        is_off = [value.lower() for value in values] == ["false"]
+        return self._judge(typed, off=f"{typed} {values[0]}" if is_off else "")
+
+    def accept_keyword(self, typed: str, value: object) -> str | None:
+        """As `accept`, for a keyword of `Engine`. None asks for nothing."""
+        return None if value is None else self._judge(typed, off=f"{typed}=False" if value is False else "")
+
+    def _judge(self, typed: str, off: str) -> str:
+        """Args: off: the flag as typed, if it is to turn something off."""
         if self.verdict == "refused":
             raise ConfigError(f"{typed} is a {self.of} flag: {self.here}")
-        if [value.lower() for value in values] == ["false"]:
-            raise ConfigError(f"{typed} {values[0]} is not supported: {self.here}")
+        if off:
+            raise ConfigError(f"{off} is not supported: {self.here}")
         return f"{typed} has no effect: {self.here}"
 
 
@@ -69,5 +78,9 @@ class ForeignFlags:
 
 def load_foreign_flags() -> list[ForeignFlag]:
     """Every row of the table, in its order."""
-    text = importlib.resources.files("palladio").joinpath("foreign_flags.json").read_text(encoding="utf-8")
+    text = (
+        importlib.resources.files("palladio.runtime.interface")
+        .joinpath("foreign_flags.json")
+        .read_text(encoding="utf-8")
+    )
     return [ForeignFlag(**row) for row in json.loads(text)]

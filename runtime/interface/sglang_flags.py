@@ -1,14 +1,16 @@
-"""What becomes of SGLang's command line flags that are not ours: one row a flag, read from sglang_flags.json.
+"""What becomes of SGLang's flags that are not ours, on the command line and as keywords of `Engine`: one row a flag,
+read from sglang_flags.json.
 
 Verdicts: K, the same meaning here (built once it is a field of ServerArgs); P, planned; W, without meaning on XLA;
 E, removed from SGLang. K and P flags that are not built are accepted at SGLang's default and are an error otherwise,
 but for switches of what is always on here; W flags are accepted with a warning that says why; E flags are an error.
+Flags of the HTTP server are, as keywords, accepted with a warning, or an error if results would be different.
 """
 
 import dataclasses
 import importlib.resources
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from palladio.runtime.interface.errors import ConfigError
@@ -30,6 +32,8 @@ class SglangFlag:
         always_on: of a switch that is not ours: what it asks for is how things are here.
         here: one value, if SGLang's default is not true of this server: what the `server_args=` line shows instead.
         foreign_values: of a flag that is ours: values that only mean something in SGLang; `reason` says why.
+        offline: of a flag of our HTTP server: why it has no effect as a keyword of `Engine`.
+        not_offline: of such a flag, if results would be different: what to do instead.
     """
 
     name: str
@@ -42,6 +46,8 @@ class SglangFlag:
     foreign_values: tuple[str, ...] = ()
     always_on: str = ""
     here: tuple[Scalar, ...] = ()
+    offline: str = ""
+    not_offline: str = ""
 
     @property
     def option(self) -> str:
@@ -55,7 +61,7 @@ class SglangFlag:
         return True if self.always_on else self.default
 
     def accept(self, typed: str, values: Sequence[str]) -> str | None:
-        """Judges the flag as typed, with these values; it must not be one of ours.
+        """Judges the flag as typed on a command line, with these values; it must not be one of ours.
 
         Returns:
             One line for the log, or None when there is nothing to say.
@@ -63,7 +69,25 @@ class SglangFlag:
         Raises:
             ConfigError: planned and not at its default, removed, or malformed.
         """
-        value = self._parse(typed, values)
+        return self._judge(typed, self._parse(typed, values))
+
+    def accept_keyword(self, typed: str, value: object) -> str | None:
+        """As `accept`, for a keyword of `Engine`. SGLang's default, or None, asks for nothing."""
+        if value is None or (value == self.default and isinstance(value, bool) == isinstance(self.default, bool)):
+            return None
+        if self.kind == "flag" and not isinstance(value, bool):
+            raise ConfigError(f"{typed} must be True or False, got {value!r}")
+        if self.not_offline:
+            raise ConfigError(f"{typed} is not supported offline: {self.not_offline}")
+        if self.offline:
+            return f"{typed} has no effect offline: {self.offline}"
+        return self._judge(typed, value)
+
+    def means_nothing_here(self, values: Collection[object]) -> bool:
+        """Whether the values of this flag, which is ours, only mean something in SGLang."""
+        return bool(values) and all(value in self.foreign_values for value in values)
+
+    def _judge(self, typed: str, value: object) -> str | None:
         if self.verdict == "W":
             return f"{typed} has no effect here: {self.reason}"
         if self.verdict == "E":
@@ -99,6 +123,10 @@ class SglangFlag:
 
 def load_sglang_flags() -> list[SglangFlag]:
     """Every flag of the table, in the order of SGLang's `server_args=` line."""
-    text = importlib.resources.files("palladio").joinpath("sglang_flags.json").read_text(encoding="utf-8")
+    text = (
+        importlib.resources.files("palladio.runtime.interface")
+        .joinpath("sglang_flags.json")
+        .read_text(encoding="utf-8")
+    )
     lists = ("aliases", "foreign_values", "here")
     return [SglangFlag(**row | {key: tuple(row.get(key, ())) for key in lists}) for row in json.loads(text)]

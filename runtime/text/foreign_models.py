@@ -1,0 +1,68 @@
+"""What a model path is, if it is no Hugging Face model directory: each form that people give, with what to do."""
+
+import json
+import re
+from pathlib import Path
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_COPY = {"gs": "gcloud storage cp --recursive", "s3": "aws s3 cp --recursive"}
+_ORIGINALS = ("params.json", "consolidated.00.pth")
+
+_GGUF = (
+    "GGUF is not supported; give the original Hugging Face model, with config.json and *.safetensors (on the hub, the "
+    "GGUF repository's page names its base model)"
+)
+
+
+def describe_address(path: str) -> str | None:
+    """Why a path that is a URL cannot be served, and what to do; None: it is no URL."""
+    scheme = _SCHEME.match(path)
+    if scheme is None:
+        return None
+    copy = _COPY.get(scheme[0].removesuffix("://").lower(), "download")
+    return f"{path} is a URL: copy the model to a local directory first ({copy} …), and give that directory"
+
+
+def describe_file(path: Path) -> str | None:
+    """Why a file of weights cannot be served by itself; None: it is none that is known."""
+    return f"{path} is a GGUF file: {_GGUF}" if path.suffix.lower() == ".gguf" else None
+
+
+def describe_folder(folder: Path, *, needs_weights: bool) -> str | None:
+    """What a directory holds in place of a model, and what to do; None: it may be a model, or nothing is known.
+
+    Args:
+        needs_weights: config.json alone does not make it a model.
+    """
+    if (folder / "config.json").is_file():
+        if needs_weights and any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
+            return f"{folder} has GGUF weights: {_GGUF}"
+        return None
+    if any(folder.glob("*.gguf")):
+        return f"{folder} has GGUF weights: {_GGUF}"
+    if (folder / "adapter_config.json").is_file():
+        base = _base_model(folder / "adapter_config.json")
+        return (
+            f"{folder} is an adapter (LoRA), not a model: merge it into its base model{base} with peft "
+            "(merge_and_unload, then save_pretrained), and give the merged model's directory"
+        )
+    if any((folder / name).is_file() for name in _ORIGINALS):
+        return (
+            f"{folder} has Meta's or Mistral's original format (params.json), not Hugging Face's: give the Hugging "
+            "Face version of the model, or convert it with transformers' convert_<family>_weights_to_hf.py"
+        )
+    if (folder / "model_index.json").is_file():
+        return f"{folder} is a diffusers pipeline: only models that generate or embed text are supported"
+    inner = [file.parent for pattern in ("*", "snapshots/*") for file in sorted(folder.glob(f"{pattern}/config.json"))]
+    if inner:
+        return f"{folder} has no config.json, but {inner[0]} has one: give that directory"
+    return None
+
+
+def _base_model(config: Path) -> str:
+    """The name of an adapter's base model, as part of a sentence."""
+    try:
+        name = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f" ({name})" if isinstance(name, str) and name else ""

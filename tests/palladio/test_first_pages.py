@@ -1,0 +1,111 @@
+"""The pages for newcomers (install, limitations, troubleshooting, nginx) say what the code does."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from palladio.http.security.auth import OPEN_PATHS
+from palladio.http.server import KEEP_ALIVE
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.wire.errors import TABLE
+from palladio.model.registry import ARCHITECTURES
+from palladio.runtime.devices.accelerators import _INSTALL
+from palladio.runtime.interface.errors import ConfigError
+from palladio.server_args import own_flags, parse_server_args
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = ("install", "limitations", "troubleshooting", "clients", "operations")
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def first_cells(text: str) -> list[str]:
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    return [cell for cell in rows if cell not in ("You see", "Not supported")]
+
+
+@pytest.fixture(scope="module")
+def literals() -> str:
+    """Every text of the code, with f-strings' values left out."""
+    found: list[str] = []
+    for room in ("palladio", "http", "runtime", "model"):
+        for file in (ROOT / room).glob("*.py" if room == "palladio" else "**/*.py"):
+            nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            found += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return "\n".join(found)
+
+
+def test_messages_are_those_of_the_code(literals: str) -> None:
+    cells = first_cells(page("troubleshooting"))
+    told = [phrase for cell in cells for phrase in re.findall(r"`([^`]+)`", cell)]
+    assert len(told) > 25
+    codes = {code for _, _, code in TABLE}
+    assert [phrase for phrase in told if phrase not in literals and phrase not in codes] == []
+
+
+def test_flags_of_the_pages_exist() -> None:
+    for name in ("install", "limitations", "troubleshooting", "clients"):
+        # `hf`, `docker` and the like have flags of their own
+        text = re.sub(r"`(hf|docker|gcloud) [^`]*`|^.*(python3 -m venv|pip install).*$", "", page(name), flags=re.M)
+        named = {flag.replace("-", "_") for flag in re.findall(r"(?<![\w-])--([a-z][a-z0-9-]+)", text)}
+        assert named - own_flags().keys() <= refused_flags(), name
+
+
+def refused_flags() -> set[str]:
+    cells = " ".join(first_cells(page("limitations")))
+    return {flag.replace("-", "_") for flag in re.findall(r"`--([a-z-]+)`", cells)} | {"quantization"}
+
+
+def test_what_is_not_supported_is_refused() -> None:
+    flags = refused_flags() - own_flags().keys()
+    assert len(flags) > 7
+    for flag in flags:
+        words = ["--model-path", "m", f"--{flag.replace('_', '-')}"]
+        refusals = 0
+        for value in ([], ["3"], ["prefill"]):  # whichever it takes
+            try:
+                parse_server_args([*words, *value])
+            except ConfigError as error:
+                refusals += "not supported yet" in str(error)
+        assert refusals, flag
+
+
+def test_supported_models_are_those_of_the_registry() -> None:
+    (row,) = [line for line in page("limitations").splitlines() if line.startswith("| other architectures than ")]
+    named = row.split("(for example")[0].replace("-", "").replace(".", "").lower()
+    for architecture in ARCHITECTURES:
+        assert architecture.removesuffix("ForCausalLM").lower() in named, architecture
+
+
+def test_extras_and_drivers_are_those_that_the_start_names() -> None:
+    rows = [[cell.strip() for cell in line.split("|")] for line in page("install").splitlines() if "`" in line]
+    table = {cells[2].strip("`"): cells[4] for cells in rows if len(cells) == 6 and cells[1]}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert table.keys() | {"otel"} == extras.keys()
+    assert table["cuda13"].split()[0] in _INSTALL["cuda"]
+
+
+def test_nginx_fits_the_server() -> None:
+    settings = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
+    found = dict(re.findall(r"^\s*(\w+) ([^;]+);", settings, re.MULTILINE))
+    assert int(found["client_max_body_size"].removesuffix("m")) << 20 > HttpConfig().max_file_bytes
+    assert int(found["keepalive_timeout"].removesuffix("s")) < KEEP_ALIVE
+    assert found["proxy_buffering"] == "off"
+    denied = re.findall(r"location ~ \^/\((.+?)\)\$", settings)[0].split("|")
+    assert {"metrics", "health_generate"} <= {path.removeprefix("/") for path in OPEN_PATHS} & {*denied}
+    assert settings.count("{") == settings.count("}")
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    for name in PAGES:
+        for target, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([\w-]+)\)", page(name)):
+            text = (DOCS / target).read_text(encoding="utf-8") if target else page(name)
+            headings = re.findall(r"^#+ (.+)", text, re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{name}.md: {target}#{anchor}"
