@@ -67,7 +67,9 @@ def refused(line: Line, body: ErrorBody, request_id: str) -> LineResult:
 
 def left(line: Line, fault: Fault) -> LineResult:
     """Of a line that a cancel, or the end of the batch's window, has left without an answer."""
-    return LineResult(line.number, False, _record(line, None, dataclasses.asdict(fault)), was_left=True)
+    return LineResult(
+        line.number, False, _record(line, None, {"code": fault.code, "message": fault.message}), was_left=True
+    )
 
 
 def not_run(line: Line, fault: Fault) -> LineResult:

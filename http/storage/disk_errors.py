@@ -14,7 +14,9 @@ _DATABASE_UNWRITABLE = frozenset((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
 _CODES = frozenset(("storage_full", "storage_unavailable", "storage_gone"))
 
 _STORAGE_FULL = ErrorBody(
-    507, "the disk of --file-storage-path is full: free some space on it, then send the request again", code="storage_full"
+    507,
+    "the disk of --file-storage-path is full: free some space on it, then send the request again",
+    code="storage_full",
 )
 
 logger = logging.getLogger(__name__)
