@@ -57,7 +57,9 @@ class BackgroundResponses:
         """
         log = EventLog()
         log.add(events.queue())
-        return self._keep(run.name, events, log, asyncio.create_task(self._run(run, events, log, waits=waits)))
+        return self._keep(
+            run.request.request_id, events, log, asyncio.create_task(self._run(run, events, log, waits=waits))
+        )
 
     def stop(self) -> None:
         """The server ends: what it does not finish any more is left to the next one."""
@@ -116,7 +118,7 @@ class BackgroundResponses:
             log.add(events.fail(error_body(exc, run.call.names)))
         except Exception:  # the client has its answer: this is the request's border
             error_id = uuid.uuid4().hex
-            logger.exception("error %s in response %s", error_id, run.name)
+            logger.exception("error %s in response %s", error_id, run.request.request_id)
             log.add(events.fail(internal_error(error_id)))
         if self._ends_with_server and events.response["status"] in ("failed", "cancelled"):
             log.close()  # the request stays in the store, to be made again

@@ -248,7 +248,7 @@ def _score_targets(step: ScheduledStep, num_tokens: int) -> list[Int32Array] | N
         begin = 0
         for row in [] if batch is None else batch.rows:
             count = num_scored(row.request, row.start, row.num_tokens)
-            targets[begin : begin + count] = row.request.prompt_ids[row.start + 1 : row.start + 1 + count]
+            targets[begin : begin + count] = row.request.given.prompt_ids[row.start + 1 : row.start + 1 + count]
             begin += row.num_tokens
         vectors.append(targets)
     return vectors

@@ -242,7 +242,7 @@ class ModelRunner:
 
     def _fill_slot(self, group: int, request: Request) -> None:
         """Fills the host's and the device's columns of a slot when a request first runs in it."""
-        slots, slot, params = self._groups[group], request.slot, request.params
+        slots, slot, params = self._groups[group], request.slot, request.given.params
         holder, num_retractions = slots.holders[slot]
         if holder is request and num_retractions == request.num_retractions:
             return
@@ -259,8 +259,10 @@ class ModelRunner:
 
     def _load_history(self, group: int, request: Request) -> None:
         """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
-        suppressed = request.stop_token_ids | (self._eos_ids if request.params.min_tokens else frozenset())
-        rules = slot_rules(request.params.logit_bias, sorted(suppressed), self._shape.vocab_size)
+        suppressed = frozenset(request.given.stop_token_ids) | (
+            self._eos_ids if request.given.params.min_tokens else frozenset()
+        )
+        rules = slot_rules(request.given.params.logit_bias, sorted(suppressed), self._shape.vocab_size)
         rule_arrays = [np.asarray(array) for array in (rules.bias_ids, rules.bias_values, rules.stop_ids)]
         slots = [np.array(0, np.int32) for _ in self._groups]  # the others' scratch slot may be given anything
         slots[group] = np.array(request.slot, np.int32)
@@ -287,7 +289,7 @@ def _read_tokens(
     token_ids: list[int] = np.asarray(output.token_ids).tolist()
     is_finite: list[bool] = np.asarray(output.is_finite).tolist()
     logprobs = None
-    if any(row.request.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
+    if any(row.request.given.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
         logprobs = _read_logprobs(batch, output, token_ids)
     return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
 
@@ -304,7 +306,7 @@ def _read_logprobs(batch: ScheduledBatch, output: SampleOutput, token_ids: list[
     top_ids, top_logprobs = np.asarray(output.top_ids), np.asarray(output.top_logprobs)
     result: list[TokenLogprob | None] = []
     for i, row in enumerate(batch.rows[: batch.num_sampled_rows]):
-        count = row.request.params.logprobs
+        count = row.request.given.params.logprobs
         if count is None:
             result.append(None)
         else:
@@ -317,11 +319,11 @@ def _read_scores(batch: ScheduledBatch, *arrays: jax.Array) -> list[list[TokenLo
     result: list[list[TokenLogprob] | None] = []
     begin = 0
     for row in batch.rows:
-        request, width = row.request, row.request.params.prompt_logprobs
+        request, width = row.request, row.request.given.params.prompt_logprobs
         if request.prompt_logprobs is None or width is None:
             result.append(None)
         else:
-            targets = request.prompt_ids[row.start + 1 :]
+            targets = request.given.prompt_ids[row.start + 1 :]
             result.append(
                 [
                     TokenLogprob(

@@ -27,7 +27,7 @@ def take_token(request: Request, tokens: StepTokens, i: int, make_room: MakeRoom
         What is new, with `finish` where it ends; the request has not been told of that.
     """
     output = TokenOutput(
-        request.request_id, [], cached_tokens=request.num_cached_tokens, num_retractions=request.num_retractions
+        request.given.request_id, [], cached_tokens=request.num_cached_tokens, num_retractions=request.num_retractions
     )
     if request.max_tokens > 0:
         token_id = tokens.token_ids[i]
