@@ -20,10 +20,9 @@ from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
 from palladio.runtime.execution.compile_monitor import CompileMonitor
-from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
+from palladio.runtime.execution.device_executor import CallListener, DeviceExecutor
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config import EngineConfig
@@ -52,30 +51,6 @@ class HostAgreement(Protocol):
     def smallest(self, value: int) -> int:
         """Of what all hosts have; waits for them."""
         ...
-
-
-class CallListener:
-    """Told on host 0 of what the executor calls, and of programs that a step waits for.
-
-    Args:
-        hosts: the others, which do the same.
-    """
-
-    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
-        self._activity = activity
-        self._hosts = hosts
-
-    def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-        """See DeviceExecutor."""
-        if self._hosts is not None:
-            self._hosts.call(key, arrays)
-
-    @contextlib.contextmanager
-    def building(self, key: ProgramKey) -> Iterator[None]:
-        """See ProgramCache."""
-        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
-        with self._activity.compiling(str(key)), alongside:
-            yield
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.execution.sampler import split_seed
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 from palladio.runtime.scheduling.request import Request
@@ -259,3 +258,10 @@ def num_scored(request: Request, start: int, num_tokens: int) -> int:
     if request.prompt_logprobs is None:
         return 0
     return max(0, min(start + num_tokens, request.num_prompt_tokens - 1) - start)
+
+
+def split_seed(seed: int) -> tuple[int, int]:
+    """Low and high 32-bit word of a seed in [-2**63, 2**64); a negative one stands for its two's complement."""
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed must be in [-2**63, 2**64), got {seed}")
+    return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF

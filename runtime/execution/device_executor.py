@@ -1,7 +1,8 @@
 """DeviceExecutor: the device's state, and the programs that change it, called with host arrays alone."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ from palladio.runtime.execution.program_keys import ProgramKey
 from palladio.runtime.execution.programs import StepPrograms
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput
 from palladio.runtime.execution.sampler_state import SlotRules, SlotTokens
+from palladio.runtime.multihost.coordinator import HostCoordinator
+from palladio.runtime.telemetry.watchdog import Activity
 
 HostArray = npt.NDArray[Any]
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
@@ -146,3 +149,27 @@ class DeviceExecutor:
         tokens: Any = SlotTokens(*arrays[:count])  # type: ignore[arg-type]  # jit takes numpy's arrays as its own
         sampler = program(self.state.sampler, slot, tokens, SlotRules(*arrays[count:]))
         self.state = self.state._replace(sampler=sampler)
+
+
+class CallListener:
+    """Told on host 0 of what the executor calls, and of programs that a step waits for.
+
+    Args:
+        hosts: the others, which do the same.
+    """
+
+    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
+        self._activity = activity
+        self._hosts = hosts
+
+    def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+        """See DeviceExecutor."""
+        if self._hosts is not None:
+            self._hosts.call(key, arrays)
+
+    @contextlib.contextmanager
+    def building(self, key: ProgramKey) -> Iterator[None]:
+        """See ProgramCache."""
+        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
+        with self._activity.compiling(str(key)), alongside:
+            yield

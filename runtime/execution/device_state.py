@@ -1,6 +1,7 @@
 """DeviceState: all that the programs read and update on the device, as arrays or as their shapes."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ class DeviceShape:
     def page_size(self) -> int:
         return self.cache.page_size
 
-    @property
+    @functools.cached_property
     def num_groups(self) -> int:
         """Groups of devices, each with requests of its own; see `group_programs`."""
         return num_groups(self.mesh)
