@@ -23,7 +23,7 @@ from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.scheduled_batch import StepTokens
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 
 
 class Stopwatch:

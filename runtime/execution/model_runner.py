@@ -25,7 +25,8 @@ from palladio.runtime.execution.sampler_state import slot_rules
 from palladio.runtime.interface.outputs import TokenLogprob
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from palladio.runtime.scheduling.queue_time import QueueTime
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.retraction import Retractor
 from palladio.runtime.scheduling.running_requests import RunningRequests
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, take_token
+from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, StepTokens, take_token
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 
 
