@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from palladio.runtime.execution.sampler_state import MAX_LOGIT_BIAS, MAX_SUPPRESSED_IDS, SlotRules
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 from palladio.runtime.scheduling.request import Request
@@ -265,3 +266,28 @@ def split_seed(seed: int) -> tuple[int, int]:
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"seed must be in [-2**63, 2**64), got {seed}")
     return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+
+
+def slot_rules(logit_bias: Mapping[int, float], stop_ids: Sequence[int], vocab_size: int) -> SlotRules:
+    """Pads a request's rules to their rows, on the host.
+
+    Args:
+        logit_bias: token id in 0 … V-1 → bias; at most MAX_LOGIT_BIAS.
+        stop_ids: in 0 … V-1; at most MAX_SUPPRESSED_IDS.
+        vocab_size: V, columns of the logits.
+
+    Raises:
+        ValueError: more entries than the rows hold.
+    """
+    if len(logit_bias) > MAX_LOGIT_BIAS or len(stop_ids) > MAX_SUPPRESSED_IDS:
+        raise ValueError(
+            f"at most {MAX_LOGIT_BIAS} logit biases and {MAX_SUPPRESSED_IDS} stop token ids are supported, "
+            f"got {len(logit_bias)} and {len(stop_ids)}"
+        )
+    bias_ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)
+    bias_values = np.zeros(MAX_LOGIT_BIAS, np.float32)
+    suppressed_ids = np.full(MAX_SUPPRESSED_IDS, vocab_size, np.int32)
+    bias_ids[: len(logit_bias)] = list(logit_bias)
+    bias_values[: len(logit_bias)] = list(logit_bias.values())
+    suppressed_ids[: len(stop_ids)] = stop_ids
+    return SlotRules(bias_ids, bias_values, suppressed_ids)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,11 @@ OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 def _tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
     pass
+
+
+def for_groups(arrays: Sequence[HostArray]) -> HostArray:
+    """One array of each group as what programs take and give: stacked, or the very array of the only group."""
+    return arrays[0] if len(arrays) == 1 else np.stack(arrays)
 
 
 class DeviceExecutor:
@@ -52,7 +57,7 @@ class DeviceExecutor:
 
     def run(self, key: ProgramKey, *arrays: HostArray) -> Any:
         """Dispatches a program and returns before the device has run it. What it takes and gives beside the state, of
-        several groups stacked, [G, …], see DeviceShape.for_groups:
+        several groups stacked, [G, …], see `for_groups`:
 
         | program | takes | gives |
         |---|---|---|
@@ -102,9 +107,7 @@ class DeviceExecutor:
 
     def _no_mask(self, num_rows: int) -> jax.Array:
         masks = np.full((num_rows, self.programs.mask_width), -1, np.int32)
-        array: jax.Array = jax.device_put(
-            self._shape.for_groups([masks] * self._shape.num_groups), self._shape.exchanged
-        )
+        array: jax.Array = jax.device_put(for_groups([masks] * self._shape.num_groups), self._shape.exchanged)
         return array
 
     def _forward(self, program: Callable[..., Any], key: ProgramKey, packed: HostArray) -> jax.Array:

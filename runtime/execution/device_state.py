@@ -3,13 +3,10 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
@@ -91,10 +88,6 @@ class DeviceShape:
         of it, because a host neither gives nor reads a part of an array."""
         is_whole = self.num_groups == 1 or self.mesh.is_multi_process
         return ShardingRules().sharding(self.mesh, () if is_whole else ("groups",))
-
-    def for_groups(self, arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """One array of each group as what programs take and give: stacked, or the very array of the only group."""
-        return arrays[0] if self.num_groups == 1 else np.stack(arrays)
 
     @property
     def mask_width(self) -> int:

@@ -15,13 +15,13 @@ from palladio.runtime.execution.batch_builder import (
     Int32Array,
     SlotColumns,
     num_scored,
+    slot_rules,
 )
-from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray
+from palladio.runtime.execution.device_executor import DeviceExecutor, HostArray, for_groups
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program_keys import TIERS, ProgramKey
 from palladio.runtime.execution.programs import COMPARED_PAGES, RESET_TOKENS
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
-from palladio.runtime.execution.sampler_state import slot_rules
 from palladio.runtime.interface.outputs import TokenLogprob
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.request import Request
@@ -175,7 +175,7 @@ class ModelRunner:
 
     def _run(self, key: ProgramKey, *arrays: list[Any]) -> Any:
         """See DeviceExecutor.run. Args: arrays: of each group."""
-        return self.executor.run(key, *map(self._shape.for_groups, arrays))
+        return self.executor.run(key, *map(for_groups, arrays))
 
     def _of_group(self, group: int, tree: Any) -> Any:
         """One group's part of what a program gives to the host."""
