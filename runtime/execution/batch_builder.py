@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.execution.sampler_state import MAX_LOGIT_BIAS, MAX_SUPPRESSED_IDS, SlotRules
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
+from palladio.runtime.interface.sampling_params import MAX_LOGIT_BIAS, SamplingParams
 from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
