@@ -24,7 +24,7 @@ from checkpoints import make_checkpoint
 
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.interface.stats_report import upper_bound
 
@@ -82,7 +82,7 @@ def run(core: EngineCore, workload: list[Arrival]) -> dict[str, float]:
         while queue and queue[0][1].at <= now:
             number, arrival = queue.pop(0)
             params = SamplingParams(max_tokens=arrival.max_tokens, temperature=0.0, seed=0)
-            core.add(AddRequest(f"r{number}", arrival.prompt, params, [], time.time()))
+            core.add(GenerationRequest(f"r{number}", arrival.prompt, params, (), time.time()))
             arrived[f"r{number}"] = arrival.at
         outputs = core.step() if core.has_work else []
         now = time.perf_counter() - start

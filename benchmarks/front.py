@@ -28,9 +28,9 @@ from palladio.http.server import serve_async
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     AbortRequests,
-    AddRequest,
     EngineReady,
     FromEngine,
     Shutdown,
@@ -74,7 +74,7 @@ class FakeTransport:
 
     def send(self, message: ToEngine) -> None:
         message = self._to.decode(self._to.encode(message))
-        if isinstance(message, AddRequest):
+        if isinstance(message, GenerationRequest):
             assert message.params.max_tokens is not None
             self._left[message.request_id] = message.params.max_tokens
             self._work.set()

@@ -34,8 +34,8 @@ from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.interface.messages import AddRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
 
 EOS = 2
@@ -161,7 +161,7 @@ def _run(core: EngineCore, args: argparse.Namespace, grammar: Grammar | None) ->
     for number in range(args.count):
         params = SamplingParams(max_tokens=args.tokens, temperature=1.0, seed=number, grammar=grammar)
         prompt = random.integers(3, 1000, 16).tolist()
-        core.add(AddRequest(f"r{number}", prompt, params, [], time.time()))
+        core.add(GenerationRequest(f"r{number}", prompt, params, (), time.time()))
     start, num_tokens = time.perf_counter(), 0
     while core.has_work:
         for output in core.step():

@@ -21,9 +21,9 @@ from palladio.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.scheduled_batch import StepTokens
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 
 
 class Stopwatch:
@@ -66,7 +66,7 @@ def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int
         params = SamplingParams(
             max_tokens=num_steps + 2, temperature=0.8 if sampled else 0.0, top_p=0.9 if sampled else 1.0, seed=i
         )
-        core.add(AddRequest(f"r{i}", rng.integers(3, 300, 16).tolist(), params, [], time.time()))
+        core.add(GenerationRequest(f"r{i}", rng.integers(3, 300, 16).tolist(), params, (), time.time()))
     while len(scheduler.running) < num_requests or any(request.is_prefilling for request in scheduler.running):
         core.step()
     for _ in range(10):

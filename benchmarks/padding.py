@@ -33,12 +33,13 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.startup import build_scheduler
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 
 SHORTEST, LONGEST = 4, 1024
 PROMPT_LOGNORMAL = (4.75, 1.3)  # mu, sigma of the logarithm
@@ -144,7 +145,7 @@ class Simulation:
     def _add(self, arrival: Arrival, number: int) -> None:
         params = SamplingParams(max_tokens=arrival.output_tokens, temperature=0.0, seed=0, ignore_eos=True)
         prompt_ids = self._rng.integers(0, 2**31, arrival.prompt_tokens).tolist()
-        message = AddRequest(str(number), prompt_ids, params, [], arrival.seconds)
+        message = GenerationRequest(str(number), prompt_ids, params, (), arrival.seconds)
         self._scheduler.add(Request.from_message(message))
 
     def _count(self, batch: ScheduledBatch) -> None:

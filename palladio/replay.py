@@ -152,15 +152,15 @@ async def _replay_all(engine: AsyncEngine, samples: Sequence[RecordedSample]) ->
 
 
 async def _replay(engine: AsyncEngine, index: int, sample: RecordedSample) -> Outcome:
-    request, wanted = sample.request, sample.token_ids
+    wanted = sample.token_ids
     limit = None if _has_ended(sample) else len(wanted) + TOKENS_BEYOND
-    options = dataclasses.replace(request.options, timeout=None)
+    options = dataclasses.replace(sample.request.options, timeout=None)
+    request = dataclasses.replace(sample.request, request_id=str(index), options=options)
     got: list[int] = []
     finish: FinishReason | None = None
     failure = ""
-    outputs = engine.generate(request.prompt_ids, request.params, request_id=str(index), options=options)
     try:
-        async with contextlib.aclosing(outputs):
+        async with contextlib.aclosing(engine.generate(request)) as outputs:
             async for output in outputs:
                 got += output.token_ids
                 finish = output.finish

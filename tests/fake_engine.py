@@ -11,6 +11,7 @@ import numpy as np
 
 from palladio.runtime.front.engine_protocol import EngineState
 from palladio.runtime.front.liveness import Liveness
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import (
     ContextLengthError,
@@ -20,6 +21,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.messages import (
     BucketSteps,
     EmbeddingSpec,
@@ -38,7 +40,6 @@ from palladio.runtime.interface.outputs import (
     TokenLogprob,
 )
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_trace import DecodeSteps, PrefillChunk, QueueState, RequestTrace, WaitTimes
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.detokenizer import StopStringMatcher
@@ -177,29 +178,22 @@ class FakeEngine:
         self.state = "dead"
         self.failure = self.failure or "shut down"
 
-    async def generate(
-        self,
-        prompt: str | list[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        received: float | None = None,
-        options: RequestOptions = RequestOptions(),
-    ) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
         if self.state == "dead":
             raise EngineDeadError(self.failure or "dead")
         if self.state != "ready":
             raise EngineNotReadyError(f"the engine is {self.state}")
         if self.refuse is not None:
             raise self.refuse
+        request_id, received = request.scoped_id, request.received
         if request_id in self._running:
             raise InvalidRequestError(f"a request with id {request_id!r} is already running", param="request_id")
-        prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) and self.tokenizer else list(prompt)
+        prompt_ids, params = request.prompt_ids, LengthLimit.of(self.info).fit(request)
         self._check(prompt_ids, params)
-        options = options.settle(self.config.scheduler)
+        options = request.options.settle(self.config.scheduler)
         if self.refuse_in_queue is not None:
-            raise self._refusal(request_id, prompt_ids, received or time.time(), self.refuse_in_queue)
-        call = self._running[request_id] = Call(request_id, prompt_ids, params, options, received or time.time())
+            raise self._refusal(request_id, prompt_ids, received, self.refuse_in_queue)
+        call = self._running[request_id] = Call(request_id, prompt_ids, params, options, received)
         self.calls.append(call)
         try:
             await asyncio.sleep(self.first_delay)

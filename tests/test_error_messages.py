@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from palladio.http.anthropic import anthropic_chat
-from palladio.http.chat.chat_job import engine_names
+from palladio.http.chat.chat_run import engine_names
 from palladio.http.responses import response_chat
 from palladio.http.routes import routes_generate
 from palladio.http.wire.protocol_chat import ChatRequest

@@ -34,7 +34,6 @@ ALLOWED = {  # path:object → why
     "runtime/telemetry/profiler.py:profile": PROFILE,
     "runtime/front/request_table.py:stream": STREAM,
     "runtime/front/crash_dump.py:sample": RECORD,
-    "runtime/front/sglang_api.py:sample": RECORD,
     "runtime/multihost/coordinator.py:link": "who is at the other end is known only from its first word",
     "runtime/grammar/cache.py:finalizer": LIBRARY,
     "runtime/execution/program.py:program": "a function that was just defined; jax names what it compiles after it",

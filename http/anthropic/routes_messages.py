@@ -8,8 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.anthropic.anthropic_chat import AnthropicChat
 from palladio.http.anthropic.anthropic_events import AnthropicEvents
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.chat.chat_job import ChatJob
-from palladio.http.chat.chat_run import ChatRun
+from palladio.http.chat.chat_run import ChatRun, translate
 from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
 from palladio.http.generation.sse import EventStream
@@ -37,8 +36,8 @@ def messages_router(context: Context) -> APIRouter:
         chat = await run_encoding(lambda: AnthropicChat(body), entries_size(body.messages))
         names = RequestNames.of(request.scope)
         names.add(chat.names)
-        job = await ChatJob.prepare(context, chat.chat, names, reasoning_is_optional=True, is_counted=True)
-        return {"input_tokens": len(job.prompt.token_ids)}
+        counted, _ = await translate(context, chat.chat, names, reasoning_is_optional=True, is_counted=True)
+        return {"input_tokens": len(counted.prompt_ids)}
 
     return router
 

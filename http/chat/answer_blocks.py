@@ -46,11 +46,11 @@ class BlockWriter:
     def __init__(self, run: ChatRun) -> None:
         self.usage = Usage(1)
         self.finish: FinishReason | None = None
-        self._reader = run.chat.plan.new_parser()
-        self._has_tools = run.chat.plan.new_tools is not None
-        self._counter = run.chat.plan.new_counter(run.tokenizer, run.chat.params)
-        asked = run.chat.params.logprobs is not None
-        self._text_logprobs = TextLogprobs(run.chat.plan, run.tokenizer, run.chat.params) if asked else None
+        self._reader = run.plan.new_parser()
+        self._has_tools = run.plan.new_tools is not None
+        self._counter = run.plan.new_counter(run.tokenizer, run.request.params)
+        asked = run.request.params.logprobs is not None
+        self._text_logprobs = TextLogprobs(run.plan, run.tokenizer, run.request.params) if asked else None
         self._has_begun = False
         self._num_texts = 0
         self._num_blocks = 0

@@ -5,27 +5,34 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from palladio.http.chat.chat_job import ChatJob
-from palladio.http.chat.chat_output import ChatMessage
+from palladio.http.chat.chat_output import ChatMessage, MessagePlan
+from palladio.http.chat.reasoning_plan import ReasoningPlan
+from palladio.http.chat.structured_output import structured_output
 from palladio.http.generation.call import Call
-from palladio.http.generation.choices import Choice, Usage, collect
+from palladio.http.generation.choices import Usage, collect
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import OutputStream, check_abort
-from palladio.http.generation.sampling import default_length, request_name
+from palladio.http.generation.sampling import check_scoring_only, default_length, request_name, sampling_params
 from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.prompts.tools import ToolPlan, tools_size
+from palladio.http.reasoning.family import PromptEnd
+from palladio.http.wire.field_names import FieldNames, RequestNames
 from palladio.http.wire.protocol_chat import ChatRequest
-from palladio.runtime.front.sglang_api import Job
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChatAnswer:
     """Attributes:
-    choices: the samples, and messages what is made of their texts, by index.
+    outputs: the whole samples, and messages what is made of their texts, by index.
     """
 
-    choices: list[Choice]
+    outputs: list[RequestOutput]
     messages: list[ChatMessage]
     usage: Usage
 
@@ -33,16 +40,15 @@ class ChatAnswer:
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChatRun:
     """Attributes:
-    name: the request's id.
-    received: when it came, in seconds since the epoch.
+    request: what the engine is told, grammar and bounds of reasoning included.
+    plan: how to read a sample's text.
     """
 
     context: Context
     call: Call
-    chat: ChatJob
+    request: GenerationRequest
+    plan: MessagePlan
     stream: OutputStream
-    name: str
-    received: float
 
     @classmethod
     async def prepare(
@@ -59,15 +65,13 @@ class ChatRun:
             InvalidRequestError: a field is wrong, or has no effect with this model; or it makes embeddings.
         """
         context.require_generation()
-        received = time.time()
         origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
         context.model_name(body.model)
         name, options = request_name(body, call.request_id), call.options(body)
-        chat = await ChatJob.prepare(context, body, call.names, reasoning_is_optional=reasoning_is_optional)
-        length = default_length(chat.params, context.sampling_defaults)
-        job = Job(name, chat.prompt.token_ids, chat.params, default_length=length, options=options)
-        stream = OutputStream(context, [job], name=name, received=received, origin=origin)
-        return cls(context, call, chat, stream, name, received)
+        request, plan = await translate(
+            context, body, call.names, name, options, reasoning_is_optional=reasoning_is_optional
+        )
+        return cls(context, call, request, plan, OutputStream(context, [request], origin=origin))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -97,9 +101,8 @@ class ChatRun:
             PalladioError: what went wrong.
             HttpError: the client went away.
         """
-        choices, usage = await self.call.wait(collect(self.stream))
-        size = sum(len(choice.text) for choice in choices)
-        return await run_encoding(lambda: self._read(choices, usage), size)
+        outputs, usage = await self.call.wait(collect(self.stream))
+        return await run_encoding(lambda: self._read(outputs, usage), sum(len(output.text) for output in outputs))
 
     async def feed(self, write: Callable[[RequestOutput], object]) -> None:
         """Waits for all of it, and hands each output on as it comes.
@@ -119,11 +122,94 @@ class ChatRun:
                 check_abort(output)
                 write(output)
 
-    def _read(self, choices: list[Choice], usage: Usage) -> ChatAnswer:
-        messages = [ChatMessage.read(self.chat.plan.new_parser(), choice.text) for choice in choices]
-        for choice in choices:
-            counter = self.chat.plan.new_counter(self.tokenizer, self.chat.params)
+    def _read(self, outputs: list[RequestOutput], usage: Usage) -> ChatAnswer:
+        messages = [ChatMessage.read(self.plan.new_parser(), output.text) for output in outputs]
+        for output in outputs:
+            counter = self.plan.new_counter(self.tokenizer, self.request.params)
             if counter is not None:
-                counter.add(choice.token_ids)
-                usage.reasoning[choice.index] = counter.count
-        return ChatAnswer(choices, messages, usage)
+                counter.add(output.token_ids)
+                usage.reasoning[output.index] = counter.count
+        return ChatAnswer(outputs, messages, usage)
+
+
+async def translate(
+    context: Context,
+    body: ChatRequest,
+    names: RequestNames,
+    request_id: str = "",
+    options: RequestOptions = RequestOptions(),
+    *,
+    reasoning_is_optional: bool = False,
+    is_counted: bool = False,
+) -> tuple[GenerationRequest, MessagePlan]:
+    """What the engine is to be told, and how its answer is to be read.
+
+    Args:
+        names: of the request's fields, which are told what the engine calls them.
+        reasoning_is_optional: see `ReasoningPlan.of`.
+        is_counted: the prompt is not to be answered: it stays whole, however long it is.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or has no effect with this model.
+    """
+    received = time.time()
+    limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
+        other = {"other": "max_completion_tokens"}
+        raise InvalidRequestError.of("{param} and {other} differ; give one", param="max_tokens", fields=other)
+    if body.top_logprobs is not None and not body.logprobs:
+        other = {"logprobs": "logprobs"}
+        raise InvalidRequestError.of("{param} needs {logprobs}: true", param="top_logprobs", fields=other)
+    tokenizer = context.tokenizer
+    grammar, grammar_field = structured_output(body)
+    tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
+    tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
+    template_tools = context.chat_template.tools_to_write(tokenizer, tools)
+    variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
+    reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
+    asks = "tools" if grammar is None and tools.grammar is not None else grammar_field
+    names.add(engine_names(body, limit_name, asks))
+    params = _params(body, context, limit_name, grammar)
+    length = default_length(params, context.sampling_defaults)
+    reserved = params.max_tokens if length is None else length
+    prompt = await context.chat_template.encode(
+        context.counting_encoder if is_counted else context.encoder,
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=body.add_special_tokens,
+        kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
+        tools=template_tools,
+        truncation=None if is_counted else context.truncation(body.truncate_prompt_tokens, reserved),
+    )
+    if tools.grammar is not None or grammar is not None:
+        grammar = await run_encoding(lambda: tools.grammar_with(grammar, grammar_field), size)
+    end = PromptEnd(prompt.text, prompt.continued)
+    params = dataclasses.replace(
+        params,
+        grammar=grammar,
+        visible_special_ids=(*reasoning.visible_special_ids(tokenizer), *tools.visible_special_ids),
+        thinking=reasoning.thinking(tokenizer, end, has_grammar=grammar is not None, has_tools=tools.reads_calls),
+    )
+    plan = MessagePlan(reasoning, end, tools.new_parser if tools.reads_calls else None)
+    request = GenerationRequest(
+        *(request_id, prompt.token_ids, params),
+        received=received,
+        options=options,
+        default_length=length,
+        lowers_length=context.config.allow_auto_truncate,
+    )
+    return request, plan
+
+
+def engine_names(body: ChatRequest, limit_name: str, grammar_field: str) -> FieldNames:
+    """What the engine's fields are in a chat request. Args: grammar_field: that asks for the grammar."""
+    paths = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": grammar_field, "prompt": "messages"}
+    return FieldNames(paths=paths | ({"tools": "functions", "tool_choice": "function_call"} if body.functions else {}))
+
+
+def _params(body: ChatRequest, context: Context, limit_name: str, grammar: Grammar | None) -> SamplingParams:
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    check_scoring_only(body, max_tokens, limit_name)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=logprobs, grammar=grammar)

@@ -4,7 +4,7 @@ import orjson
 
 from palladio.http.chat.chat_output import MessageParser, MessagePiece, MessagePlan, delta_fields
 from palladio.http.generation.choices import finish_fields
-from palladio.http.generation.sse import UNFINISHED, ChatChunks, Pending, StreamSettings
+from palladio.http.generation.sse import UNFINISHED, ChatChunks, StreamSettings
 from palladio.http.reasoning.counter import ReasoningCounter
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput
 from palladio.runtime.interface.sampling_params import SamplingParams
@@ -40,24 +40,25 @@ class MessageChunks(ChatChunks):
             counter.add(output.token_ids)
             self._usage.reasoning[output.index] = counter.count
 
-    def _flush(self, index: int, pending: Pending, *, ends: bool) -> bytes:
+    def _flush(self, output: RequestOutput) -> bytes:
+        index = output.index
         parser = self._parsers.get(index)
         if parser is None:
             parser = self._parsers[index] = self._plan.new_parser()
-        pieces = parser.feed(pending.text)
-        pending.text = ""
-        if ends:
+        pieces = parser.feed(output.text)
+        output.text = ""
+        if output.finish is not None:
             pieces += parser.finish()
-        if not pieces and self._has_tokens(pending):
+        if not pieces and self._has_tokens(output):
             pieces = [MessagePiece()]
         if not pieces:
             return b""
-        logprobs, ids = self._of_tokens(index, pending)
+        logprobs, ids = self._of_tokens(output)
         chunks = b""
         for piece in pieces:
             chunks += self._chunk(self._piece_choice(index, piece, logprobs, ids))
             logprobs, ids = b"null", b""
-        self._choices[index] = Pending(sent=True)
+        self._sent.add(index)
         return chunks
 
     def _piece_choice(self, index: int, piece: MessagePiece, logprobs: bytes, extra: bytes) -> bytes:

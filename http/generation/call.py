@@ -14,7 +14,7 @@ from palladio.http.security.caller import Caller
 from palladio.http.wire.field_names import RequestNames
 from palladio.http.wire.protocol import SamplingFields
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import RequestOptions
 
 T = TypeVar("T")
 

@@ -1,11 +1,10 @@
-"""Gathering a request's outputs into whole choices, and counting its tokens."""
+"""Gathering a request's outputs into whole ones, and counting its tokens."""
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 from palladio.http.generation.generation import OutputStream, check_abort
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenLogprob
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput
 from palladio.runtime.interface.request_timings import RequestTimings
 
 
@@ -60,28 +59,6 @@ class Usage:
         }
 
 
-@dataclasses.dataclass(slots=True)
-class Choice:
-    """One finished sample."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = dataclasses.field(default_factory=list)
-    logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
-    finish: FinishReason | None = None
-
-    def add(self, output: RequestOutput) -> None:
-        self.text += output.text
-        self.token_ids += output.token_ids
-        self.logprobs += output.logprobs or ()
-        self.prompt_logprobs += output.prompt_logprobs or ()
-        self.finish = output.finish or self.finish
-
-    def end(self) -> dict[str, Any]:
-        return finish_fields(self.finish)
-
-
 def finish_fields(finish: FinishReason | None, *, has_calls: bool = False) -> dict[str, Any]:
     """How a choice says why it ended: OpenAI's field, SGLang's `matched_stop` and vLLM's `stop_reason`.
 
@@ -94,17 +71,19 @@ def finish_fields(finish: FinishReason | None, *, has_calls: bool = False) -> di
     return {"finish_reason": reason, "matched_stop": finish.matched, "stop_reason": finish.matched}
 
 
-async def collect(stream: OutputStream) -> tuple[list[Choice], Usage]:
-    """Waits for the end of every sample."""
+async def collect(stream: OutputStream) -> tuple[list[RequestOutput], Usage]:
+    """Waits for the end of every sample; returns each as one output, by index."""
     usage = Usage(stream.n)
+    wholes: dict[int, RequestOutput] = {}
     async with await stream.start():
-        choices = [Choice(index) for index in range(stream.num_choices)]
         if stream.first is not None:
-            choices[stream.first.index].add(stream.first)
-            usage.add(stream.first)
+            wholes[stream.first.index] = stream.first
         async for output in stream.rest:
             stream.observe(output)
             check_abort(output)
-            choices[output.index].add(output)
-            usage.add(output)
-    return choices, usage
+            if (whole := wholes.setdefault(output.index, output)) is not output:
+                whole.extend(output)
+    outputs = [wholes[index] for index in sorted(wholes)]
+    for output in outputs:
+        usage.add(output)
+    return outputs, usage

@@ -10,11 +10,10 @@ from starlette.types import Receive
 
 from palladio.http.generation.context import Context
 from palladio.http.observability.request_record import Origin, RequestRecord
-from palladio.http.security.running_requests import engine_id
 from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
-from palladio.runtime.front.request_intake import LengthLimit
-from palladio.runtime.front.sglang_api import Job
+from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import RequestOutput
 
 T = TypeVar("T")
@@ -26,7 +25,7 @@ _AT_A_TIME = 32  # prompts that go to the engine in one go
 MAX_SAMPLES = 4096  # prompts × n in one request; more would hold one connection for very long
 
 
-def job_ids(name: str, count: int) -> list[str]:
+def numbered_ids(name: str, count: int) -> list[str]:
     """The engine's ids for a request: the client's id, numbered if there are several prompts."""
     return [name] if count == 1 else [f"{name}.{position}" for position in range(count)]
 
@@ -53,11 +52,13 @@ def check_num_samples(num_prompts: int, num_samples: int) -> None:
 
 
 class OutputStream:
-    """The outputs of all samples of all jobs, whose prompts are token ids; an output's index is that of its choice.
+    """The outputs of all samples of an HTTP request's prompts; an output's index is that of its choice.
 
     `start` opens it; leaving it as a context manager aborts what still runs.
 
     Args:
+        requests: the prompts.
+        name: of the whole; None: that of its only prompt.
         origin: where the request comes from; None: nobody is told of it.
 
     Attributes:
@@ -68,42 +69,47 @@ class OutputStream:
     """
 
     def __init__(
-        self, context: Context, jobs: Sequence[Job], *, name: str, received: float, origin: Origin | None = None
+        self,
+        context: Context,
+        requests: Sequence[GenerationRequest],
+        *,
+        name: str | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self._context = context
-        self._received = received
         self._origin = origin
         self._record: RequestRecord | None = None
         self.observe: Callable[[RequestOutput], None] = _ignore
-        self._jobs = jobs
-        self._name = name
+        self._requests = requests
+        self._name = name or requests[0].request_id
         self._stack = contextlib.AsyncExitStack()
         self.first: RequestOutput | None = None
-        self.rest = _start(context, jobs[0], received) if len(jobs) == 1 else _merge(context, jobs, received)
+        engine = context.engine
+        self.rest = engine.generate(requests[0]) if len(requests) == 1 else _merge(engine, requests)
 
     def renewed(self) -> "OutputStream":
         """The same, not yet started."""
-        return OutputStream(self._context, self._jobs, name=self._name, received=self._received, origin=self._origin)
+        return OutputStream(self._context, self._requests, name=self._name, origin=self._origin)
 
     @property
     def n(self) -> int:
         """Of each prompt, where all have the same: everywhere but /generate."""
-        return self._jobs[0].params.n
+        return self._requests[0].params.n
 
     @property
     def logprobs(self) -> int | None:
         """Likeliest tokens to report, of all prompts alike; None: no log-probabilities."""
-        return self._jobs[0].params.logprobs
+        return self._requests[0].params.logprobs
 
     @property
     def num_choices(self) -> int:
-        return sum(job.params.n for job in self._jobs)
+        return sum(request.params.n for request in self._requests)
 
     async def start(self) -> Self:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
-        _check_grammars(self._jobs)
+        _check_grammars(self._requests)
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._context.running.track(self._name, self._jobs))
+            stack.enter_context(self._context.running.track(self._name, self._requests))
             self._begin_record(stack)
             await stack.enter_async_context(contextlib.aclosing(self.rest))
             self.first = await anext(self.rest, None)
@@ -122,7 +128,7 @@ class OutputStream:
         if self._origin is None:
             return
         observer, tokenizer = self._context.observer, self._context.engine.tokenizer
-        self._record = observer.begin(self._name, self._received, self._jobs, self._origin, tokenizer)
+        self._record = observer.begin(self._name, self._requests, self._origin, tokenizer)
         self.observe = self._record.add
 
         def end(_: object, error: BaseException | None, __: object) -> bool:
@@ -140,8 +146,12 @@ class OutputStream:
         await self._stack.__aexit__(kind, exc, traceback)
 
 
-def _check_grammars(jobs: Sequence[Job]) -> None:
-    size = sum(job.params.n * len(job.params.grammar.text) for job in jobs if job.params.grammar is not None)
+def _check_grammars(requests: Sequence[GenerationRequest]) -> None:
+    size = sum(
+        request.params.n * len(request.params.grammar.text)
+        for request in requests
+        if request.params.grammar is not None
+    )
     if size > MAX_GRAMMAR_BYTES:
         raise InvalidRequestError.of(
             "the {param} of all samples together is {size} characters, over the limit of {limit}: lower n, send fewer "
@@ -190,31 +200,23 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _start(context: Context, job: Job, received: float) -> Outputs:
-    engine = context.engine
-    params = job.fitted_params(engine.info, len(job.prompt))
-    if context.config.allow_auto_truncate:
-        params = LengthLimit.of(engine.info).lower(params, len(job.prompt))
-    return engine.generate(job.prompt, params, request_id=engine_id(job), received=received, options=job.options)
-
-
-async def _merge(context: Context, jobs: Sequence[Job], received: float) -> Outputs:
-    """The outputs of several jobs as they come; the first error ends them all. What a slow reader leaves stays with the
-    engine's streams, which merge it."""
+async def _merge(engine: EngineClient, requests: Sequence[GenerationRequest]) -> Outputs:
+    """The outputs of several prompts as they come; the first error ends them all. What a slow reader leaves stays with
+    the engine's streams, which merge it."""
     queue: asyncio.Queue[RequestOutput | asyncio.Task[None]] = asyncio.Queue()
     room = asyncio.Semaphore(MAX_UNREAD)
 
-    async def pump(job: Job) -> None:
-        async with contextlib.aclosing(_start(context, job, received)) as outputs:
+    async def pump(request: GenerationRequest) -> None:
+        async with contextlib.aclosing(engine.generate(request)) as outputs:
             async for output in outputs:
-                output.index += job.first_index
+                output.index += request.first_index
                 await room.acquire()
                 queue.put_nowait(output)
 
     tasks: list[asyncio.Task[None]] = []
     try:
-        for job in jobs:
-            task = asyncio.create_task(pump(job))
+        for request in requests:
+            task = asyncio.create_task(pump(request))
             task.add_done_callback(queue.put_nowait)
             tasks.append(task)
             if len(tasks) % _AT_A_TIME == 0:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from palladio.http.generation.generation import check_num_prompts, job_ids
+from palladio.http.generation.generation import check_num_prompts, numbered_ids
 from palladio.http.prompts.text_encoder import TextEncoder, run_encoding
 from palladio.http.prompts.truncation import Truncation
 from palladio.http.wire.protocol_completions import Prompt
@@ -48,7 +48,7 @@ def prompt_names(rid: str | list[str] | None, generated: str, count: int) -> tup
             raise InvalidRequestError(f"rid must be {count} different ids, one for each prompt", param="rid")
         return generated, rid
     name = rid or generated
-    return name, job_ids(name, count)
+    return name, numbered_ids(name, count)
 
 
 async def encode_prompts(

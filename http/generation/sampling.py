@@ -6,8 +6,8 @@ from typing import Any
 from palladio.http.wire.protocol import SamplingFields
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 
 WORKED_OUT = frozenset(("max_tokens", "logprobs", "stop", "no_stop_trim"))  # from several fields, or by the route

@@ -152,23 +152,14 @@ class StreamSettings:
         )
 
 
-@dataclasses.dataclass(slots=True)
-class Pending:
-    """What of a choice waits for its next event."""
-
-    text: str = ""
-    token_ids: list[int] = dataclasses.field(default_factory=list)
-    logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
-    sent: bool = False  # the first token is not held back
-
-
 class ChunkWriter(DoneWriter):
     """Common part of chat and completion chunks. Subclasses say what stands in a choice."""
 
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
         self._usage = Usage(settings.n)
-        self._choices: dict[int, Pending] = {}
+        self._waiting: dict[int, RequestOutput | None] = {}  # by index: what waits for the choice's next event
+        self._sent: set[int] = set()  # choices of which there was an event; the first token is not held back
         self._num_open = settings.num_choices
         self._head = b"data: " + orjson.dumps(settings.head)[:-1] + b',"choices":['
         self._tail = b"]" + (b',"usage":null' if settings.include_usage else b"") + _END
@@ -182,27 +173,25 @@ class ChunkWriter(DoneWriter):
 
     def write(self, output: RequestOutput) -> bytes:
         self._usage.add(output)
-        pending = self._choices.get(output.index)
-        opening = b""
-        if pending is None:
-            pending = self._choices[output.index] = Pending()
-            opening = self._opening(output)
-        if self._quick and output.finish is None:
+        index, finish = output.index, output.finish
+        opening = b"" if index in self._waiting else self._opening(output)
+        waiting = self._waiting.setdefault(index)
+        if self._quick and finish is None:
             if not output.text:
                 return opening
-            choice = self._text_choice(output.index, orjson.dumps(output.text), b"null", b"")
+            choice = self._text_choice(index, orjson.dumps(output.text), b"null", b"")
             return opening + self._head + choice + self._tail
-        pending.text += output.text
-        pending.token_ids += output.token_ids
-        pending.logprobs += output.logprobs or ()
-        if output.finish is None:
-            held = pending.sent and len(pending.token_ids) < self._settings.interval
-            return opening + (b"" if held else self._flush(output.index, pending, ends=False))
-        rest = self._flush(output.index, pending, ends=True)
+        if waiting is not None:
+            waiting.extend(output)
+            output = waiting
+        held = finish is None and index in self._sent and len(output.token_ids) < self._settings.interval
+        events = b"" if held else self._flush(output)
+        if finish is None:
+            self._waiting[index] = None if events else output
+            return opening + events
         self._num_open -= 1
         ends = self._settings.timings and self._num_open == 0 and not self._settings.include_usage
-        last = self._chunk(self._final_choice(output.index, output.finish), self._timings() if ends else b"")
-        return opening + rest + last
+        return opening + events + self._chunk(self._final_choice(index, finish), self._timings() if ends else b"")
 
     def close(self) -> bytes:
         if not self._settings.include_usage:
@@ -223,25 +212,24 @@ class ChunkWriter(DoneWriter):
     def _timings(self) -> bytes:
         return b',"timings":' + orjson.dumps(self._usage.timings())
 
-    def _flush(self, index: int, pending: Pending, *, ends: bool) -> bytes:
-        """Args: ends: nothing follows in this choice."""
-        if not pending.text and not self._has_tokens(pending):
+    def _flush(self, output: RequestOutput) -> bytes:
+        """The event of what is new in a choice; nothing, if there is nothing to tell yet."""
+        if not output.text and not self._has_tokens(output):
             return b""
-        choice = self._text_choice(index, orjson.dumps(pending.text), *self._of_tokens(index, pending))
-        self._choices[index] = Pending(sent=True)
-        return self._chunk(choice)
+        self._sent.add(output.index)
+        return self._chunk(self._text_choice(output.index, orjson.dumps(output.text), *self._of_tokens(output)))
 
-    def _has_tokens(self, pending: Pending) -> bool:
+    def _has_tokens(self, output: RequestOutput) -> bool:
         """Whether there is something to send of the tokens, though they may make no text."""
-        has_logprobs = self._settings.logprobs is not None and bool(pending.logprobs)
-        return has_logprobs or (self._settings.token_ids and bool(pending.token_ids))
+        has_logprobs = self._settings.logprobs is not None and bool(output.logprobs)
+        return has_logprobs or (self._settings.token_ids and bool(output.token_ids))
 
-    def _of_tokens(self, index: int, pending: Pending) -> tuple[bytes, bytes]:
+    def _of_tokens(self, output: RequestOutput) -> tuple[bytes, bytes]:
         """The `logprobs` of a chunk, and its other fields, each after a comma."""
         logprobs = b"null"
         if self._settings.logprobs is not None:
-            logprobs = orjson.dumps(self._logprobs(index, pending.logprobs))
-        ids = b',"token_ids":' + orjson.dumps(pending.token_ids) if self._settings.token_ids else b""
+            logprobs = orjson.dumps(self._logprobs(output.index, output.logprobs or []))
+        ids = b',"token_ids":' + orjson.dumps(output.token_ids) if self._settings.token_ids else b""
         return logprobs, ids
 
     def _opening(self, output: RequestOutput) -> bytes:

@@ -12,7 +12,7 @@ from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.observability.spans import Spans
 from palladio.http.security.caller import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.front.sglang_api import Job
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.telemetry.logs import fields
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -44,11 +44,11 @@ class Observer:
         self._logs_times = config.enable_request_time_stats_logging
 
     def begin(
-        self, name: str, received: float, jobs: Sequence[Job], origin: Origin, tokenizer: Tokenizer | None
+        self, name: str, requests: Sequence[GenerationRequest], origin: Origin, tokenizer: Tokenizer | None
     ) -> RequestRecord:
         """A request goes to the engine; its outputs are to be added to the record, and its end told."""
         keeps_text = self._log is not None and self._log.shows_text and origin.is_logged
-        record = RequestRecord(name, received, jobs, origin, self.metrics, self._end, keeps_text=keeps_text)
+        record = RequestRecord(name, requests, origin, self.metrics, self._end, keeps_text=keeps_text)
         self.live[origin.owner, name] = record
         if self._log is not None and origin.is_logged:
             self._log.received(record, tokenizer)

@@ -44,7 +44,7 @@ class RequestLog:
 
     def received(self, record: RequestRecord, tokenizer: Tokenizer | None) -> None:
         """A request goes to the engine."""
-        prompt_tokens = [len(job.prompt) for job in record.jobs]
+        prompt_tokens = [len(request.prompt_ids) for request in record.requests]
         values: dict[str, Any] = {
             "x_request_id": record.origin.shown_id,
             "route": record.origin.route,
@@ -53,13 +53,15 @@ class RequestLog:
         if record.origin.owner:
             values["owner"] = record.origin.owner
         if self._level >= 1:
-            params = [_given(job.params) for job in record.jobs]
+            params = [_given(request.params) for request in record.requests]
             values["sampling_params"] = params[0] if all(other == params[0] for other in params) else params
         if not self.shows_text:
             self._write("received", record.name, values)
             return
         limit = None if self._level >= 3 else PARTIAL_TOKENS
-        prompts = [job.prompt[:limit] for job in record.jobs]  # one more character than is shown, if there is one
+        prompts = [
+            request.prompt_ids[:limit] for request in record.requests
+        ]  # one more character than is shown, if there is one
 
         def with_text() -> None:
             values["prompt"] = [self._cut(_text(prompt, tokenizer)) for prompt in prompts]

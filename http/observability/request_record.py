@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from palladio.http.observability.front_metrics import FrontMetrics
-from palladio.http.security.running_requests import engine_id
-from palladio.runtime.front.sglang_api import Job
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestOutput, RequestTimes
 from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import RequestTrace
@@ -81,7 +80,7 @@ class RequestRecord:
     """One HTTP request: prompts × n samples.
 
     Args:
-        jobs: its prompts.
+        requests: its prompts.
         metrics: that are added to.
         keeps_text: keep the text of the answers, for the log.
         on_end: called once, when nothing will come any more.
@@ -96,8 +95,7 @@ class RequestRecord:
     def __init__(
         self,
         name: str,
-        received: float,
-        jobs: Sequence[Job],
+        requests: Sequence[GenerationRequest],
         origin: Origin,
         metrics: FrontMetrics,
         on_end: Callable[["RequestRecord"], None],
@@ -105,12 +103,12 @@ class RequestRecord:
         keeps_text: bool = False,
     ) -> None:
         self.name = name
-        self.ids = tuple(job.request_id for job in jobs)
-        self.received = received
+        self.ids = tuple(request.request_id for request in requests)
+        self.received = requests[0].received
         self.ended: float | None = None
-        self.jobs: Sequence[Job] = jobs
+        self.requests: Sequence[GenerationRequest] = requests
         self.origin = origin
-        self.samples = [SampleRecord() for job in jobs for _ in range(job.params.n)]
+        self.samples = [SampleRecord() for request in requests for _ in range(request.params.n)]
         self.status: RecordStatus = "live"
         self.error: str | None = None
         self._metrics = metrics
@@ -160,7 +158,7 @@ class RequestRecord:
 
     def forget_texts(self) -> None:
         """Of prompts and answers: what explains a request does not need them."""
-        self.jobs = ()
+        self.requests = ()
         for sample in self.samples:
             sample.texts.clear()
 
@@ -171,7 +169,7 @@ class RequestRecord:
 
     def _take_refused(self, output: RequestOutput) -> None:
         """Args: output: never went to the client; its index is of its prompt's samples."""
-        first = next((job.first_index for job in self.jobs if engine_id(job) == output.request_id), None)
+        first = next((request.first_index for request in self.requests if request.scoped_id == output.request_id), None)
         if first is not None:
             self.samples[first + output.index].take(output)
 
@@ -183,8 +181,8 @@ class RequestRecord:
             timings = sample.timings
             if sample.end is not None and timings is not None:
                 metrics.observe_sample(timings, sample.end.completion_tokens)
-        for job in self.jobs:
-            samples = self.samples[job.first_index : job.first_index + job.params.n]
+        for request in self.requests:
+            samples = self.samples[request.first_index : request.first_index + request.params.n]
             ends = [sample.end for sample in samples if sample.end is not None and _was_admitted(sample.end)]
             if ends:
                 metrics.observe_prompt(ends[0].prompt_tokens, ends[0].cached_tokens)

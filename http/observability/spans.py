@@ -104,9 +104,11 @@ def _parts(sample: SampleRecord) -> list[tuple[str, float, float]]:
 
 
 def _attributes(record: RequestRecord, operation: str, model: str) -> dict[str, Any]:
-    params = record.jobs[0].params
+    params = record.requests[0].params
     ends = [sample.end for sample in record.samples if sample.end is not None]
-    prompts = [sample.end for sample in (record.samples[job.first_index] for job in record.jobs) if sample.end]
+    prompts = [
+        sample.end for sample in (record.samples[request.first_index] for request in record.requests) if sample.end
+    ]
     finishes = [end.finish.type for end in ends if end.finish is not None]
     return {
         "gen_ai.operation.name": operation,

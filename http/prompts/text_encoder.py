@@ -6,12 +6,13 @@ from typing import TypeVar
 
 from palladio.http.prompts.truncation import Truncation
 from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
+LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, so that streams keep flowing
 COUNTED_BASE, COUNTED_PER_TOKEN = 262_144, 32  # characters
 ENTRY_SIZE = 64  # characters
 CUT_MARGIN = 65_536  # characters: how a text begins and ends may depend on so many others

@@ -1,10 +1,14 @@
 """gpt-oss's format (Harmony): a text of messages, each with a header that names its channel and recipient."""
 
+import dataclasses
 import re
 from typing import Literal
 
 from palladio.http.reasoning.base import ReasoningParser
+from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
+from palladio.runtime.interface.grammar_spec import Thinking
 from palladio.runtime.text.marks import Marks
+from palladio.runtime.text.tokenizer import Tokenizer
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -128,3 +132,46 @@ def _kind_of(header: str) -> Kind:
     if recipient is not None and recipient[1].startswith("functions."):
         return "call"
     return "reasoning" if channel is not None and channel[1] == "analysis" else "content"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HarmonyFamily(ReasoningFamily):
+    """gpt-oss."""
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        return SPECIALS
+
+    def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
+        return HarmonyParser(opening=_last_message(end), keep_calls=has_tools, keep_tags=keep_tags)
+
+    def thinking(
+        self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
+    ) -> Thinking | None:
+        """Until the final message begins: its header closes reasoning, and whatever else is before the answer. What a
+        model may write between the channel and the message, such as the type of a JSON answer, is left out.
+
+        With tools, until the analysis ends: calls follow in messages of their own. Where a grammar is to hold then,
+        the output is taken to begin with analysis, as headers are in the grammar, too, and would be read as part of it.
+        """
+        header, is_inside, _ = _last_message(end).partition(MESSAGE)
+        if is_inside and "analysis" not in header:
+            return None
+        closing = (END,) if has_tools else (f"{CHANNEL}final", MESSAGE)
+        telling, *others = (tuple(tokenizer.encode(text, add_special_tokens=False)) for text in closing)
+        start = f"{CHANNEL}analysis{MESSAGE}"
+        return Thinking(
+            start_ids=tuple(tokenizer.encode(start, add_special_tokens=False)),
+            end_ids=sum(others, telling),
+            begun=bool(is_inside) or has_grammar or not has_tools,
+            budget=budget,
+            num_telling=len(telling) if others else None,
+        )
+
+    def guess_end(self, answer: str) -> PromptEnd:
+        return PromptEnd("")
+
+
+def _last_message(end: PromptEnd) -> str:
+    begin = end.text.rfind(START)
+    return "" if begin < 0 else end.text[begin:]

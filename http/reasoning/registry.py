@@ -3,7 +3,8 @@
 import types
 from collections.abc import Mapping
 
-from palladio.http.reasoning.family import HarmonyFamily, ReasoningFamily, TagFamily
+from palladio.http.reasoning.family import ReasoningFamily, TagFamily
+from palladio.http.reasoning.harmony import HarmonyFamily
 from palladio.runtime.interface.errors import ConfigError
 
 _HERMES_CALL = ("<tool_call>",)

@@ -56,7 +56,9 @@ class BackgroundResponses:
         """
         log = EventLog()
         log.add(events.queue())
-        return self._keep(run.name, events, log, asyncio.create_task(self._run(run, events, log, waits=waits)))
+        return self._keep(
+            run.request.request_id, events, log, asyncio.create_task(self._run(run, events, log, waits=waits))
+        )
 
     def stop(self) -> None:
         """The server ends: what it does not finish any more is left to the next one."""
@@ -112,7 +114,7 @@ class BackgroundResponses:
         try:
             await self._feed(run, events, log, waits=waits)
         except Exception as exc:  # noqa: BLE001 (a request's border: its client has an answer)
-            log.add(events.fail(any_error(exc, run.call.names, f"response {run.name}")))
+            log.add(events.fail(any_error(exc, run.call.names, f"response {run.request.request_id}")))
         if self._ends_with_server and events.response["status"] in ("failed", "cancelled"):
             log.close()  # the request stays in the store, to be made again
         else:

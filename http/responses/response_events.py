@@ -41,7 +41,7 @@ class ResponseEvents(BlockWriter):
         super().__init__(run)
         self.response = response
         self._tokenizer = run.tokenizer
-        self._has_logprobs = run.chat.params.logprobs is not None
+        self._has_logprobs = run.request.params.logprobs is not None
         self._obfuscate = obfuscate
         self._sequence_number = 0
 

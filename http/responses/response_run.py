@@ -53,7 +53,7 @@ class ResponseRun:
         chat = await run_encoding(lambda: ResponseChat(body, conversation, name), size)
         call.names.add(chat.names)
         run = await ChatRun.prepare(context, call, chat.chat)
-        response = new_response(body, run.chat.params, name, run.received, context.model_name(body.model))
+        response = new_response(body, run.request.params, name, run.request.received, context.model_name(body.model))
         obfuscate = bool(body.stream_options and body.stream_options.include_obfuscation)
         events = ResponseEvents(run, response, obfuscate=obfuscate)
         return cls(run, events, body, list(conversation.new), store, call.caller)

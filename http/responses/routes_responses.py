@@ -7,7 +7,7 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from palladio.http.chat.chat_job import ChatJob
+from palladio.http.chat.chat_run import translate
 from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
 from palladio.http.generation.sse import HEADERS, EventStream
@@ -117,8 +117,8 @@ def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore)
         chat = await run_encoding(lambda: ResponseChat(body, conversation), size)
         names = RequestNames.of(request.scope)
         names.add(chat.names)
-        job = await ChatJob.prepare(context, chat.chat, names, is_counted=True)
-        return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids)}
+        counted, _ = await translate(context, chat.chat, names, is_counted=True)
+        return {"object": "response.input_tokens", "input_tokens": len(counted.prompt_ids)}
 
 
 async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import time
 import uuid
 from typing import Annotated, Any
 
@@ -20,9 +19,9 @@ from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.http.wire.protocol import RequestId, WireModel
 from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.front.sglang_api import Job
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.interface.stats_report import describe_stats
 
@@ -98,7 +97,7 @@ def _add_probes(router: APIRouter, context: Context) -> None:
         params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
         if engine.info.embedding is not None:
             params = EMBEDDING_PARAMS
-        stream = OutputStream(context, [Job(name, [0], params)], name=name, received=time.time())
+        stream = OutputStream(context, [GenerationRequest(name, [0], params)])
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT):
                 await collect(stream)

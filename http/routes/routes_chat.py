@@ -9,7 +9,7 @@ from palladio.http.chat.chat_output import ChatMessage
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.message_chunks import MessageChunks
 from palladio.http.generation.call import Call
-from palladio.http.generation.choices import Choice, finish_fields
+from palladio.http.generation.choices import finish_fields
 from palladio.http.generation.context import Context
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings
@@ -17,6 +17,7 @@ from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody
 from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.runtime.interface.outputs import RequestOutput
 
 
 def chat_router(context: Context) -> APIRouter:
@@ -39,39 +40,39 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     """
     run = await ChatRun.prepare(context, call, body)
     head = {
-        "id": run.name,
+        "id": run.request.request_id,
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
-        "created": int(run.received),
+        "created": int(run.request.received),
         "model": context.model_name(body.model),
         "system_fingerprint": context.system_fingerprint,
     }
     if body.stream:
         stream = await run.start()
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
-        if run.chat.plan.is_plain:
+        if run.plan.is_plain:
             return EventStream(stream, ChatChunks(settings, run.tokenizer))
-        return EventStream(stream, MessageChunks(settings, run.tokenizer, run.chat.plan, run.chat.params))
+        return EventStream(stream, MessageChunks(settings, run.tokenizer, run.plan, run.request.params))
     answer = await run.collect()
-    size = sum(len(choice.text) for choice in answer.choices)
-    pairs = list(zip(answer.choices, answer.messages, strict=True))
+    size = sum(len(output.text) for output in answer.outputs)
+    pairs = list(zip(answer.outputs, answer.messages, strict=True))
     choices = await run_encoding(lambda: [_choice(*pair, body, run) for pair in pairs], size)
     fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()}
     if body.prompt_logprobs is not None:
         fields["prompt_logprobs"] = prompt_logprobs(
-            run.tokenizer, answer.choices[0].prompt_logprobs, body.prompt_logprobs
+            run.tokenizer, answer.outputs[0].prompt_logprobs or [], body.prompt_logprobs
         )
     if body.return_token_ids:
-        fields["prompt_token_ids"] = run.chat.prompt.token_ids
+        fields["prompt_token_ids"] = run.request.prompt_ids
     if body.return_timings:
         fields["timings"] = answer.usage.timings()
     return Response(orjson.dumps(fields), media_type="application/json")
 
 
-def _choice(choice: Choice, message: ChatMessage, body: ChatRequest, run: ChatRun) -> dict[str, Any]:
-    logprobs = chat_logprobs(run.tokenizer, choice.logprobs) if run.chat.params.logprobs is not None else None
-    fields: dict[str, Any] = {"index": choice.index, "message": message.as_dict(), "logprobs": logprobs}
-    fields |= finish_fields(choice.finish, has_calls=bool(message.calls))
-    return fields | {"token_ids": choice.token_ids} if body.return_token_ids else fields
+def _choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, run: ChatRun) -> dict[str, Any]:
+    logprobs = chat_logprobs(run.tokenizer, output.logprobs or []) if run.request.params.logprobs is not None else None
+    fields: dict[str, Any] = {"index": output.index, "message": message.as_dict(), "logprobs": logprobs}
+    fields |= finish_fields(output.finish, has_calls=bool(message.calls))
+    return fields | {"token_ids": output.token_ids} if body.return_token_ids else fields
 
 
 def stored_router(_context: Context) -> APIRouter:

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.chat.structured_output import structured_output
 from palladio.http.generation.call import Call
-from palladio.http.generation.choices import Choice, collect
+from palladio.http.generation.choices import collect, finish_fields
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream, check_num_samples, job_ids
+from palladio.http.generation.generation import OutputStream, check_num_samples, numbered_ids
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.generation.prompts import encode_prompts, split_prompts
 from palladio.http.generation.sampling import (
@@ -27,9 +27,10 @@ from palladio.http.prompts.truncation import Truncation
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_names import FieldNames
 from palladio.http.wire.protocol_completions import CompletionRequest
-from palladio.runtime.front.sglang_api import Job
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.sampling_params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -69,11 +70,18 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
     )
     echoes = _echoes(context, _shown(prompts, prompt_ids, truncation), params) if body.echo else None
-    jobs = [
-        Job(request_id, ids, params, position * params.n, length, options)
-        for position, (request_id, ids) in enumerate(zip(job_ids(name, len(prompts)), prompt_ids, strict=True))
+    requests = [
+        GenerationRequest(
+            *(request_id, ids, params),
+            received=received,
+            options=options,
+            default_length=length,
+            lowers_length=context.config.allow_auto_truncate,
+            first_index=position * params.n,
+        )
+        for position, (request_id, ids) in enumerate(zip(numbered_ids(name, len(prompts)), prompt_ids, strict=True))
     ]
-    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+    stream = OutputStream(context, requests, name=name, origin=origin)
     head = {
         "id": name,
         "object": "text_completion",
@@ -86,15 +94,15 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         await call.wait(stream.start())
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
         return EventStream(stream, CompletionChunks(settings, new_legacy, echoes))
-    choices, usage = await call.wait(collect(stream))
+    outputs, usage = await call.wait(collect(stream))
     answers = []
-    for choice in choices:
-        position = choice.index // params.n
-        choice.prompt_logprobs = choices[position * params.n].prompt_logprobs  # the first sample has them
-        answers.append(_choice(context, body, choice, prompt_ids[position], echoes[position] if echoes else None))
+    for output in outputs:
+        position = output.index // params.n
+        output.prompt_logprobs = outputs[position * params.n].prompt_logprobs  # the first sample has them
+        answers.append(_choice(context, body, output, prompt_ids[position], echoes[position] if echoes else None))
         if body.logprobs is not None:
             legacy = _legacy(context, body, params, prompt_ids, echoes, position)
-            answers[-1]["logprobs"] = _all_logprobs(legacy, choice, with_prompt=echoes is not None)
+            answers[-1]["logprobs"] = _all_logprobs(legacy, output, with_prompt=echoes is not None)
     answer = head | {"choices": answers, "usage": usage.as_dict()}
     if body.return_timings:
         answer["timings"] = usage.timings()
@@ -155,17 +163,19 @@ def _legacy(
     )
 
 
-def _all_logprobs(legacy: LegacyLogprobs, choice: Choice, *, with_prompt: bool) -> dict[str, Any]:
-    output = legacy.of_output(choice.logprobs)
-    return join_arrays(legacy.of_prompt(choice.prompt_logprobs), output) if with_prompt else output
+def _all_logprobs(legacy: LegacyLogprobs, output: RequestOutput, *, with_prompt: bool) -> dict[str, Any]:
+    arrays = legacy.of_output(output.logprobs or [])
+    return join_arrays(legacy.of_prompt(output.prompt_logprobs or []), arrays) if with_prompt else arrays
 
 
 def _choice(
-    context: Context, body: CompletionRequest, choice: Choice, prompt_ids: list[int], echo: str | None
+    context: Context, body: CompletionRequest, output: RequestOutput, prompt_ids: list[int], echo: str | None
 ) -> dict[str, Any]:
-    answer = {"index": choice.index, "text": (echo or "") + choice.text, "logprobs": None} | choice.end()
+    answer = {"index": output.index, "text": (echo or "") + output.text, "logprobs": None}
+    answer |= finish_fields(output.finish)
     if body.prompt_logprobs is not None:
-        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, choice.prompt_logprobs, body.prompt_logprobs)
+        scores = output.prompt_logprobs or []
+        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
     if body.return_token_ids:
-        answer |= {"prompt_token_ids": prompt_ids, "token_ids": choice.token_ids}
+        answer |= {"prompt_token_ids": prompt_ids, "token_ids": output.token_ids}
     return answer

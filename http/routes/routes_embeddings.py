@@ -10,16 +10,17 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream, check_abort, job_ids
+from palladio.http.generation.generation import OutputStream, check_abort, numbered_ids
 from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
 from palladio.http.generation.sampling import request_name
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_names import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
-from palladio.runtime.front.sglang_api import Job, encode_results, expand_encode_jobs
+from palladio.runtime.front.sglang_api import encode_results, expand_requests
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, Vectors, check_dimensions, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import RequestOutput
 
@@ -60,12 +61,14 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
     ids = await encode_prompts(
         context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
     )
-    jobs = [
-        Job(request_id, prompt_ids, EMBEDDING_PARAMS, position, options=options)
-        for position, (request_id, prompt_ids) in enumerate(zip(job_ids(name, len(ids)), ids, strict=True))
+    requests = [
+        GenerationRequest(
+            *(request_id, prompt_ids, EMBEDDING_PARAMS), received=received, options=options, first_index=position
+        )
+        for position, (request_id, prompt_ids) in enumerate(zip(numbered_ids(name, len(ids)), ids, strict=True))
     ]
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+    stream = OutputStream(context, requests, name=name, origin=origin)
     ends = await call.wait(_collect(stream))
     num_tokens = sum(end.prompt_tokens for end in ends)
 
@@ -101,9 +104,11 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
         "routed_dp_rank": body.routed_dp_rank,
         "owner": call.caller.owner,
     }
-    jobs, _ = expand_encode_jobs(prompt=None, input_ids=prompt_ids, rid=ids, options=options)
+    requests, _, _ = expand_requests(
+        input_ids=prompt_ids, sampling_params=EMBEDDING_PARAMS, rid=ids, options=options, received=received
+    )
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
+    stream = OutputStream(context, requests, name=name, origin=origin)
     ends = await call.wait(_collect(stream))
     is_list = prompts is given
 

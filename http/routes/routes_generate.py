@@ -2,7 +2,6 @@
 
 import functools
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -19,12 +18,12 @@ from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_names import FieldNames
 from palladio.http.wire.field_rules import screen
 from palladio.http.wire.protocol_generate import GenerateRequest
-from palladio.runtime.front.sglang_api import GenerateJob, JobResult, SampleResult, expand_jobs
+from palladio.runtime.front.sglang_api import LogprobOptions, Results, expand_requests
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.text.tokenizer import Tokenizer
 
 PROMPT_SIZE = 200  # characters that a prompt's parameters count for
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
@@ -62,46 +61,34 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     sampling = await run_encoding(lambda: _sampling(body), PROMPT_SIZE * len(prompts))
     call.names.add(_names(sampling, param))
     prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
-    expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids)
-    jobs = await run_encoding(expand, PROMPT_SIZE * len(prompts))
-    stream = OutputStream(context, jobs, name=name, received=received, origin=origin)
-    results = _Results(jobs, context.engine.tokenizer)
+    expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids, received)
+    requests, shown = await run_encoding(expand, PROMPT_SIZE * len(prompts))
+    stream = OutputStream(context, requests, name=name, origin=origin)
+    results = Results(requests, shown, context.engine.tokenizer)
     is_list = prompts is given or stream.num_choices > 1
     if body.stream:
         await call.wait(stream.start())
         return EventStream(stream, _ResultEvents(results, context.config, is_list=is_list))
     await call.wait(_collect(stream, results))
-    answers = [sample.to_dict() for sample in results.samples]
+    answers = results.to_dicts()
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
 
 
-class _Results:
-    """The results of all samples, by their index in the request."""
-
-    def __init__(self, jobs: Sequence[GenerateJob], tokenizer: Tokenizer | None) -> None:
-        results = [JobResult(job, tokenizer, first_index=job.first_index) for job in jobs]
-        self.samples = [sample for result in results for sample in result.samples]
-        self._by_index = [result for result in results for _ in result.samples]
-
-    def add(self, output: RequestOutput) -> SampleResult:
-        return self._by_index[output.index].add(output)
-
-
-async def _collect(stream: OutputStream, results: _Results) -> None:
+async def _collect(stream: OutputStream, results: Results) -> None:
     async with await stream.start():
         if stream.first is not None:
-            results.add(stream.first)
+            results.add(stream.first.index, stream.first)
         async for output in stream.rest:
             stream.observe(output)
             check_abort(output)
-            results.add(output)
+            results.add(output.index, output)
 
 
 class _ResultEvents(DoneWriter):
     """Each event holds all of its sample's output so far, as SGLang sends it, or with --stream-output what is new of
     it; `index` says which sample of several."""
 
-    def __init__(self, results: _Results, config: HttpConfig, *, is_list: bool) -> None:
+    def __init__(self, results: Results, config: HttpConfig, *, is_list: bool) -> None:
         self._results = results
         self._interval = config.stream_interval
         self._is_delta = config.stream_output
@@ -109,14 +96,16 @@ class _ResultEvents(DoneWriter):
         self._waiting: dict[int, int] = {}
 
     def write(self, output: RequestOutput) -> bytes:
-        index = output.index
-        result = self._results.add(output)
+        index, results = output.index, self._results
+        results.add(index, output)
         waiting = self._waiting.get(index, self._interval) + len(output.token_ids)
         if output.finish is None and waiting < self._interval:
             self._waiting[index] = waiting
             return b""
         self._waiting[index] = 0
-        answer = (result.take() if self._is_delta else result.to_dict()) | ({"index": index} if self._is_list else {})
+        answer = (results.take(index) if self._is_delta else results.to_dict(index)) | (
+            {"index": index} if self._is_list else {}
+        )
         return b"data: " + orjson.dumps(answer) + b"\n\n"
 
 
@@ -147,7 +136,8 @@ def _expand(
     sampling: dict[str, Any] | list[dict[str, Any]],
     prompts: list[list[int]],
     ids: list[str],
-) -> list[GenerateJob]:
+    received: float,
+) -> tuple[list[GenerationRequest], list[LogprobOptions]]:
     logprobs = {
         "return_logprob": False if body.return_logprob is None else body.return_logprob,
         "logprob_start_len": body.logprob_start_len,
@@ -162,14 +152,15 @@ def _expand(
         "routed_dp_rank": body.routed_dp_rank,
         "owner": call.caller.owner,
     }
-    jobs, _ = expand_jobs(
-        prompt=None,
+    requests, shown, _ = expand_requests(
         input_ids=prompts,
         sampling_params=sampling,
         rid=ids,
         logprobs=logprobs,
         options=options,
         defaults=context.sampling_defaults,
+        received=received,
+        lowers_length=context.config.allow_auto_truncate,
     )
-    check_num_samples(len(jobs), sum(job.params.n for job in jobs))
-    return jobs
+    check_num_samples(len(requests), sum(request.params.n for request in requests))
+    return requests, shown

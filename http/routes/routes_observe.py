@@ -13,7 +13,6 @@ from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.observability.request_record import RequestRecord
 from palladio.http.security.caller import CallerOf
 from palladio.http.security.profile_access import check_profile_access
-from palladio.http.security.running_requests import engine_id
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
@@ -75,12 +74,16 @@ def _add_explain(router: APIRouter, context: Context) -> None:
 
 async def _ask_about(context: Context, record: RequestRecord) -> dict[int, LiveRequest]:
     """What the engine says of the samples that have not ended, by their index in the request."""
-    jobs = list(record.jobs)
+    requests = list(record.requests)
     try:
-        found = await context.engine.explain([engine_id(job) for job in jobs])
+        found = await context.engine.explain([request.scoped_id for request in requests])
     except (EngineDeadError, EngineNotReadyError):
         return {}  # it is being started again; what is known here is told
-    return {job.first_index + index: state for job in jobs for index, state in found.get(engine_id(job), {}).items()}
+    return {
+        request.first_index + index: state
+        for request in requests
+        for index, state in found.get(request.scoped_id, {}).items()
+    }
 
 
 def _add_profile(router: APIRouter, context: Context) -> None:

@@ -11,8 +11,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from palladio.runtime.interface.messages import AddRequest
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.radix_cache import RadixNode
@@ -91,8 +90,10 @@ class CacheSelfCheck:
                 request = row.request
                 hit = 0 < request.num_cached_tokens == row.start and not row.decodes
                 if hit and request.num_retractions == 0 and self._random.random() < self._rate:
-                    tokens = request.prompt_ids[: request.num_cached_tokens]
-                    self._pending.append(_CacheHit(rank, request.request_id, request.options.cache_salt, tokens))
+                    tokens = request.given.prompt_ids[: request.num_cached_tokens]
+                    self._pending.append(
+                        _CacheHit(rank, request.given.request_id, request.given.options.cache_salt, tokens)
+                    )
 
     def start(self) -> None:
         """Queues the recomputation of one remembered hit, if it is still cached and there is room for a second copy."""
@@ -104,8 +105,8 @@ class CacheSelfCheck:
         params = SamplingParams(max_tokens=0, temperature=0.0, seed=0)
         name = f"cache self-check {next(self._serial)}"
         options = RequestOptions(cache_salt=hit.cache_salt)
-        message = AddRequest(name, hit.token_ids, params, [], 0.0, options)
-        request = Request.from_message(message, shares_prefix=False)
+        message = GenerationRequest(name, hit.token_ids, params, (), 0.0, options)
+        request = Request.of(message, shares_prefix=False)
         node, cached_pages = cache.find_pages(request, len(hit.token_ids) // cache.page_size)
         size = cache.page_size
         if len(cached_pages) * size < len(hit.token_ids) or cache.num_available_pages < 2 * len(cached_pages) + 1:
@@ -148,7 +149,7 @@ class CacheSelfCheck:
     def cancel(self) -> None:
         """Ends a check under way without a result."""
         if self._running is not None:
-            self._scheduler.abort(self._running.request.request_id)
+            self._scheduler.abort(self._running.request.given.request_id)
             self._release(self._running)
 
     def _release(self, running: _Running) -> None:

@@ -23,8 +23,8 @@ from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.token_masks import Int32Array, build_masks
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import OverloadedError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
-    AddRequest,
     CompileStats,
     EngineStats,
     LiveRequest,
@@ -153,14 +153,14 @@ class EngineCore:
         expected = turns.share.expected_seconds(self._in_flight[-1].planned, self._scheduler.buckets)
         return self._clock.spare(expected)
 
-    def add(self, request: AddRequest) -> None:
+    def add(self, request: GenerationRequest) -> None:
         """Queues a request.
 
         Raises:
             OverloadedError: the queue is full.
         """
-        new = Request.from_message(request)
-        if not request.resent and not new.options.background:
+        new = Request.of(request)
+        if not request.resent and not new.given.options.background:
             self._scheduler.check_queue(self._grammars.num_requests)
         if self._grammars.is_ready(new):
             self._scheduler.add(new)
@@ -315,7 +315,7 @@ class EngineCore:
             if failure is None:
                 self._scheduler.add(request)
             else:
-                outputs.append(TokenOutput(request.request_id, [], finish=failure))
+                outputs.append(TokenOutput(request.given.request_id, [], finish=failure))
         return outputs
 
     def _process(self, keep: int) -> list[TokenOutput]:

@@ -32,7 +32,7 @@ class _Queue:
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> Self:
-        positions = {request.request_id: number for number, request in enumerate(scheduler.waiting, start=1)}
+        positions = {request.given.request_id: number for number, request in enumerate(scheduler.waiting, start=1)}
         return cls(positions, scheduler.kv_budget.reserved_tokens(scheduler.running))
 
 
@@ -44,7 +44,7 @@ def _explain(scheduler: Scheduler, request: Request, queue: _Queue | None) -> Li
     if request.decode_mark is not None:
         trace.add_decoding(scheduler.decode_steps.since(request.decode_mark))
     return LiveRequest(
-        request.request_id,
+        request.given.request_id,
         "waiting" if waits else "running",
         request.times(None),
         trace,
@@ -62,7 +62,7 @@ def _queue_state(scheduler: Scheduler, request: Request, queue: _Queue) -> Queue
     needed = scheduler.kv_budget.needed_tokens(request, scheduler.cache.find_prefix(request), queue.reserved)
     return QueueState(
         scheduler.clock.reason,
-        position=queue.positions[request.request_id],
+        position=queue.positions[request.given.request_id],
         length=len(queue.positions),
         running=len(scheduler.running),
         max_running=max_running,

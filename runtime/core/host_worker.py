@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from palladio.runtime.core.startup import CallListener, build_executor
+from palladio.runtime.core.startup import build_executor
+from palladio.runtime.execution.device_executor import CallListener
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import PalladioError

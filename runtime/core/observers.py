@@ -75,4 +75,5 @@ class ProfiledSteps(StepObserver):
         self._profiler = profiler
 
     def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
-        self._profiler.step()
+        if self._profiler.profile is not None:
+            self._profiler.step()

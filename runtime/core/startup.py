@@ -18,11 +18,9 @@ from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
-from palladio.runtime.execution.device_executor import DeviceExecutor
+from palladio.runtime.execution.device_executor import CallListener, DeviceExecutor
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config import EngineConfig
@@ -43,30 +41,6 @@ from palladio.runtime.telemetry.watchdog import Activity
 PATIENCE = 4
 
 logger = logging.getLogger("palladio.engine")
-
-
-class CallListener:
-    """Told of what the executor calls, and of programs that a step waits for.
-
-    Args:
-        hosts: on host 0, the others, which do the same.
-    """
-
-    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
-        self._activity = activity
-        self._hosts = hosts
-
-    def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-        """See DeviceExecutor."""
-        if self._hosts is not None:
-            self._hosts.call(key, arrays)
-
-    @contextlib.contextmanager
-    def building(self, key: ProgramKey) -> Iterator[None]:
-        """See ProgramCache."""
-        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
-        with self._activity.compiling(str(key)), alongside:
-            yield
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.execution.sampler import SampleTier, split_seed
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.execution.sampler import SampleTier
+from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
+from palladio.runtime.interface.sampling_params import MAX_LOGIT_BIAS, SamplingParams
 from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
@@ -164,7 +165,7 @@ class BatchBuilder:
     def assign(self, request: Request) -> bool:
         """Fills the columns of a slot when a request first runs in it. Returns whether the device must be told of its
         history too."""
-        slot, params, holder = request.slot, request.params, (request, request.num_retractions)
+        slot, params, holder = request.slot, request.given.params, (request, request.num_retractions)
         if self._holders[slot] == holder:
             return False
         self._holders[slot] = holder
@@ -249,7 +250,7 @@ def _fill_targets(targets: Int32Array, batch: ScheduledBatch) -> None:
     begin = 0
     for row in batch.rows:
         count = num_scored(row.request, row.start, row.num_tokens)
-        targets[begin : begin + count] = row.request.prompt_ids[row.start + 1 : row.start + 1 + count]
+        targets[begin : begin + count] = row.request.given.prompt_ids[row.start + 1 : row.start + 1 + count]
         begin += row.num_tokens
 
 
@@ -258,3 +259,35 @@ def num_scored(request: Request, start: int, num_tokens: int) -> int:
     if request.prompt_logprobs is None:
         return 0
     return max(0, min(start + num_tokens, request.num_prompt_tokens - 1) - start)
+
+
+def split_seed(seed: int) -> tuple[int, int]:
+    """Low and high 32-bit word of a seed in [-2**63, 2**64); a negative one stands for its two's complement."""
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed must be in [-2**63, 2**64), got {seed}")
+    return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+
+
+def slot_rules(logit_bias: Mapping[int, float], stop_ids: Sequence[int], vocab_size: int) -> SlotRules:
+    """Pads a request's rules to their rows, on the host.
+
+    Args:
+        logit_bias: token id in 0 … V-1 → bias; at most MAX_LOGIT_BIAS.
+        stop_ids: in 0 … V-1; at most MAX_SUPPRESSED_IDS.
+        vocab_size: V, columns of the logits.
+
+    Raises:
+        ValueError: more entries than the rows hold.
+    """
+    if len(logit_bias) > MAX_LOGIT_BIAS or len(stop_ids) > MAX_SUPPRESSED_IDS:
+        raise ValueError(
+            f"at most {MAX_LOGIT_BIAS} logit biases and {MAX_SUPPRESSED_IDS} stop token ids are supported, "
+            f"got {len(logit_bias)} and {len(stop_ids)}"
+        )
+    bias_ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)
+    bias_values = np.zeros(MAX_LOGIT_BIAS, np.float32)
+    suppressed_ids = np.full(MAX_SUPPRESSED_IDS, vocab_size, np.int32)
+    bias_ids[: len(logit_bias)] = list(logit_bias)
+    bias_values[: len(logit_bias)] = list(logit_bias.values())
+    suppressed_ids[: len(stop_ids)] = stop_ids
+    return SlotRules(bias_ids, bias_values, suppressed_ids)

@@ -1,6 +1,7 @@
 """DeviceExecutor: the device's state, and the programs that change it, called with host arrays alone."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,8 +11,14 @@ from palladio.runtime.execution.device_state import DeviceState
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.ranks import HostArray
+from palladio.runtime.multihost.coordinator import HostCoordinator
+from palladio.runtime.telemetry.watchdog import Activity
 
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
+
+
+def _tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+    pass
 
 
 class DeviceExecutor:
@@ -75,3 +82,27 @@ class DeviceExecutor:
         masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)
         array: jax.Array = jax.device_put(self.ranks.repeat(masks), self.ranks.exchanged)
         return array
+
+
+class CallListener:
+    """Told on host 0 of what the executor calls, and of programs that a step waits for.
+
+    Args:
+        hosts: the others, which do the same.
+    """
+
+    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
+        self._activity = activity
+        self._hosts = hosts
+
+    def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+        """See DeviceExecutor."""
+        if self._hosts is not None:
+            self._hosts.call(key, arrays)
+
+    @contextlib.contextmanager
+    def building(self, key: ProgramKey) -> Iterator[None]:
+        """See ProgramCache."""
+        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
+        with self._activity.compiling(str(key)), alongside:
+            yield

@@ -16,6 +16,7 @@ from palladio.runtime.execution.batch_builder import (
     Int32Array,
     StepForm,
     num_scored,
+    slot_rules,
 )
 from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.program import TIERS, Program
@@ -32,11 +33,11 @@ from palladio.runtime.execution.programs import (
     Tables,
 )
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
-from palladio.runtime.execution.sampler_state import slot_rules
 from palladio.runtime.interface.outputs import TokenLogprob
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 
 Scores = tuple[jax.Array, jax.Array, jax.Array]
 
@@ -226,8 +227,9 @@ class ModelRunner:
 
     def _load_history(self, rank: int, request: Request) -> None:
         """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
-        suppressed = request.stop_token_ids | (self._eos_ids if request.params.min_tokens else frozenset())
-        rules = slot_rules(request.params.logit_bias, sorted(suppressed), self._design.shape.vocab_size)
+        params = request.given.params
+        suppressed = frozenset(request.given.stop_token_ids) | (self._eos_ids if params.min_tokens else frozenset())
+        rules = slot_rules(params.logit_bias, sorted(suppressed), self._design.shape.vocab_size)
         rule_arrays = [np.asarray(array) for array in (rules.bias_ids, rules.bias_values, rules.stop_ids)]
         slot = np.array(request.slot, np.int32)
         for begin in range(0, len(request.token_ids), RESET_TOKENS):
@@ -265,7 +267,7 @@ def _read_tokens(batch: ScheduledBatch, output: SampleOutput | None, scores: Sco
     token_ids: list[int] = np.asarray(output.token_ids).tolist()
     is_finite: list[bool] = np.asarray(output.is_finite).tolist()
     logprobs = None
-    if any(row.request.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
+    if any(row.request.given.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
         logprobs = _read_logprobs(batch, output, token_ids)
     return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
 
@@ -282,7 +284,7 @@ def _read_logprobs(batch: ScheduledBatch, output: SampleOutput, token_ids: list[
     top_ids, top_logprobs = np.asarray(output.top_ids), np.asarray(output.top_logprobs)
     result: list[TokenLogprob | None] = []
     for i, row in enumerate(batch.rows[: batch.num_sampled_rows]):
-        count = row.request.params.logprobs
+        count = row.request.given.params.logprobs
         if count is None:
             result.append(None)
         else:
@@ -295,11 +297,11 @@ def _read_scores(batch: ScheduledBatch, *arrays: jax.Array) -> list[list[TokenLo
     result: list[list[TokenLogprob] | None] = []
     begin = 0
     for row in batch.rows:
-        request, width = row.request, row.request.params.prompt_logprobs
+        request, width = row.request, row.request.given.params.prompt_logprobs
         if request.prompt_logprobs is None or width is None:
             result.append(None)
         else:
-            targets = request.prompt_ids[row.start + 1 :]
+            targets = request.given.prompt_ids[row.start + 1 :]
             result.append(
                 [
                     TokenLogprob(

@@ -53,7 +53,7 @@ class SamplingBatch:
         slot_ids: i32[B], each request's row of SamplerState; 0 (scratch) for padding rows and for rows whose token
             must not count (a chunk of the prompt that isn't the last).
         positions: i32[B], position in the sequence of the token to sample: prompt length + tokens generated so far.
-        seeds: u32[B, 2], low and high word of the request's seed; see `split_seed`.
+        seeds: u32[B, 2], low and high word of the request's seed; see `batch_builder.split_seed`.
         temperature: f32[B], below 1e-6 is greedy.
         top_p: f32[B], 1 is off.
         top_k: i32[B], below 1 is off.
@@ -199,13 +199,6 @@ def gumbel_noise(seeds: jax.Array, positions: jax.Array, vocab_size: int) -> jax
     bits = jax.vmap(random_bits)(seeds, positions)
     uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
     return -jnp.log(-jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24)))
-
-
-def split_seed(seed: int) -> tuple[int, int]:
-    """Low and high 32-bit word of a seed in [-2**63, 2**64); a negative one stands for its two's complement."""
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"seed must be in [-2**63, 2**64), got {seed}")
-    return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
 
 
 def _argmax_of_computed(scores: jax.Array) -> jax.Array:

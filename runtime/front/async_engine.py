@@ -15,7 +15,7 @@ from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.engine_protocol import EngineState, not_ready
 from palladio.runtime.front.liveness import Liveness
 from palladio.runtime.front.progress import ProgressDisplay
-from palladio.runtime.front.request_intake import LONG_TEXT, RequestIntake
+from palladio.runtime.front.request_intake import RequestIntake
 from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.supervisor import RestartBudget, Supervisor
 from palladio.runtime.interface.config import EngineConfig
@@ -24,9 +24,9 @@ from palladio.runtime.interface.errors import (
     EngineDeadError,
     OverloadedError,
 )
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     AbortRequests,
-    AddRequest,
     ControlReply,
     EngineBusy,
     EngineFailed,
@@ -43,8 +43,6 @@ from palladio.runtime.interface.messages import (
 )
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.request_options import RequestOptions
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.transport import EngineTransport
 from palladio.runtime.text.hub import read_sampling_defaults, resolve_source
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -156,35 +154,19 @@ class AsyncEngine:
         if self._dumper is not None:
             await self._dumper.finish()
 
-    async def generate(
-        self,
-        prompt: str | list[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        received: float | None = None,
-        options: RequestOptions = RequestOptions(),
-    ) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
         """See EngineClient.generate."""
-        received = time.time() if received is None else received
         if self.state != "ready":
             raise not_ready(self)
-        front = self._loaded_front()
-        stream = self._streams.open(request_id)
+        name, samples = request.scoped_id, self._loaded_front().settle(request)
+        stream = self._streams.open(name, samples, self.tokenizer)
         try:
-            if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
-                prompt_ids = await asyncio.to_thread(front.prompt_ids, prompt)
-                if self.state not in ("ready", "restarting"):  # it has died or begun to drain meanwhile
-                    raise not_ready(self)
-            else:
-                prompt_ids = front.prompt_ids(prompt)
-            requests = front.expand(request_id, prompt_ids, params, received, options)
-            self._add(self._streams.begin(stream, request_id, requests, self.tokenizer))
+            self._add(samples)
             while not stream.is_over:
                 for output in await stream.take():
                     yield output
         finally:
-            self._abort(self._streams.close(request_id))
+            self._abort(self._streams.close(name))
 
     async def abort(self, request_id: str | None) -> int:
         """See EngineClient.abort."""
@@ -348,7 +330,7 @@ class AsyncEngine:
         assert self._front is not None, "it has been ready"
         return self._front
 
-    def _add(self, requests: list[AddRequest]) -> None:
+    def _add(self, requests: list[GenerationRequest]) -> None:
         if self._phase == "ready":  # otherwise the next engine is told of them
             for request in requests:
                 self._transport.send(request)

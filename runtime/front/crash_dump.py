@@ -19,7 +19,8 @@ from palladio import __version__
 from palladio.runtime.folders.private_folder import keep_newest, make_folder, warn_of_others
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages import AddRequest, EngineReady
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.outputs import FinishReason
 
 FORMAT = 1  # of the file; to be raised when older readers would misunderstand it
@@ -41,7 +42,7 @@ class RecordedSample:
         first_token, finished: seconds since the epoch; None: not reached.
     """
 
-    request: AddRequest
+    request: GenerationRequest
     token_ids: list[int] = dataclasses.field(default_factory=list)
     finish: FinishReason | None = None
     first_token: float | None = None
@@ -88,7 +89,7 @@ class CrashRecorder:
         self._finished: collections.deque[RecordedSample] = collections.deque()
         self._num_finished_tokens = 0
 
-    def begin(self, requests: Sequence[AddRequest]) -> None:
+    def begin(self, requests: Sequence[GenerationRequest]) -> None:
         for request in requests:
             self._running[request.request_id] = RecordedSample(request)
 

@@ -6,11 +6,10 @@ from typing import Any, Literal, Protocol
 from palladio.runtime.front.liveness import Liveness
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.request_options import RequestOptions
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 
 EngineState = Literal["starting", "ready", "restarting", "draining", "dead"]
@@ -55,15 +54,7 @@ class EngineClient(Protocol):
             EngineNotReadyError: still starting.
         """
 
-    def generate(
-        self,
-        prompt: str | list[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        received: float | None = None,
-        options: RequestOptions = RequestOptions(),
-    ) -> AsyncGenerator[RequestOutput, None]:
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
         """Yields the outputs of all n samples, interleaved, until each has finished.
 
         Closing the iterator early (a client that disconnects) aborts what still runs and frees its pages.
@@ -71,8 +62,8 @@ class EngineClient(Protocol):
         so does what goes wrong after the first output, with the HTTP status of its error in `finish.status`.
 
         Raises (at the first step of the iterator, before any work is queued):
-            InvalidRequestError: empty prompt, ids out of the vocabulary, text without a tokenizer,
-                a request_id already running, a priority that the scheduling policy does not look at.
+            InvalidRequestError: empty prompt, ids out of the vocabulary, a request_id already running, a priority
+                that the scheduling policy does not look at.
             ContextLengthError: prompt longer than the context, with both numbers.
             OverloadedError: queue full, engine starting or draining.
             DeadlineError: the timeout passed before the first output.

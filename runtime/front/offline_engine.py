@@ -4,10 +4,12 @@ import asyncio
 import atexit
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,18 +19,10 @@ from tqdm import tqdm
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.loop_thread import all_or_none
 from palladio.runtime.front.scoring import Scoring
-from palladio.runtime.front.sglang_api import (
-    GenerateJob,
-    Job,
-    JobResult,
-    Sampling,
-    encode_results,
-    expand_encode_jobs,
-    expand_jobs,
-    generate_job,
-)
-from palladio.runtime.interface.embeddings import check_dimensions, embedded, read_vectors
+from palladio.runtime.front.sglang_api import LogprobOptions, Results, Sampling, encode_results, expand_requests
+from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, check_dimensions, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.offline_flags import OfflineFlags
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions
@@ -141,7 +135,7 @@ class Engine(Scoring):
             DeadlineError: a prompt's timeout passed before its first token; the other prompts end too.
             EngineDeadError: the engine failed or was shut down.
         """
-        jobs, is_list = expand_jobs(
+        requests, shown, is_list = self._expand(
             prompt=prompt,
             input_ids=input_ids,
             sampling_params=sampling_params,
@@ -153,13 +147,12 @@ class Engine(Scoring):
                 "return_text_in_logprobs": return_text_in_logprobs,
             },
             options={"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout},
-            defaults=self._engine.sampling_defaults,
         )
         if stream:
-            return self._iterate(self._stream(jobs, is_list))
+            return self._iterate(self._stream(requests, shown, is_list))
         if show_progress is None:
-            show_progress = len(jobs) > 1 and sys.stderr.isatty()
-        return self._run(self._collect(jobs, is_list, show_progress))
+            show_progress = len(requests) > 1 and sys.stderr.isatty()
+        return self._run(self._collect(requests, shown, is_list, show_progress))
 
     async def async_generate(
         self,
@@ -179,7 +172,8 @@ class Engine(Scoring):
         stream: bool = False,
     ) -> Result | list[Result] | AsyncIterator[Result]:
         """As `generate`, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
-        jobs, is_list = expand_jobs(
+        expand = functools.partial(
+            self._expand,
             prompt=prompt,
             input_ids=input_ids,
             sampling_params=sampling_params,
@@ -191,11 +185,11 @@ class Engine(Scoring):
                 "return_text_in_logprobs": return_text_in_logprobs,
             },
             options={"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout},
-            defaults=self._engine.sampling_defaults,
         )
+        requests, shown, is_list = await asyncio.to_thread(expand)  # texts may be long
         if stream:
-            return self._iterate_async(self._stream(jobs, is_list))
-        return await asyncio.wrap_future(self._submit(self._collect(jobs, is_list, show_progress=False)))
+            return self._iterate_async(self._stream(requests, shown, is_list))
+        return await asyncio.wrap_future(self._submit(self._collect(requests, shown, is_list, show_progress=False)))
 
     def encode(
         self,
@@ -227,10 +221,11 @@ class Engine(Scoring):
             EngineDeadError: the engine failed or was shut down.
         """
         options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
-        jobs, is_list = expand_encode_jobs(prompt=prompt, input_ids=input_ids, rid=rid, options=options)
+        asked = {"prompt": prompt, "input_ids": input_ids, "sampling_params": EMBEDDING_PARAMS}
+        requests, _, is_list = self._expand(**asked, rid=rid, options=options)
         if show_progress is None:
-            show_progress = len(jobs) > 1 and sys.stderr.isatty()
-        return self._run(self._encode(jobs, is_list, dimensions, show_progress))
+            show_progress = len(requests) > 1 and sys.stderr.isatty()
+        return self._run(self._encode(requests, is_list, dimensions, show_progress))
 
     async def async_encode(
         self,
@@ -246,8 +241,10 @@ class Engine(Scoring):
     ) -> Result | list[Result]:
         """As `encode`, to be awaited in an event loop."""
         options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
-        jobs, is_list = expand_encode_jobs(prompt=prompt, input_ids=input_ids, rid=rid, options=options)
-        work = self._encode(jobs, is_list, dimensions, show_progress=False)
+        asked = {"prompt": prompt, "input_ids": input_ids, "sampling_params": EMBEDDING_PARAMS}
+        expand = functools.partial(self._expand, **asked, rid=rid, options=options)
+        requests, _, is_list = await asyncio.to_thread(expand)
+        work = self._encode(requests, is_list, dimensions, show_progress=False)
         return await asyncio.wrap_future(self._submit(work))
 
     def start_profile(self, output_dir: str | os.PathLike[str] | None = None, **fields: Any) -> None:
@@ -307,34 +304,39 @@ class Engine(Scoring):
     ) -> None:
         self.shutdown()
 
-    async def _collect_job(self, job: GenerateJob) -> list[Result]:
-        result = JobResult(job, self.tokenizer)
-        async for output in generate_job(self._engine, job):
-            result.add(output)
-        return [sample.to_dict() for sample in result.samples]
+    def _expand(self, **arguments: Any) -> tuple[list[GenerationRequest], list[LogprobOptions], bool]:
+        """Args: arguments: of expand_requests. May take long, for long texts."""
+        defaults = self._engine.sampling_defaults
+        return expand_requests(**arguments, defaults=defaults, tokenizer=self.tokenizer, received=time.time())
 
-    async def _collect(self, jobs: list[GenerateJob], is_list: bool, show_progress: bool) -> Result | list[Result]:
-        groups = await self._gather([self._collect_job(job) for job in jobs], show_progress)
-        results = [result for group in groups for result in group]
-        return results if is_list else results[0]
+    async def _collect(
+        self, requests: list[GenerationRequest], shown: list[LogprobOptions], is_list: bool, show_progress: bool
+    ) -> Result | list[Result]:
+        results = Results(requests, shown, self.tokenizer)
+
+        async def collect(request: GenerationRequest) -> None:
+            async with contextlib.aclosing(self._engine.generate(request)) as outputs:
+                async for output in outputs:
+                    results.add(request.first_index + output.index, output)
+
+        await self._gather([collect(request) for request in requests], show_progress)
+        return results.to_dicts() if is_list else results.to_dict(0)
 
     async def _encode(
-        self, jobs: list[Job], is_list: bool, dimensions: int | None, show_progress: bool
+        self, requests: list[GenerationRequest], is_list: bool, dimensions: int | None, show_progress: bool
     ) -> Result | list[Result]:
         spec = self._engine.info.embedding
         if spec is None:
             raise InvalidRequestError("Engine.encode makes embeddings: start the engine with is_embedding=True")
         check_dimensions(dimensions, spec)
-        ends = await self._gather([self._embed_job(job) for job in jobs], show_progress)
+        ends = await self._gather([self._embed(request) for request in requests], show_progress)
         vectors = read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
         results = encode_results([end.request_id for end in ends], ends, vectors.tolist())
         return results if is_list else results[0]
 
-    async def _embed_job(self, job: Job) -> RequestOutput:
+    async def _embed(self, request: GenerationRequest) -> RequestOutput:
         """The prompt's only output, which has an embedding."""
-        async with contextlib.aclosing(
-            self._engine.generate(job.prompt, job.params, request_id=job.request_id, options=job.options)
-        ) as outputs:
+        async with contextlib.aclosing(self._engine.generate(request)) as outputs:
             return embedded(await anext(outputs))
 
     async def _gather(self, works: Sequence[Coroutine[Any, Any, T]], show_progress: bool) -> list[T]:
@@ -346,19 +348,22 @@ class Engine(Scoring):
             await all_or_none(tasks)
         return [task.result() for task in tasks]
 
-    async def _stream(self, jobs: list[GenerateJob], is_list: bool) -> AsyncGenerator[Result, None]:
+    async def _stream(
+        self, requests: list[GenerationRequest], shown: list[LogprobOptions], is_list: bool
+    ) -> AsyncGenerator[Result, None]:
         queue: asyncio.Queue[Result | None] = asyncio.Queue()
+        results = Results(requests, shown, self.tokenizer)
 
-        async def pump(job: GenerateJob) -> None:
-            result = JobResult(job, self.tokenizer)
-            async for output in generate_job(self._engine, job):
-                queue.put_nowait(
-                    result.add(output).to_dict() | ({"index": job.first_index + output.index} if is_list else {})
-                )
+        async def pump(request: GenerationRequest) -> None:
+            async with contextlib.aclosing(self._engine.generate(request)) as outputs:
+                async for output in outputs:
+                    index = request.first_index + output.index
+                    results.add(index, output)
+                    queue.put_nowait(results.to_dict(index) | ({"index": index} if is_list else {}))
 
         async def pump_all() -> None:
             try:
-                await all_or_none([asyncio.create_task(pump(job)) for job in jobs])
+                await all_or_none([asyncio.create_task(pump(request)) for request in requests])
             finally:
                 queue.put_nowait(None)
 

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimes, TokenOutput
 from palladio.runtime.interface.request_trace import RequestTrace
 from palladio.runtime.text.detokenizer import IncrementalDetokenizer, StopStringMatcher
@@ -25,7 +25,7 @@ class SampleProcessor:
         tokenizer: None: no text.
     """
 
-    def __init__(self, request_id: str, index: int, request: AddRequest, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, request_id: str, index: int, request: GenerationRequest, tokenizer: Tokenizer | None) -> None:
         params = request.params
         self._request_id = request_id
         self._index = index
@@ -161,35 +161,21 @@ def merge_outputs(outputs: Sequence[RequestOutput], max_cost: int) -> list[Reque
     Args:
         max_cost: an output that has reached it is not joined with the next one (see `output_cost`).
     """
-    groups: list[list[RequestOutput]] = []
-    last: dict[int, tuple[list[RequestOutput], int]] = {}  # of each sample: its last group, and what that costs
+    merged: list[RequestOutput] = []
+    last: dict[int, tuple[RequestOutput, int]] = {}  # of each sample: its last output here, and what that costs
     for output in outputs:
-        group, cost = last.get(output.index, ([], max_cost))
+        joined, cost = last.get(output.index, (output, max_cost))
         if cost >= max_cost:
-            group, cost = [], 0
-            groups.append(group)
-        group.append(output)
-        last[output.index] = group, cost + output_cost(output)
-    return [group[0] if len(group) == 1 else _join(group) for group in groups]
+            joined, cost = output, output_cost(output)
+            merged.append(output)
+        else:
+            cost += output_cost(output)
+            joined.extend(output)
+        last[output.index] = joined, cost
+    return merged
 
 
 def output_cost(output: RequestOutput) -> int:
     """How long it takes to write an output, in tokens without log-probabilities."""
     num_tokens = len(output.token_ids)
     return num_tokens if output.logprobs is None else LOGPROB_COST * num_tokens
-
-
-def _join(group: list[RequestOutput]) -> RequestOutput:
-    prompt_logprobs = [output.prompt_logprobs for output in group if output.prompt_logprobs is not None]
-    latest = next((output for output in reversed(group) if output.times is not None), group[-1])
-    return dataclasses.replace(
-        group[-1],
-        text="".join(output.text for output in group),
-        token_ids=[token_id for output in group for token_id in output.token_ids],
-        logprobs=None
-        if all(output.logprobs is None for output in group)
-        else [logprob for output in group for logprob in output.logprobs or ()],
-        prompt_logprobs=prompt_logprobs[0] if prompt_logprobs else None,
-        times=latest.times,
-        trace=latest.trace,
-    )

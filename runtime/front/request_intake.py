@@ -1,4 +1,4 @@
-"""A user's request, checked against the engine's limits and expanded into one AddRequest a sample."""
+"""A user's request, checked against the engine's limits and settled: one request for each sample."""
 
 import dataclasses
 import itertools
@@ -9,13 +9,12 @@ from typing import Self
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
-from palladio.runtime.interface.messages import AddRequest, EngineReady
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _INT = {int}  # and not bool
-LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, so that streams keep flowing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,28 +35,22 @@ class LengthLimit:
             return cls(info.max_total_tokens, "the KV cache (see --max-total-tokens and --mem-fraction-static)")
         return cls(info.context_length, "the model's context length")
 
-    def fit(self, params: SamplingParams, num_prompt_tokens: int, default: int) -> SamplingParams:
-        """Sets max_tokens where the caller did not: a default, which makes way for a long prompt.
+    def fit(self, request: GenerationRequest) -> SamplingParams:
+        """The parameters with max_tokens as the prompt leaves room for it, where the request gives only a default, or
+        lets it be lowered.
 
-        A prompt that leaves no room keeps the default: it is refused with its length and the limit later.
+        A prompt that leaves no room changes nothing: it is refused with its length and the limit later.
 
         Raises:
             InvalidRequestError: min_tokens is over what the prompt leaves.
         """
-        room = self.limit - num_prompt_tokens
-        wanted = max(default, params.min_tokens)
-        return dataclasses.replace(params, max_tokens=min(wanted, room) if room > 0 else wanted)
-
-    def lower(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
-        """Lowers max_tokens to what the prompt leaves, if it leaves anything.
-
-        Raises:
-            InvalidRequestError: min_tokens is over that.
-        """
-        room = self.limit - num_prompt_tokens
-        if params.max_tokens is None or not 0 < room < params.max_tokens:
-            return params
-        return dataclasses.replace(params, max_tokens=room)
+        params, room = request.params, self.limit - len(request.prompt_ids)
+        wanted, makes_way = params.max_tokens, request.lowers_length
+        if wanted is None and request.default_length is not None:
+            wanted, makes_way = max(request.default_length, params.min_tokens), True
+        if wanted is not None and makes_way and room > 0:
+            wanted = min(wanted, room)
+        return params if wanted == params.max_tokens else dataclasses.replace(params, max_tokens=wanted)
 
 
 class RequestIntake:
@@ -91,64 +84,35 @@ class RequestIntake:
         self._info = info
         self._room = LengthLimit.of(info)
 
-    def prompt_ids(self, prompt: str | list[int]) -> list[int]:
-        """Token ids of a prompt. May take long for a long text, and is safe to run in another thread.
-
-        Raises:
-            ContextLengthError: ids that do not fit.
-            InvalidRequestError: text without a tokenizer, empty, or an id out of the vocabulary.
-        """
-        if not isinstance(prompt, str) and len(prompt) > self._room.limit:
-            self._max_tokens(len(prompt), None)  # it is told before a million ids are looked at
-        if isinstance(prompt, str):
-            if self._tokenizer is None:
-                raise InvalidRequestError(
-                    "this server has no tokenizer (--skip-tokenizer-init): send token ids", param="prompt"
-                )
-            ids = self._tokenizer.encode(prompt)
-        else:
-            ids = list(prompt)
-            if not set(map(type, ids)) <= _INT:
-                raise InvalidRequestError("the prompt must be text or a list of token ids", param="prompt")
-        if not ids:
-            raise InvalidRequestError("the prompt is empty: give at least one token", param="prompt")
-        self._check_ids("prompt", "the prompt", ids)
-        return ids
-
-    def expand(
-        self,
-        request_id: str,
-        prompt_ids: list[int],
-        params: SamplingParams,
-        received: float,
-        options: RequestOptions = RequestOptions(),
-    ) -> list[AddRequest]:
-        """One AddRequest for each of the n samples, with everything that the engine needs settled.
+    def settle(self, request: GenerationRequest) -> list[GenerationRequest]:
+        """One request for each of the n samples, with everything that the engine needs settled.
 
         Engine-side ids are `RID~SERIAL` or `RID-INDEX~SERIAL`: a serial is never used twice, so what an aborted
         request may still send cannot be taken for output of a later one with the same RID.
 
         Raises:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
-            InvalidRequestError: an id out of the vocabulary, too many stop ids, stop strings without a tokenizer, a
-                priority that the scheduling policy does not look at, a group of devices that is not there; or the
-                engine makes embeddings, and text is asked for.
+            InvalidRequestError: an empty prompt, an id out of the vocabulary, too many stop ids, stop strings without a
+                tokenizer, a priority that the scheduling policy does not look at, a group of devices that is not there;
+                or the engine makes embeddings, and text is asked for.
         """
+        params, prompt_ids = self._room.fit(request), request.prompt_ids
+        self._check_prompt(prompt_ids)
         if self._info.embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
             raise InvalidRequestError(
                 "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
                 "without"
             )
-        options = options.settle(self._scheduler, self._info.num_ranks)
+        options = request.options.settle(self._scheduler, self._info.num_ranks)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")
         self._check_ids("logit_bias", "logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", "stop_token_ids", params.stop_token_ids)
         stop_token_ids = self._stop_token_ids(params)
         max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens)
-        requests = []
+        samples = []
         for index in range(params.n):
-            name = request_id if params.n == 1 else f"{request_id}-{index}"
+            name = request.scoped_id if params.n == 1 else f"{request.scoped_id}-{index}"
             sample = dataclasses.replace(
                 params,
                 max_tokens=max_tokens,
@@ -157,8 +121,17 @@ class RequestIntake:
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
             )
             engine_id = f"{name}~{next(self._serial):x}"
-            requests.append(AddRequest(engine_id, prompt_ids, sample, stop_token_ids, received, options))
-        return requests
+            samples.append(GenerationRequest(engine_id, prompt_ids, sample, stop_token_ids, request.received, options))
+        return samples
+
+    def _check_prompt(self, ids: list[int]) -> None:
+        if len(ids) > self._room.limit:
+            self._max_tokens(len(ids), None)  # it is told before a million ids are looked at
+        if not set(map(type, ids)) <= _INT:
+            raise InvalidRequestError("the prompt must be a list of token ids", param="prompt")
+        if not ids:
+            raise InvalidRequestError("the prompt is empty: give at least one token", param="prompt")
+        self._check_ids("prompt", "the prompt", ids)
 
     def _seed(self, seed: int | None, index: int) -> int:
         return self._random.getrandbits(64) if seed is None else (seed + index) % 2**64
@@ -189,7 +162,7 @@ class RequestIntake:
             )
         return max_tokens
 
-    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
+    def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
         suppressed = {*params.stop_token_ids}
         if params.min_tokens or not params.ignore_eos:
             suppressed |= {*self._eos_ids}
@@ -199,7 +172,7 @@ class RequestIntake:
                 f"over the limit of {MAX_STOP_TOKEN_IDS}",
                 param="stop_token_ids",
             )
-        return list(dict.fromkeys([*([] if params.ignore_eos else self._eos_ids), *params.stop_token_ids]))
+        return tuple(dict.fromkeys([*([] if params.ignore_eos else self._eos_ids), *params.stop_token_ids]))
 
     def _check_ids(self, param: str, where: str, ids: Iterable[int]) -> None:
         ids = list(ids)

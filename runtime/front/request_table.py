@@ -15,7 +15,8 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     PalladioError,
 )
-from palladio.runtime.interface.messages import AddRequest, StepOutputs
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.messages import StepOutputs
 from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestOutput
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -33,7 +34,6 @@ class Stream:
 
     Attributes:
         unfinished: what the engine was told of the samples that have not ended, by engine-side id, in order.
-        begun: its samples are known.
         yielded: there was an output; so it can't begin anew.
         num_crashes: how often the engine failed while it had this request.
     """
@@ -41,9 +41,7 @@ class Stream:
     def __init__(self) -> None:
         self.pending: list[RequestOutput] = []
         self.error: PalladioError | None = None
-        self.unfinished: dict[str, AddRequest] = {}
-        self.begun = False
-        self.aborted = False
+        self.unfinished: dict[str, GenerationRequest] = {}
         self.yielded = False
         self.num_crashes = 0
         self._merge_at = MERGE_AT
@@ -110,8 +108,9 @@ class RequestTable:
         self._streams: dict[str, Stream] = {}
         self._samples: dict[str, tuple[Stream, SampleProcessor]] = {}  # by engine-side id
 
-    def open(self, request_id: str) -> Stream:
-        """
+    def open(self, request_id: str, samples: Sequence[GenerationRequest], tokenizer: Tokenizer | None) -> Stream:
+        """Expects outputs of these samples.
+
         Raises:
             InvalidRequestError: the id is in use.
         """
@@ -119,6 +118,11 @@ class RequestTable:
             raise InvalidRequestError(f"a request with id {request_id!r} is already running", param="request_id")
         stream = self._streams[request_id] = Stream()
         self.idle.clear()
+        for index, sample in enumerate(samples):
+            self._samples[sample.request_id] = stream, SampleProcessor(request_id, index, sample, tokenizer)
+            stream.unfinished[sample.request_id] = sample
+        if self._recorder is not None:
+            self._recorder.begin(samples)
         return stream
 
     def close(self, request_id: str) -> list[str]:
@@ -128,32 +132,12 @@ class RequestTable:
             self.idle.set()
         return dropped
 
-    def begin(
-        self, stream: Stream, request_id: str, requests: Sequence[AddRequest], tokenizer: Tokenizer | None
-    ) -> list[AddRequest]:
-        """Expects outputs of these samples; returns those that the engine must be told to add."""
-        for index, request in enumerate(requests):
-            processor = SampleProcessor(request_id, index, request, tokenizer)
-            self._samples[request.request_id] = (stream, processor)
-            stream.unfinished[request.request_id] = request
-        stream.begun = True
-        if stream.aborted:
-            self._end_samples(stream)
-            return []
-        if self._recorder is not None:
-            self._recorder.begin(requests)
-        return list(requests)
-
     def abort(self, request_id: str | None) -> tuple[int, list[str]]:
         """Ends the streams with this id (None: all); returns how many were running, too."""
         names = list(self._streams) if request_id is None else [request_id]
         streams = [self._streams[name] for name in names if name in self._streams]
-        streams = [stream for stream in streams if stream.unfinished or not stream.begun]
-        dropped: list[str] = []
-        for stream in streams:
-            stream.aborted = True
-            dropped += self._end_samples(stream)
-        return len(streams), dropped
+        streams = [stream for stream in streams if stream.unfinished]
+        return len(streams), [engine_id for stream in streams for engine_id in self._end_samples(stream)]
 
     def running(self, request_id: str) -> dict[int, str]:
         """The samples that have not ended: which of the n → the engine-side id."""
@@ -171,7 +155,7 @@ class RequestTable:
                 continue  # aborted while this was on its way
             stream, processor = sample
             if not stream.yielded and output.finish is not None and output.finish.status:
-                error = _refusal(output.finish)
+                error = output.finish.error("the engine refused the request")
                 if output.times is not None:  # it was in the engine's queue, at least
                     error.__cause__ = RefusedOutputError(processor.process(output))
                 stream.fail(error)  # the reader's end drops the other samples
@@ -237,7 +221,7 @@ class RequestTable:
                 )
                 self._drop(stream)
 
-    def requests_to_resend(self, room: LengthLimit) -> list[AddRequest]:
+    def requests_to_resend(self, room: LengthLimit) -> list[GenerationRequest]:
         """The samples that the new engine must be told of, in the order in which they came.
 
         Args:
@@ -255,7 +239,7 @@ class RequestTable:
                 self._drop(stream)
         return [request for stream, _ in self._kept() for request in stream.unfinished.values()]
 
-    def _kept(self) -> Iterator[tuple[Stream, AddRequest]]:
+    def _kept(self) -> Iterator[tuple[Stream, GenerationRequest]]:
         """Streams that wait for samples, and one of these; the samples of a stream differ in their seeds only."""
         for stream in list(self._streams.values()):
             if stream.unfinished and stream.error is None:
@@ -281,7 +265,3 @@ class RequestTable:
         del self._samples[engine_id], stream.unfinished[engine_id]
         if self._recorder is not None:
             self._recorder.end(engine_id, finish)
-
-
-def _refusal(finish: FinishReason) -> PalladioError:
-    return finish.error("the engine refused the request")

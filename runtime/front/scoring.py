@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import math
 import operator
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.loop_thread import LoopThread, all_or_none
-from palladio.runtime.front.sglang_api import Job
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
 
 _PARAMS = SamplingParams(max_tokens=0, prompt_logprobs=0, temperature=0.0)
@@ -55,8 +56,8 @@ class Scoring(LoopThread):
             InvalidRequestError: a value is wrong, or this engine makes embeddings.
             EngineDeadError: the engine failed or was shut down.
         """
-        jobs = _jobs(self._engine, query, items, label_token_ids, item_first=item_first)
-        return self._run(self._score(jobs, apply_softmax))
+        requests = _requests(self._engine, query, items, label_token_ids, item_first=item_first)
+        return self._run(self._score(requests, apply_softmax))
 
     async def async_score(
         self,
@@ -67,18 +68,17 @@ class Scoring(LoopThread):
         item_first: bool = False,
     ) -> list[list[float]]:
         """As `score`, to be awaited in an event loop."""
-        jobs = _jobs(self._engine, query, items, label_token_ids, item_first=item_first)
-        return await asyncio.wrap_future(self._submit(self._score(jobs, apply_softmax)))
+        requests = _requests(self._engine, query, items, label_token_ids, item_first=item_first)
+        return await asyncio.wrap_future(self._submit(self._score(requests, apply_softmax)))
 
-    async def _score(self, jobs: list[list[Job]], apply_softmax: bool) -> list[list[float]]:
-        tasks = [[asyncio.create_task(self._logprob(job)) for job in row] for row in jobs]
+    async def _score(self, requests: list[list[GenerationRequest]], apply_softmax: bool) -> list[list[float]]:
+        tasks = [[asyncio.create_task(self._logprob(request)) for request in row] for row in requests]
         await all_or_none([task for row in tasks for task in row])
         return [_scores([task.result() for task in row], apply_softmax) for row in tasks]
 
-    async def _logprob(self, job: Job) -> float:
+    async def _logprob(self, request: GenerationRequest) -> float:
         """Of the prompt's last token."""
-        source = self._engine.generate(job.prompt, job.params, request_id=job.request_id)
-        async with contextlib.aclosing(source) as outputs:
+        async with contextlib.aclosing(self._engine.generate(request)) as outputs:
             found = [entry.logprob async for output in outputs for entry in output.prompt_logprobs or ()]
         logprob = found[-1]
         assert logprob is not None, "only the first token has none, and no prompt is that short"
@@ -93,15 +93,15 @@ def _scores(logprobs: Sequence[float], apply_softmax: bool) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def _jobs(
+def _requests(
     engine: EngineClient,
     query: str | Sequence[int] | None,
     items: str | Sequence[str] | Sequence[Sequence[int]] | None,
     label_token_ids: Sequence[int] | None,
     *,
     item_first: bool,
-) -> list[list[Job]]:
-    """For each item a job for each label.
+) -> list[list[GenerationRequest]]:
+    """For each item a request for each label.
 
     Raises:
         InvalidRequestError: a value is wrong or missing, or the engine makes embeddings.
@@ -116,8 +116,9 @@ def _jobs(
         if not 0 <= label < vocab_size:
             message = f"label_token_ids: {label} is not a token id of this model (0 … {vocab_size - 1})"
             raise InvalidRequestError(message, param="label_token_ids")
+    now = time.time()
     return [
-        [Job(uuid.uuid4().hex, [*prompt, label], _PARAMS) for label in labels]
+        [GenerationRequest(uuid.uuid4().hex, [*prompt, label], _PARAMS, received=now) for label in labels]
         for prompt in _prompts(engine, query, items, item_first)
     ]
 

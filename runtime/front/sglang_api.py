@@ -1,21 +1,14 @@
 """SGLang's native interface: the arguments and results of `Engine.generate` and of the HTTP /generate route."""
 
-import asyncio
-import contextlib
 import dataclasses
 import operator
-import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages import EngineReady
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenLogprob
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -65,48 +58,21 @@ class LogprobOptions:
             raise error.rename({"logprobs": "top_logprobs_num", "prompt_logprobs": "top_logprobs_num"}) from None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Job:
-    """One prompt of a call.
-
-    Attributes:
-        first_index: of its samples among the call's results.
-        default_length: max_tokens where the caller gave none, and the prompt leaves room for as many; None: as params
-            say.
-    """
-
-    request_id: str
-    prompt: str | list[int]
-    params: SamplingParams
-    first_index: int = 0
-    default_length: int | None = None
-    options: RequestOptions = RequestOptions()
-
-    def fitted_params(self, info: EngineReady, num_prompt_tokens: int) -> SamplingParams:
-        """The parameters with max_tokens settled, where `default_length` says so."""
-        if self.default_length is None:
-            return self.params
-        return LengthLimit.of(info).fit(self.params, num_prompt_tokens, self.default_length)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GenerateJob(Job):
-    """A job whose result is SGLang's."""
-
-    logprobs: LogprobOptions = LogprobOptions()
-
-
-def expand_jobs(
+def expand_requests(
     *,
-    prompt: str | Sequence[str] | None,
+    prompt: str | Sequence[str] | None = None,
     input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
     sampling_params: Sampling | Sequence[Sampling] | None,
     rid: str | Sequence[str] | None,
-    logprobs: Mapping[str, Any],
+    logprobs: Mapping[str, Any] = {},
     options: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-) -> tuple[list[GenerateJob], bool]:
-    """The prompts of a call, each with its own parameters, and whether the result is a list (prompts were, or n > 1).
+    defaults: Mapping[str, Any] = {},
+    tokenizer: Tokenizer | None = None,
+    received: float,
+    lowers_length: bool = False,
+) -> tuple[list[GenerationRequest], list[LogprobOptions], bool]:
+    """The prompts of a call, each with its own parameters, which log-probabilities to show of each, and whether the
+    result is a list (prompts were, or n > 1).
 
     Args:
         prompt: a text or a list of them; or else `input_ids`.
@@ -116,42 +82,35 @@ def expand_jobs(
         logprobs: fields of LogprobOptions by name, each for all prompts or a list.
         options: arguments of RequestOptions.of, likewise.
         defaults: of sampling parameters that are not given; max_tokens makes way for a long prompt.
+        tokenizer: of texts; None: there is none.
+        received, lowers_length: see GenerationRequest.
 
     Raises:
-        InvalidRequestError: a value is wrong, or a list has not one entry a prompt.
+        InvalidRequestError: a value is wrong, or a list has not one entry a prompt; or a text has no tokenizer.
     """
-    prompts, is_list = _prompts(prompt, input_ids)
+    prompts, is_list = _prompts(prompt, input_ids, tokenizer)
     count = len(prompts)
     samplings = _spread("sampling_params", {} if sampling_params is None else sampling_params, count)
     rids = _rids(rid, count)
-    logprob_rows, option_rows = _rows(logprobs, count), _rows(options, count)
-    jobs: list[GenerateJob] = []
+    shown = [LogprobOptions(**row) for row in _rows(logprobs, count)]
+    option_rows = _rows(options, count)
+    requests: list[GenerationRequest] = []
     first_index = 0
-    for i in range(count):
+    for i, prompt_ids in enumerate(prompts):
         params, default_length = _sampling_params(samplings[i], defaults)
-        shown = LogprobOptions(**logprob_rows[i])
-        params = shown.apply(params)
-        job_options = RequestOptions.of(**option_rows[i])
-        jobs.append(GenerateJob(rids[i], prompts[i], params, first_index, default_length, job_options, shown))
+        params = shown[i].apply(params)
+        requests.append(
+            GenerationRequest(
+                *(rids[i], prompt_ids, params),
+                received=received,
+                options=RequestOptions.of(**option_rows[i]),
+                default_length=default_length,
+                lowers_length=lowers_length,
+                first_index=first_index,
+            )
+        )
         first_index += params.n
-    return jobs, is_list or first_index > count
-
-
-def expand_encode_jobs(
-    *,
-    prompt: str | Sequence[str] | None,
-    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
-    rid: str | Sequence[str] | None,
-    options: Mapping[str, Any],
-) -> tuple[list[Job], bool]:
-    """As expand_jobs, of prompts to make embeddings of."""
-    prompts, is_list = _prompts(prompt, input_ids)
-    rids, rows = _rids(rid, len(prompts)), _rows(options, len(prompts))
-    jobs = [
-        Job(name, text, EMBEDDING_PARAMS, index, options=RequestOptions.of(**row))
-        for index, (name, text, row) in enumerate(zip(rids, prompts, rows, strict=True))
-    ]
-    return jobs, is_list
+    return requests, shown, is_list or first_index > count
 
 
 def encode_results(
@@ -177,115 +136,86 @@ def _meta_info(name: str, last: RequestOutput) -> dict[str, Any]:
     return meta | time_info(last) if last.finish is not None and last.times is not None else meta
 
 
-async def generate_job(engine: EngineClient, job: GenerateJob) -> AsyncGenerator[RequestOutput, None]:
-    """`engine.generate` for a job; a default length needs the prompt's, so the prompt is tokenized here then."""
-    received, prompt = time.time(), job.prompt
-    if job.default_length is not None and isinstance(prompt, str) and engine.tokenizer is not None:
-        encode = engine.tokenizer.encode
-        prompt = await asyncio.to_thread(encode, prompt) if len(prompt) > LONG_TEXT else encode(prompt)
-    params = job.fitted_params(engine.info, len(prompt))
-    source = engine.generate(prompt, params, request_id=job.request_id, received=received, options=job.options)
-    async with contextlib.aclosing(source) as outputs:
-        async for output in outputs:
-            yield output
-
-
-class SampleResult:
-    """Gathers one sample's outputs into SGLang's result.
-
-    Attributes:
-        prompt_logprobs: of the prompt's tokens, once they are known.
+class Results:
+    """Gathers the outputs of a call's samples into SGLang's results.
 
     Args:
-        name: the caller's id of the prompt.
-        options: which log-probabilities to show.
+        requests: the call's prompts, by whose ids the callers know them.
+        shown: which log-probabilities to show of each.
         tokenizer: for the text of tokens; None leaves it out.
     """
 
-    def __init__(self, name: str, options: LogprobOptions, tokenizer: Tokenizer | None) -> None:
-        self._name = name
-        self._options = options
+    def __init__(
+        self, requests: Sequence[GenerationRequest], shown: Sequence[LogprobOptions], tokenizer: Tokenizer | None
+    ) -> None:
+        pairs = zip(requests, shown, strict=True)
+        self._asked = [pair for pair in pairs for _ in range(pair[0].params.n)]  # by the sample's index
         self._tokenizer = tokenizer
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprob] = []
-        self._num_taken_logprobs = 0
-        self.prompt_logprobs: Sequence[TokenLogprob] = ()
-        self._last: RequestOutput | None = None
+        self._outputs: list[RequestOutput | None] = [None] * len(self._asked)
+        self._prompt_logprobs: dict[int, list[TokenLogprob]] = {}  # by the index of the prompt's first sample
+        self._num_taken_logprobs = [0] * len(self._asked)
 
-    def add(self, output: RequestOutput) -> None:
-        self._texts.append(output.text)
-        self._token_ids.extend(output.token_ids)
-        self._logprobs.extend(output.logprobs or ())
-        if output.prompt_logprobs is not None:
-            self.prompt_logprobs = output.prompt_logprobs
-        self._last = output
+    def add(self, index: int, output: RequestOutput) -> None:
+        """Takes the next output of a sample. Args: index: the sample's, among all."""
+        if output.prompt_logprobs is not None:  # they come once, and hold for all samples of the prompt
+            self._prompt_logprobs[self._asked[index][0].first_index] = output.prompt_logprobs
+        so_far = self._outputs[index]
+        if so_far is None:
+            self._outputs[index] = output
+        else:
+            so_far.extend(output)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything so far, or since the last `take`: {"text", "output_ids", "meta_info"}. At least one output was
-        added."""
-        last = self._last
-        assert last is not None
-        self._texts = ["".join(self._texts)]
-        meta = _meta_info(self._name, last)
-        if self._options.return_logprob:
-            meta |= self._logprob_info()
-        return {"text": self._texts[0], "output_ids": list(self._token_ids), "meta_info": meta}
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Of all samples."""
+        return [self.to_dict(index) for index in range(len(self._asked))]
 
-    def take(self) -> dict[str, Any]:
-        """As to_dict, with the text, ids and log-probabilities of the output that have come since the last call."""
-        result = self.to_dict()
-        self._num_taken_logprobs += len(self._logprobs)
-        self._texts, self._token_ids, self._logprobs = [], [], []
+    def to_dict(self, index: int) -> dict[str, Any]:
+        """All of a sample so far, or since the last `take`: {"text", "output_ids", "meta_info"}. At least one output
+        was added."""
+        output, (request, shown) = self._outputs[index], self._asked[index]
+        assert output is not None
+        meta = _meta_info(request.request_id, output)
+        if shown.return_logprob:
+            meta |= self._logprob_info(index, output.logprobs or (), shown)
+        return {"text": output.text, "output_ids": list(output.token_ids), "meta_info": meta}
+
+    def take(self, index: int) -> dict[str, Any]:
+        """As to_dict; the next one has what comes after it."""
+        result, output = self.to_dict(index), self._outputs[index]
+        assert output is not None
+        self._num_taken_logprobs[index] += len(output.logprobs or ())
+        self._outputs[index] = None
         return result
 
-    def _logprob_info(self) -> dict[str, Any]:
-        start = max(self._options.logprob_start_len or 0, 0)
-        prompt = self.prompt_logprobs[start:] if self._options.wants_prompt else []
+    def _logprob_info(self, index: int, output: Sequence[TokenLogprob], shown: LogprobOptions) -> dict[str, Any]:
+        prompt: Sequence[TokenLogprob] = ()
+        if shown.wants_prompt:
+            prompt = self._prompt_logprobs.get(self._asked[index][0].first_index, [])[shown.logprob_start_len :]
+        tokenizer = self._tokenizer if shown.return_text_in_logprobs else None
         info: dict[str, Any] = {
-            "input_token_logprobs": self._chosen(prompt),
-            "output_token_logprobs": self._chosen(self._logprobs),
-            "output_token_logprobs_length": self._num_taken_logprobs + len(self._logprobs),
+            "input_token_logprobs": _chosen(prompt, tokenizer),
+            "output_token_logprobs": _chosen(output, tokenizer),
+            "output_token_logprobs_length": self._num_taken_logprobs[index] + len(output),
         }
-        if self._options.top_logprobs_num:
-            info["input_top_logprobs"] = self._likeliest(prompt)
-            info["output_top_logprobs"] = self._likeliest(self._logprobs)
+        if shown.top_logprobs_num:
+            info["input_top_logprobs"] = _likeliest(prompt, tokenizer)
+            info["output_top_logprobs"] = _likeliest(output, tokenizer)
         return info
 
-    def _chosen(self, logprobs: Sequence[TokenLogprob]) -> list[LogprobTuple]:
-        return [(entry.logprob, entry.token_id, self._text(entry.token_id)) for entry in logprobs]
 
-    def _likeliest(self, logprobs: Sequence[TokenLogprob]) -> list[list[LogprobTuple] | None]:
-        return [
-            [(value, token_id, self._text(token_id)) for token_id, value in entry.top] if entry.top else None
-            for entry in logprobs
-        ]
-
-    def _text(self, token_id: int) -> str | None:
-        if self._tokenizer is None or not self._options.return_text_in_logprobs:
-            return None
-        return self._tokenizer.token_text(token_id)
+def _chosen(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None) -> list[LogprobTuple]:
+    return [(entry.logprob, entry.token_id, _text(entry.token_id, tokenizer)) for entry in logprobs]
 
 
-class JobResult:
-    """Gathers a job's outputs: one SampleResult for each of its n samples.
+def _likeliest(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None) -> list[list[LogprobTuple] | None]:
+    return [
+        [(value, token_id, _text(token_id, tokenizer)) for token_id, value in entry.top] if entry.top else None
+        for entry in logprobs
+    ]
 
-    Args:
-        first_index: the index of the first sample, in the outputs that come.
-    """
 
-    def __init__(self, job: GenerateJob, tokenizer: Tokenizer | None, *, first_index: int = 0) -> None:
-        self.samples = [SampleResult(job.request_id, job.logprobs, tokenizer) for _ in range(job.params.n)]
-        self._first_index = first_index
-
-    def add(self, output: RequestOutput) -> SampleResult:
-        """Takes the next output; returns the sample that it belongs to."""
-        if output.prompt_logprobs is not None:  # they come once, and hold for all samples
-            for sample in self.samples:
-                sample.prompt_logprobs = output.prompt_logprobs
-        sample = self.samples[output.index - self._first_index]
-        sample.add(output)
-        return sample
+def _text(token_id: int, tokenizer: Tokenizer | None) -> str | None:
+    return None if tokenizer is None else tokenizer.token_text(token_id)
 
 
 def finish_reason(finish: FinishReason, completion_tokens: int) -> dict[str, Any]:
@@ -323,16 +253,20 @@ def time_info(end: RequestOutput) -> dict[str, float]:
     return {name: value for name, value in info.items() if value is not None}
 
 
-def _prompts(prompt: str | Sequence[str] | None, input_ids: Any) -> tuple[list[str | list[int]], bool]:
+def _prompts(
+    prompt: str | Sequence[str] | None, input_ids: Any, tokenizer: Tokenizer | None
+) -> tuple[list[list[int]], bool]:
     if (prompt is None) == (input_ids is None):
         raise InvalidRequestError("give either the text of the prompt or its input_ids", param="prompt")
-    if isinstance(prompt, str):
-        return [prompt], False
     if prompt is not None:
-        if not all(isinstance(text, str) for text in prompt):
+        texts = [prompt] if isinstance(prompt, str) else list(prompt)
+        if not all(isinstance(text, str) for text in texts):
             message = "{param} must be a text or a list of texts; ids go to input_ids"
             raise InvalidRequestError.of(message, param="prompt")
-        return list(prompt), True
+        if tokenizer is None:
+            message = "this server has no tokenizer (--skip-tokenizer-init): send token ids"
+            raise InvalidRequestError(message, param="prompt")
+        return [tokenizer.encode(text) for text in texts], not isinstance(prompt, str)
     try:
         if len(input_ids) > 0 and all(isinstance(row, Sequence) or hasattr(row, "tolist") for row in input_ids):
             return [[operator.index(token_id) for token_id in row] for row in input_ids], True

@@ -3,30 +3,11 @@
 import dataclasses
 from typing import Literal
 
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
 from palladio.runtime.interface.pooling import PoolingMethod
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_trace import QueueState, RequestTrace
-from palladio.runtime.interface.sampling_params import SamplingParams
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AddRequest:
-    """One sample to generate. `params.max_tokens` and `params.seed` are set, `params.n` is 1.
-
-    Attributes:
-        stop_token_ids: all ids that end it: the model's end-of-sequence ids (unless ignore_eos) and the request's.
-        resent: an engine that failed had accepted it: the queue takes it even if it is full.
-    """
-
-    request_id: str
-    prompt_ids: list[int]
-    params: SamplingParams
-    stop_token_ids: list[int]
-    received: float
-    options: RequestOptions = dataclasses.field(default_factory=RequestOptions)
-    resent: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -379,5 +360,5 @@ class EngineBusy:
     doing: str
 
 
-ToEngine = AddRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | Shutdown
+ToEngine = GenerationRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | Shutdown
 FromEngine = LoadProgress | EngineReady | EngineFailed | EngineBusy | StepOutputs | ControlReply

@@ -94,7 +94,8 @@ class TokenOutput:
 class RequestOutput:
     """New output of one sample of a request, as text (front → HTTP or offline caller).
 
-    Text, ids and logprobs are new since the previous output of the same index; concatenate them to get all output.
+    All text, ids and logprobs are new since the previous output of the same index: `extend` to get the whole. It
+    belongs to whoever reads it from the engine.
 
     Attributes:
         request_id: the user's request id.
@@ -130,6 +131,24 @@ class RequestOutput:
     trace: RequestTrace | None = None
     detokenize_seconds: float = 0.0
     embedding: bytes | None = None
+
+    def extend(self, later: "RequestOutput") -> None:
+        """Adds the sample's next output to what was new before it."""
+        text, self.text = self.text, ""  # so that Python can grow it in place: outputs come by the thousand
+        text += later.text
+        self.text = text
+        self.token_ids += later.token_ids
+        if self.logprobs is None:
+            self.logprobs = later.logprobs
+        else:
+            self.logprobs += later.logprobs or ()
+        if self.prompt_logprobs is None:
+            self.prompt_logprobs = later.prompt_logprobs
+        if later.times is not None:
+            self.times, self.trace = later.times, later.trace
+        self.finish, self.completion_tokens = later.finish, later.completion_tokens
+        self.cached_tokens, self.num_retractions = later.cached_tokens, later.num_retractions
+        self.detokenize_seconds, self.embedding = later.detokenize_seconds, later.embedding
 
 
 class RefusedOutputError(Exception):

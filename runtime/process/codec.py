@@ -12,9 +12,9 @@ import msgspec
 import zmq
 
 from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     AbortRequests,
-    AddRequest,
     ControlReply,
     EngineBusy,
     EngineFailed,
@@ -53,7 +53,7 @@ class Codec(Generic[M]):
 
 
 def to_engine_codec() -> Codec[ToEngine]:
-    return Codec([AddRequest, AbortRequests, FlushCache, GetStats, Explain, StartProfile, StopProfile, Shutdown])
+    return Codec([GenerationRequest, AbortRequests, FlushCache, GetStats, Explain, StartProfile, StopProfile, Shutdown])
 
 
 def from_engine_codec() -> Codec[FromEngine]:

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError, InvalidRequestError, OverloadedError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     AbortRequests,
-    AddRequest,
     ControlReply,
     EngineFailed,
     EngineReady,
@@ -50,7 +50,7 @@ class TokenEngine(Protocol):
     ready: EngineReady
     activity: Activity
 
-    def add(self, request: AddRequest) -> None: ...
+    def add(self, request: GenerationRequest) -> None: ...
     def abort(self, request_ids: list[str]) -> None: ...
     def flush_cache(self) -> None: ...
     def stats(self, *, check_integrity: bool = False) -> EngineStats: ...
@@ -164,12 +164,12 @@ def _watchdog(
     return Watchdog(activity, survival.watchdog_timeout, folder, end_hung)
 
 
-_Handled = AddRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile
+_Handled = GenerationRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile
 
 
 def _handle(core: TokenEngine, message: _Handled, emit: Emit) -> None:
     match message:
-        case AddRequest():
+        case GenerationRequest():
             try:
                 core.add(message)
             except InvalidRequestError as error:
@@ -204,5 +204,5 @@ def _profile(core: TokenEngine, message: StartProfile | StopProfile) -> ControlR
         return ControlReply(message.call_id, ok=False, message=str(error))
 
 
-def _rejection(request: AddRequest, finish: FinishReason) -> StepOutputs:
+def _rejection(request: GenerationRequest, finish: FinishReason) -> StepOutputs:
     return StepOutputs([TokenOutput(request.request_id, [], finish=finish)])

@@ -107,7 +107,7 @@ class BatchShare:
         bucket = _bucket(batch, buckets)
         old = self._seconds.get(bucket, seconds)
         self._seconds[bucket] = old + _WEIGHT * (seconds - old)
-        if not all(row.request.options.background for row in batch.rows):
+        if not all(row.request.given.options.background for row in batch.rows):
             self._credit += seconds * self.slowdown / 2
             return
         self._recent.append(seconds)
@@ -126,7 +126,7 @@ def _bucket(batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> int | Pr
 
 
 def _needs(request: Request) -> _Needs:
-    params, needs = request.params, _Needs(0)
+    params, needs = request.given.params, _Needs(0)
     if not params.is_greedy:
         needs |= _Needs.RANDOM
     if params.logprobs is not None or params.has_history:
@@ -163,11 +163,11 @@ class ScheduleTurns:
 
     def join(self, request: Request) -> None:
         """A request has come."""
-        self.share.count(1, background=request.options.background)
+        self.share.count(1, background=request.given.options.background)
 
     def leave(self, request: Request) -> None:
         """It has ended."""
-        self.share.count(-1, background=request.options.background)
+        self.share.count(-1, background=request.given.options.background)
 
     def order(self, num_waiting: int) -> tuple[ScheduleTurn, ...]:
         """Whose step the next one is; then whose, if those cannot run, or have nothing left to do.
@@ -188,7 +188,7 @@ class ScheduleTurns:
         """The running requests whose step it is."""
         if turn == "all" or not self.is_shared:
             return list(self._running)
-        return [request for request in self._running if request.options.background == (turn == "background")]
+        return [request for request in self._running if request.given.options.background == (turn == "background")]
 
     def decoders(self, turn: ScheduleTurn, buckets: Buckets) -> list[Request]:
         """Those that may decode in it: background requests beside others as far as that hardly costs."""

@@ -162,14 +162,14 @@ class CacheManager:
 
     def find_pages(self, request: Request, count: int) -> tuple[RadixNode, list[int]]:
         """Cached pages of the request's first `count` pages of tokens, as many as there are, and where they end."""
-        return self.tree.match(self._keys(request, 0, count), request.options.cache_salt)
+        return self.tree.match(self._keys(request, 0, count), request.given.options.cache_salt)
 
     def num_cached_tokens(self, request: Request) -> int:
         """Of a waiting request: as many as `find_prefix` would find."""
         if not (self._shares_prefixes and request.shares_prefix) or request.prompt_logprobs is not None:
             return 0
         keys = self._keys(request, 0, (len(request.token_ids) - 1) // self.page_size)
-        return self.tree.num_matched(keys, request.options.cache_salt) * self.page_size
+        return self.tree.num_matched(keys, request.given.options.cache_salt) * self.page_size
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Gives a request that has just got a slot the pages of its prefix; its first token to compute follows it."""
@@ -263,7 +263,7 @@ class CacheManager:
         owned = [SCRATCH_PAGE, *self.allocator.free_pages, *self.tree.pages()]
         for request in running:
             needed = -(-request.num_computed // self.page_size)
-            assert len(request.pages) >= needed, f"{request.request_id} owns too few pages"
+            assert len(request.pages) >= needed, f"{request.given.request_id} owns too few pages"
             owned += request.duplicates
             owned += request.pages[request.num_tree_pages :]
             self._check_path(request)
@@ -291,10 +291,10 @@ class CacheManager:
     @staticmethod
     def _check_path(request: Request) -> None:
         path = [] if request.node is None else _path(request.node)
-        assert len(path) == request.num_tree_pages, f"{request.request_id} holds another node than it should"
+        assert len(path) == request.num_tree_pages, f"{request.given.request_id} holds another node than it should"
         own = set(request.duplicates)
         differing = {page for page, cached in zip(request.pages, path, strict=False) if page != cached}
-        assert differing == own, f"{request.request_id}: pages {differing ^ own} are neither shared nor its own"
+        assert differing == own, f"{request.given.request_id}: pages {differing ^ own} are neither shared nor its own"
 
 
 def _path(node: RadixNode) -> list[int]:

@@ -16,7 +16,7 @@ class Deadlines:
     def add(self, request: Request) -> None:
         if request.deadline is None:
             return
-        heapq.heappush(self._heap, (request.deadline, request.request_id, request))
+        heapq.heappush(self._heap, (request.deadline, request.given.request_id, request))
         if len(self._heap) > self._compact_at:
             self._heap = [entry for entry in self._heap if entry[2].status is not RequestStatus.FINISHED]
             heapq.heapify(self._heap)
@@ -37,7 +37,7 @@ def timeout_reason(request: Request) -> FinishReason:
     state = "waiting in the queue" if request.scheduled is None else f"{request.num_output_tokens} tokens generated"
     return FinishReason(
         "abort",
-        message=f"The request did not finish within its timeout of {request.options.timeout:g} s ({state}); "
+        message=f"The request did not finish within its timeout of {request.given.options.timeout:g} s ({state}); "
         "raise timeout (or --request-timeout), or request fewer tokens",
         status=504,
     )

@@ -18,8 +18,9 @@ from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 from palladio.runtime.scheduling.waiting_queue import WINDOW
 
 
@@ -75,8 +76,8 @@ class DataParallelScheduler:
 
     def add(self, request: Request) -> None:
         """Queues a request in the rank that is to run it; even if the queue is full."""
-        rank = request.options.dp_rank or 0
-        if len(self.schedulers) > 1 and request.options.dp_rank is None:
+        rank = request.given.options.dp_rank or 0
+        if len(self.schedulers) > 1 and request.given.options.dp_rank is None:
             rank = self._router.choose(
                 self._count_loads, lambda: self._count_cached(request), lambda: _prompt_of(request)
             )
@@ -102,8 +103,8 @@ class DataParallelScheduler:
 
     def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
         """Ends a request, which has not ended, for a reason of the engine's."""
-        found = self.find(request.request_id)
-        assert found is not None, f"{request.request_id} has ended"
+        found = self.find(request.given.request_id)
+        assert found is not None, f"{request.given.request_id} has ended"
         return self.schedulers[found[0]].fail(request, finish)
 
     def start_over(self) -> None:
@@ -206,13 +207,13 @@ def _has_room(idle: Scheduler, request: Request) -> bool:
 def _first_free(full: Scheduler) -> Request | None:
     """Who is next; if their caller chose the rank, the first of those who came behind and are free to leave it."""
     first = full.waiting.peek()
-    if first is None or first.options.dp_rank is None:
+    if first is None or first.given.options.dp_rank is None:
         return first
-    return next((r for r in itertools.islice(full.waiting, WINDOW) if r.options.dp_rank is None), None)
+    return next((r for r in itertools.islice(full.waiting, WINDOW) if r.given.options.dp_rank is None), None)
 
 
 def _prompt_of(request: Request) -> Hashable:
-    return request.options.cache_salt, hash(tuple(request.prompt_ids))
+    return request.given.options.cache_salt, hash(tuple(request.given.prompt_ids))
 
 
 def _as_prefill(batch: ScheduledBatch | None, max_rows: int) -> ScheduledBatch | None:

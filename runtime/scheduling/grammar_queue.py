@@ -75,7 +75,7 @@ class GrammarQueue:
 
     def is_ready(self, request: Request) -> bool:
         """Gives the request its constraint, if that takes no time; then it can be queued."""
-        params = request.params
+        params = request.given.params
         if params.grammar is not None:
             return False
         if params.thinking is not None and params.thinking.budget is not None:
@@ -84,11 +84,11 @@ class GrammarQueue:
 
     def add(self, request: Request) -> None:
         """Keeps the request until its grammar is compiled."""
-        assert request.params.grammar is not None
-        grammar = request.params.grammar
-        compilation = self._compiler.compile(grammar, request.options.owner)
+        assert request.given.params.grammar is not None
+        grammar = request.given.params.grammar
+        compilation = self._compiler.compile(grammar, request.given.options.owner)
         compilation.join()
-        self._waiting[request.request_id] = _Waiting(request, grammar, compilation, time.monotonic())
+        self._waiting[request.given.request_id] = _Waiting(request, grammar, compilation, time.monotonic())
 
     def abort(self, request_id: str) -> None:
         """Drops the request, if it is here."""
@@ -115,7 +115,7 @@ class GrammarQueue:
         requests = [self._waiting[name].request for name in request_ids if name in self._waiting]
         return [
             LiveRequest(
-                *(request.request_id, "waiting", request.times(None), request.trace_so_far(request.compile_mark)),
+                *(request.given.request_id, "waiting", request.times(None), request.trace_so_far(request.compile_mark)),
                 prompt_tokens=request.num_prompt_tokens,
                 computed_tokens=0,
                 completion_tokens=0,
@@ -169,7 +169,7 @@ class GrammarQueue:
                 "(--grammar-cache-bytes); try again later, or simplify the grammar"
             )
         matcher = waiting.compilation.result.result().new_matcher()
-        params = waiting.request.params
+        params = waiting.request.given.params
         waiting.request.constraint = Constraint(matcher, params.thinking, self._eos_ids, ignores_eos=params.ignore_eos)
         return None
 

@@ -45,7 +45,7 @@ class KVBudget:
     def next_waiting(self, turn: ScheduleTurn, budget: int) -> Request | None:
         """Who is to be admitted next; None: nobody in this step. Args: budget: tokens of prompts that it may have."""
         request = self._waiting.peek()
-        if request is None or (turn == "foreground" and request.options.background):
+        if request is None or (turn == "foreground" and request.given.options.background):
             return None
         if request.num_pending or (not self._limits.splits_prompts and len(request.token_ids) > budget):
             return None  # pending: retracted a moment ago, and its last token has not been read yet
@@ -84,7 +84,7 @@ class KVBudget:
 
     def room(self, request: Request, buckets: Buckets) -> "AdmissionCheck":
         """What room there is for a waiting request, beside those running ones that it has to leave theirs."""
-        others = self._turns.members("all" if request.options.background else "foreground")
+        others = self._turns.members("all" if request.given.options.background else "foreground")
         return AdmissionCheck(self, self._cache, request, len(self._running), self.num_slots(buckets), others)
 
 

@@ -4,11 +4,9 @@ import dataclasses
 import enum
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_trace import DecodeSteps, RequestTrace, WaitTimes
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.radix_cache import PageKey, RadixNode
 
 
@@ -28,6 +26,8 @@ class Request:
         num_prompt_tokens ≤ len(token_ids)
 
     Attributes:
+        given: what was asked for.
+        max_tokens: of `given.params`, which the front has set.
         token_ids: the prompt, then every output token that the host has read.
         num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run.
         num_pending: tokens sampled by dispatched steps and not read yet (they live on the device).
@@ -50,14 +50,9 @@ class Request:
         compile_mark: seconds that the engine's steps had compiled when it came.
     """
 
-    request_id: str
-    prompt_ids: list[int]
-    params: SamplingParams
-    stop_token_ids: frozenset[int]
-    received: float
+    given: GenerationRequest
     max_tokens: int
     token_ids: list[int]
-    options: RequestOptions
     status: RequestStatus = RequestStatus.WAITING
     num_computed: int = 0
     num_pending: int = 0
@@ -82,35 +77,30 @@ class Request:
     compile_mark: float = 0.0
 
     @classmethod
-    def from_message(cls, message: AddRequest, *, shares_prefix: bool = True) -> "Request":
-        assert message.params.max_tokens is not None, "the front sets max_tokens"
+    def of(cls, given: GenerationRequest, *, shares_prefix: bool = True) -> "Request":
+        assert given.params.max_tokens is not None, "the front sets max_tokens"
         return cls(
-            request_id=message.request_id,
-            prompt_ids=message.prompt_ids,
-            params=message.params,
-            stop_token_ids=frozenset(message.stop_token_ids),
-            received=message.received,
-            max_tokens=message.params.max_tokens,
-            token_ids=list(message.prompt_ids),
-            options=message.options,
-            prefill_end=len(message.prompt_ids),
+            given=given,
+            max_tokens=given.params.max_tokens,
+            token_ids=list(given.prompt_ids),
+            prefill_end=len(given.prompt_ids),
             shares_prefix=shares_prefix,
-            prompt_logprobs=None if message.params.prompt_logprobs is None else [],
+            prompt_logprobs=None if given.params.prompt_logprobs is None else [],
         )
 
     @property
     def deadline(self) -> float | None:
         """When it ends with an error, in seconds since the epoch."""
-        return None if self.options.timeout is None else self.received + self.options.timeout
+        return None if self.given.options.timeout is None else self.given.received + self.given.options.timeout
 
     @property
     def num_prompt_tokens(self) -> int:
-        return len(self.prompt_ids)
+        return len(self.given.prompt_ids)
 
     @property
     def num_output_tokens(self) -> int:
         """Output tokens that the host has read."""
-        return len(self.token_ids) - len(self.prompt_ids)
+        return len(self.token_ids) - len(self.given.prompt_ids)
 
     @property
     def num_tokens(self) -> int:
@@ -124,16 +114,16 @@ class Request:
     @property
     def wants_token(self) -> bool:
         """Whether one more token may be sampled once all dispatched steps have run."""
-        return self.num_tokens - len(self.prompt_ids) < self.max_tokens
+        return self.num_tokens - len(self.given.prompt_ids) < self.max_tokens
 
     @property
     def max_remaining_tokens(self) -> int:
-        return self.max_tokens - (self.num_tokens - len(self.prompt_ids))
+        return self.max_tokens - (self.num_tokens - len(self.given.prompt_ids))
 
     @property
     def may_jump(self) -> bool:
         """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
-        return self.params.logprobs is None and not self.params.uses_penalties
+        return self.given.params.logprobs is None and not self.given.params.uses_penalties
 
     def take_back(self, count: int) -> None:
         """The last tokens of a planned decode row are not part of its step after all."""
@@ -150,14 +140,14 @@ class Request:
         if new is None or self.prompt_logprobs is None:
             return
         if start == 0:
-            self.prompt_logprobs = [TokenLogprob(self.prompt_ids[0], None)]
+            self.prompt_logprobs = [TokenLogprob(self.given.prompt_ids[0], None)]
         self.prompt_logprobs.extend(new)
 
     def finish_reason(self) -> FinishReason | None:
         """Whether the last read token ends it."""
-        num_output = len(self.token_ids) - len(self.prompt_ids)
+        num_output = len(self.token_ids) - len(self.given.prompt_ids)
         last = self.token_ids[-1]
-        if last in self.stop_token_ids and num_output >= max(self.params.min_tokens, 1):
+        if last in self.given.stop_token_ids and num_output >= max(self.given.params.min_tokens, 1):
             return FinishReason("stop", matched=last)
         if num_output >= self.max_tokens:
             return FinishReason("length")
@@ -175,4 +165,4 @@ class Request:
         return self.trace.copy()
 
     def times(self, now: float | None) -> RequestTimes:
-        return RequestTimes(self.received, self.scheduled, self.first_token, now)
+        return RequestTimes(self.given.received, self.scheduled, self.first_token, now)

@@ -118,8 +118,8 @@ class Retractor:
             self.retract(request)
 
     def _gives_way(self, victim: Request, request: Request) -> bool:
-        if victim.options.background != request.options.background:
-            return victim.options.background
+        if victim.given.options.background != request.given.options.background:
+            return victim.given.options.background
         return self._threshold is not None and self._urgency(request) - self._urgency(victim) > self._threshold
 
     def _is_in_circles(self) -> bool:
@@ -137,10 +137,10 @@ class Retractor:
     def _order(self, request: Request) -> tuple[bool, int, int, float]:
         """Who is retracted last sorts first."""
         lost = self._cache.num_lost_tokens(request)
-        return request.options.background, -self._urgency(request), -lost, request.received
+        return request.given.options.background, -self._urgency(request), -lost, request.given.received
 
     def _urgency(self, request: Request) -> int:
         """How much a request is to be preferred; 0 unless priorities are on."""
         if self._threshold is None:
             return 0
-        return -request.options.priority if self._low_values_first else request.options.priority
+        return -request.given.options.priority if self._low_values_first else request.given.options.priority

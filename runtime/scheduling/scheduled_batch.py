@@ -2,10 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from typing import Literal
 
-from palladio.runtime.interface.outputs import TokenLogprob
 from palladio.runtime.scheduling.request import Request
 
 
@@ -111,22 +109,3 @@ class ScheduledStep:
     def is_constrained(self) -> bool:
         """Whether a mask has to be computed for a row that samples."""
         return any(batch.is_constrained for _, batch in self.parts)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepTokens:
-    """What the device sampled for a batch, row by row; of a decode step that ran several times, once.
-
-    Attributes:
-        token_ids: one for each row that samples.
-        is_finite: the same; False where the logits were NaN or infinite, so that the token means nothing.
-        logprobs: the same, where any row asked for them.
-        prompt_logprobs: for each row: of the prompt tokens that this step's rows predict; None where not asked for.
-        embeddings: in place of tokens: float32, little-endian, of each row that samples.
-    """
-
-    token_ids: Sequence[int]
-    is_finite: Sequence[bool]
-    logprobs: list[TokenLogprob | None] | None = None
-    prompt_logprobs: list[list[TokenLogprob] | None] | None = None
-    embeddings: list[bytes] | None = None

@@ -19,9 +19,9 @@ from palladio.runtime.scheduling.queue_time import QueueTime
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.retraction import Retractor
 from palladio.runtime.scheduling.running_requests import RunningRequests
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, take_token
+from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, StepTokens, take_token
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 
 
@@ -79,10 +79,10 @@ class Scheduler:
         Raises:
             OverloadedError: the queue is full.
         """
-        if not is_accepted and not request.options.background:
+        if not is_accepted and not request.given.options.background:
             self.waiting.check_room(self.limits.max_queued)
-        assert request.request_id not in self._requests, f"request id {request.request_id} is in use"
-        self._requests[request.request_id] = request
+        assert request.given.request_id not in self._requests, f"request id {request.given.request_id} is in use"
+        self._requests[request.given.request_id] = request
         self.turns.join(request)
         request.trace.queued = request.trace.queued or time.time()  # it may come from another rank
         request.compile_mark = self.compile_seconds
@@ -97,7 +97,7 @@ class Scheduler:
         """Forgets a waiting request, none of whose tokens is pending: another scheduler queues it."""
         assert not request.num_pending
         self.waiting.remove(request)
-        del self._requests[request.request_id]
+        del self._requests[request.given.request_id]
         self.turns.leave(request)
         request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
 
@@ -112,11 +112,11 @@ class Scheduler:
     def expire(self) -> list[TokenOutput]:
         """Ends the requests whose time is up."""
         expired = self._deadlines.take_expired(time.time())
-        return [self.fail(r, timeout_reason(r)) for r in expired if r.request_id in self._requests]
+        return [self.fail(r, timeout_reason(r)) for r in expired if r.given.request_id in self._requests]
 
     def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
         """Ends a request for a reason of the engine's."""
-        output = TokenOutput(request.request_id, [], cached_tokens=request.num_cached_tokens, finish=finish)
+        output = TokenOutput(request.given.request_id, [], cached_tokens=request.num_cached_tokens, finish=finish)
         self._finish(request, output, time.time())
         return output
 
@@ -366,7 +366,7 @@ class Scheduler:
             self.waiting.remove(request)
         request.status = RequestStatus.FINISHED
         request.constraint = None  # its slot may remember the request for long, and a grammar is large
-        del self._requests[request.request_id]
+        del self._requests[request.given.request_id]
         self.turns.leave(request)
 
     def _leave(self, request: Request) -> None:

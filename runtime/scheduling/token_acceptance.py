@@ -1,17 +1,36 @@
 """What a sampled token means for its request: its output, what its grammar makes of it, and whether it ends."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import StepTokens
 
 NOT_FINITE = FinishReason(
     "abort",
     message="The model's logits for this request are not finite (NaN or infinity); try --dtype float32",
     status=500,
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepTokens:
+    """What the device sampled for a batch, row by row; of a decode step that ran several times, once.
+
+    Attributes:
+        token_ids: one for each row that samples.
+        is_finite: the same; False where the logits were NaN or infinite, so that the token means nothing.
+        logprobs: the same, where any row asked for them.
+        prompt_logprobs: for each row: of the prompt tokens that this step's rows predict; None where not asked for.
+        embeddings: in place of tokens: float32, little-endian, of each row that samples.
+    """
+
+    token_ids: Sequence[int]
+    is_finite: Sequence[bool]
+    logprobs: list[TokenLogprob | None] | None = None
+    prompt_logprobs: list[list[TokenLogprob] | None] | None = None
+    embeddings: list[bytes] | None = None
 
 
 MakeRoom = Callable[[Request, int], bool]
@@ -27,7 +46,7 @@ def take_token(request: Request, tokens: StepTokens, i: int, make_room: MakeRoom
         What is new, with `finish` where it ends; the request has not been told of that.
     """
     output = TokenOutput(
-        request.request_id, [], cached_tokens=request.num_cached_tokens, num_retractions=request.num_retractions
+        request.given.request_id, [], cached_tokens=request.num_cached_tokens, num_retractions=request.num_retractions
     )
     if request.max_tokens > 0:
         token_id = tokens.token_ids[i]

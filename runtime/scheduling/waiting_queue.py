@@ -83,7 +83,7 @@ class PolicyQueue:
 
     def add(self, request: Request) -> None:
         """Queues a new request, as the last to arrive."""
-        assert request not in self._numbers, f"{request.request_id} is waiting already"
+        assert request not in self._numbers, f"{request.given.request_id} is waiting already"
         self._last_new += 1
         self._numbers[request] = self._last_new
         if self._policy in ("lof", "random", "priority"):
@@ -92,7 +92,7 @@ class PolicyQueue:
     def put_back(self, request: Request) -> None:
         """Queues a request that had run, before all others (policy priority: before others of its own priority);
         of several, the one put back last comes first."""
-        assert request not in self._numbers, f"{request.request_id} is waiting already"
+        assert request not in self._numbers, f"{request.given.request_id} is waiting already"
         self._last_put_back -= 1
         self._numbers[request] = self._last_put_back
         self._numbers.move_to_end(request, last=False)
@@ -141,7 +141,7 @@ class PolicyQueue:
             return -request.max_tokens
         if self._policy == "random":
             return self._random.random()
-        return request.options.priority if self._low_values_first else -request.options.priority
+        return request.given.options.priority if self._low_values_first else -request.given.options.priority
 
     def _is_valid(self, entry: tuple[float, int, Request]) -> bool:
         _, number, request = entry
@@ -174,7 +174,7 @@ class PolicyQueue:
         if not request.shares_prefix or request.prompt_logprobs is not None:
             return []  # it will compute its whole prompt
         keys = _LazyPageKeys(request, self._page_size)
-        return self._cache.path(keys, request.options.cache_salt)
+        return self._cache.path(keys, request.given.options.cache_salt)
 
 
 def _depth_first_keys(paths: list[list[RadixNode]]) -> list[list[tuple[int, int]]]:
@@ -313,4 +313,4 @@ class WaitingQueue:
         return (self._foreground if len(self._foreground) else self._background).take()
 
     def _line(self, request: Request) -> PolicyQueue:
-        return self._background if request.options.background else self._foreground
+        return self._background if request.given.options.background else self._foreground

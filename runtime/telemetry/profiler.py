@@ -95,7 +95,7 @@ class Profiler:
         self._limits = limits
         self._memory = memory
         self._lock = threading.Lock()  # over all that follows; never held while something is written
-        self._profile: _Profile | None = None
+        self.profile: _Profile | None = None
         self._unwritten: str | None = None  # where a trace belongs that could not be written: JAX still holds it
 
     def start(self, options: ProfileOptions) -> None:
@@ -119,7 +119,7 @@ class Profiler:
                     self._begin(profile)
                 except _FAILURES as error:
                     raise InvalidRequestError(f"the profile could not be started: {_reason(error)}") from error
-            self._profile = profile
+            self.profile = profile
 
     def stop(self) -> ProfileReport | None:
         """Ends the trace, or tells of the last one, if a bound has ended it that nobody asked for.
@@ -130,7 +130,7 @@ class Profiler:
         Raises:
             InvalidRequestError: none is under way, or it could not be written.
         """
-        profile = self._profile
+        profile = self.profile
         with self._lock:
             if profile is None or (profile.phase == "over" and not profile.has_news):
                 last = "" if profile is None else f"; the last one is over, and in {profile.options.output_dir}"
@@ -148,7 +148,7 @@ class Profiler:
 
     def step(self) -> None:
         """After each step."""
-        profile = self._profile
+        profile = self.profile
         if profile is None or profile.phase not in ("waiting", "tracing") or profile.end.is_set():
             return
         profile.num_steps += 1
@@ -164,7 +164,7 @@ class Profiler:
 
     def close(self) -> None:
         """The engine ends: a trace under way is ended and written, if that does not take long."""
-        profile = self._profile
+        profile = self.profile
         if profile is None or profile.thread is None:
             return
         profile.end.set()
@@ -173,7 +173,7 @@ class Profiler:
             logger.warning("The profile in %s is incomplete: the engine is stopping", profile.options.output_dir)
 
     def _check_free(self) -> None:
-        profile = self._profile
+        profile = self.profile
         if profile is None or profile.phase == "over":
             return
         folder = profile.options.output_dir

@@ -59,8 +59,8 @@ FAULTS = (
     Fault(
         "retraction takes the oldest of equals",
         _ROOM + "retraction.py",
-        "-lost, request.received",
-        "-lost, -request.received",
+        "-lost, request.given.received",
+        "-lost, -request.given.received",
         PREEMPTION,
     ),
     Fault(
@@ -130,7 +130,7 @@ FAULTS = (
     Fault(
         "tenants share a cache in spite of their salts",
         _MANAGER,
-        "self.tree.match(self._keys(request, 0, count), request.options.cache_salt)",
+        "self.tree.match(self._keys(request, 0, count), request.given.options.cache_salt)",
         "self.tree.match(self._keys(request, 0, count), None)",
         CACHE,
     ),

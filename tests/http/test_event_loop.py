@@ -12,7 +12,7 @@ from palladio.http.chat.chat_output import ChatMessage, MessagePlan
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.text_encoder import TextEncoder
+from palladio.http.prompts.text_encoder import LONG_TEXT, TextEncoder
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.routes import routes_chat, routes_reasoning, routes_tools
@@ -20,7 +20,6 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.output import CallOutput, openai_id
-from palladio.runtime.front.request_intake import LONG_TEXT
 from palladio.runtime.interface.errors import RenderLimitError
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds

@@ -54,8 +54,8 @@ from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface import sampling_params
 from palladio.runtime.interface.config import GrammarConfig
+from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, RankStats
-from palladio.runtime.interface.request_options import MAX_SALT_LENGTH
 from palladio.runtime.interface.stats_report import describe_stats
 from palladio.runtime.text.template_meter import MAX_CHARACTERS
 from palladio.runtime.text.tokenizer import Tokenizer

@@ -15,9 +15,8 @@ from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.outputs import FinishReason, TokenLogprob
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_trace import RequestTrace
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
@@ -164,9 +163,9 @@ class Collector:
         **params: Any,
     ) -> None:
         params = {"max_tokens": 16, "temperature": 0.0, "seed": 0, **params}
-        self.send(AddRequest(request_id, prompt, SamplingParams(**params), list(stop_ids), received, options))
+        self.send(GenerationRequest(request_id, prompt, SamplingParams(**params), stop_ids, received, options))
 
-    def send(self, message: AddRequest) -> None:
+    def send(self, message: GenerationRequest) -> None:
         self.core.add(message)
         self.tokens[message.request_id] = []
         self.logprobs[message.request_id] = []

@@ -33,6 +33,7 @@ from palladio.http.storage.database import Database
 from palladio.http.storage.object_lists import new_id
 from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import EngineDeadError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import ENDED, chat_line, jsonl
@@ -229,11 +230,11 @@ class FragileEngine(FakeEngine):
         self._failed = asyncio.Event()
         self.first_delay = 0.05
 
-    async def generate(self, prompt: Any, params: Any, **options: Any) -> AsyncIterator[Any]:
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Any]:
         failed = self._failed
-        async with contextlib.aclosing(super().generate(prompt, params, **options)) as outputs:
+        async with contextlib.aclosing(super().generate(request)) as outputs:
             async for output in outputs:
-                if not failed.is_set() and self.kills(prompt):
+                if not failed.is_set() and self.kills(request.prompt_ids):
                     self.num_failures += 1
                     failed.set()
                     self._failed, self.state = asyncio.Event(), "restarting"

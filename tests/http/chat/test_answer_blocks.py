@@ -18,6 +18,7 @@ from palladio.http.responses.response_events import ResponseEvents
 from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.registry import find_format
 from palladio.http.wire.errors import ErrorBody
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenLogprob
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -37,7 +38,9 @@ def run(tokenizer: Tokenizer, family: str | None, tools: str | None, **params: A
     new_tools = None if tools is None else lambda: find_format(tools).new_parser(FUNCTIONS)
     reasoning = ReasoningPlan(None if family is None else find_family(family))
     plan = MessagePlan(reasoning, PromptEnd(""), new_tools)
-    return SimpleNamespace(tokenizer=tokenizer, chat=SimpleNamespace(plan=plan, params=SamplingParams(**params)))
+    return SimpleNamespace(
+        tokenizer=tokenizer, plan=plan, request=GenerationRequest("r", [5], SamplingParams(**params))
+    )
 
 
 STOP = FinishReason("stop", 2)

@@ -10,7 +10,7 @@ from palladio import __version__
 from palladio.http.generation.context import Context
 from palladio.http.observability.observer import Observer
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.text_encoder import TextEncoder, run_encoding
+from palladio.http.prompts.text_encoder import LONG_TEXT, TextEncoder, run_encoding
 from palladio.http.security.callers import Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
@@ -18,8 +18,7 @@ from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import error_body
 from palladio.http.wire.field_names import RequestNames
 from palladio.runtime.front.engine_protocol import not_ready
-from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
-from palladio.runtime.front.request_table import _refusal
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -30,6 +29,7 @@ from palladio.runtime.interface.errors import (
     RequestAbortedError,
     request_error,
 )
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import EngineReady, LoadProgress
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.token_acceptance import NOT_FINITE
@@ -125,7 +125,7 @@ def test_the_engines_statuses(finish_status: int, kind: type[PalladioError], sta
 
 
 def test_logits_that_are_not_finite_are_the_servers_fault() -> None:
-    assert isinstance(_refusal(NOT_FINITE), GenerationError)
+    assert isinstance(NOT_FINITE.error("the engine refused the request"), GenerationError)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,8 @@ def test_a_default_length_makes_way_for_the_prompt(
     tokenizer: Tokenizer, num_prompt: int, min_tokens: int, max_tokens: int
 ) -> None:
     room = LengthLimit.of(SmallPoolEngine(tokenizer).info)
-    assert room.fit(SamplingParams(min_tokens=min_tokens), num_prompt, 16).max_tokens == max_tokens
+    request = GenerationRequest("r", [5] * num_prompt, SamplingParams(min_tokens=min_tokens), default_length=16)
+    assert room.fit(request).max_tokens == max_tokens
 
 
 def test_only_long_texts_leave_the_event_loop() -> None:

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from palladio.http.chat import chat_job, chat_run, structured_output
+from palladio.http.chat import chat_run, structured_output
 from palladio.http.chat import reasoning_plan as plan
 from palladio.http.generation import sampling, sse
 from palladio.http.generation.sampling import SAME_NAME, WORKED_OUT
@@ -36,7 +36,7 @@ ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),
-        (routes_chat, chat_run, chat_job, plan, tools, tool_choice, sampling, structured_output, sse),
+        (routes_chat, chat_run, plan, tools, tool_choice, sampling, structured_output, sse),
     ),
     (
         CompletionRequest,

@@ -19,8 +19,8 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_log import PARTIAL_TOKENS, RequestLog
 from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.front.sglang_api import Job
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.sampling_params import SamplingParams
 from tests.fake_engine import FakeEngine
 
@@ -142,8 +142,11 @@ def test_long_prompts_are_decoded_only_as_far_as_shown(tmp_path: Path, level: in
         log_requests=True, log_requests_level=level, log_requests_target=str(file), log_format="json"
     )
     log, metrics = RequestLog(config), FrontMetrics(config)
-    jobs = [Job("a", [97] * 100_000, SamplingParams(), 0), Job("b", [98] * 5, SamplingParams(), 1)]
-    record = RequestRecord("r", 0.0, jobs, Origin("/generate", "x", {}), metrics, lambda _: None)
+    requests = [
+        GenerationRequest("a", [97] * 100_000, SamplingParams()),
+        GenerationRequest("b", [98] * 5, SamplingParams(), first_index=1),
+    ]
+    record = RequestRecord("r", requests, Origin("/generate", "x", {}), metrics, lambda _: None)
     log.received(record, tokenizer)
     record.end()
     log.ended(record)

@@ -6,10 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.http.prompts.text_encoder import TextEncoder
+from palladio.http.prompts.text_encoder import LONG_TEXT, TextEncoder
 from palladio.http.prompts.truncation import Truncation
-from palladio.runtime.front.request_intake import LONG_TEXT, LengthLimit
+from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -134,11 +135,10 @@ def test_automatically_max_tokens_is_lowered(serve: Serve, engine: FakeEngine) -
         post(url, "/v1/completions", prompt=prompts, max_tokens=100)
         lowered = {len(call.prompt_ids): call.params.max_tokens for call in engine.calls[-len(prompts) :]}
         assert lowered == {len(prompt): CONTEXT - len(prompt) for prompt in prompts}
-    room = LengthLimit(10, "")
-    kept = SamplingParams(max_tokens=3)
-    assert room.lower(kept, 7) is kept
-    assert room.lower(kept, 10) is kept  # the engine says that there is no room
-    assert room.lower(kept, 8).max_tokens == 2
+    room, kept = LengthLimit(10, ""), SamplingParams(max_tokens=3)
+    fitted = [room.fit(GenerationRequest("r", [5] * size, kept, lowers_length=True)) for size in (7, 10, 8)]
+    assert fitted[0] is fitted[1] is kept  # the engine says that there is no room
+    assert fitted[2].max_tokens == 2
 
 
 @pytest.mark.parametrize("automatic", [False, True])

@@ -265,7 +265,9 @@ def test_pages_of_a_request_that_ends_while_its_next_step_runs(tiny: TinyEngine,
             collector.step()
         whole = random_prompt(length) + collector.tokens["a"]
         assert whole[-1] == stop
-        assert any(row.request.request_id == "a" for row in batches[-1].rows), "it ended while this step was under way"
+        assert any(row.request.given.request_id == "a" for row in batches[-1].rows), (
+            "it ended while this step was under way"
+        )
         collector.run()
         longer = {"c": [*whole, 50, 51]}
         collector.add("c", longer["c"], logprobs=1)
@@ -317,7 +319,7 @@ def test_a_grammar_that_goes_too_far(tiny: TinyEngine, monkeypatch: pytest.Monke
     collector.add("good", random_prompt(6), grammar=FRANCE, max_tokens=60)
     while not collector.tokens["bad"]:
         collector.step()
-    (request,) = [request for request in core._scheduler.schedulers[0].running if request.request_id == "bad"]
+    (request,) = [request for request in core._scheduler.schedulers[0].running if request.given.request_id == "bad"]
     assert request.constraint is not None
     request.constraint._matcher.native.consume_token(EOS + 1)  # type: ignore[attr-defined]  # as a token that the mask forbids
     collector.run()

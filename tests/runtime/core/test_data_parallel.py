@@ -11,9 +11,9 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.interface.messages import AddRequest, EngineStats
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.messages import EngineStats
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.interface.stats_report import describe_stats
 from tests.many_devices import call_with_devices
@@ -168,7 +168,7 @@ def embed(folder: str, dp_size: int, flags: dict[str, Any]) -> list[list[float]]
     for number, length in enumerate((5, 90, 20, 33, 12)):
         params = SamplingParams(max_tokens=0, temperature=0.0, seed=0)
         prompt = random_prompt(length, number)
-        core.add(AddRequest(str(number), prompt, params, [], 0.0, RequestOptions()))
+        core.add(GenerationRequest(str(number), prompt, params, (), 0.0, RequestOptions()))
     while core.has_work:
         for output in core.step():
             assert output.embedding is not None

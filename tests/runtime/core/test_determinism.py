@@ -14,7 +14,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.front.request_intake import RequestIntake
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.buckets import PrefillBucket
 from tests.properties import examples
@@ -134,7 +134,8 @@ def test_sample_i_is_that_of_seed_plus_i(tiny: TinyEngine) -> None:
     lone = [generate(plain, {"x": PROMPT}, **{**SAMPLED, "seed": SAMPLED["seed"] + i})["x"] for i in range(5)]
     assert len(set(map(tuple, lone))) == 5
     core = tiny.core()
-    messages = RequestIntake(core.ready, None).expand("x", PROMPT, SamplingParams(**SAMPLED, n=5, ignore_eos=True), 0.0)
+    asked = GenerationRequest("x", PROMPT, SamplingParams(**SAMPLED, n=5, ignore_eos=True))
+    messages = RequestIntake(core.ready, None).settle(asked)
     collector = Collector(core)
     for message in messages:
         collector.send(message)

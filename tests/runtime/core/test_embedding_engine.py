@@ -18,9 +18,9 @@ from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.messages import AddRequest, EmbeddingSpec
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import TokenOutput
-from palladio.runtime.interface.request_options import RequestOptions
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.runtime.tiny_engine import FLAGS, TinyEngine
 from tests.tiny_model import make_checkpoint, write_json
@@ -55,7 +55,7 @@ def engines(folders: dict[str, Path]) -> dict[str, TinyEngine]:
 
 
 def add(core: EngineCore, name: str, prompt: list[int], options: RequestOptions = RequestOptions()) -> None:
-    core.add(AddRequest(name, prompt, EMBEDDING_PARAMS, [], 0.0, options))
+    core.add(GenerationRequest(name, prompt, EMBEDDING_PARAMS, (), 0.0, options))
 
 
 def finish(core: EngineCore) -> dict[str, TokenOutput]:

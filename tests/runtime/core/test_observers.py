@@ -26,11 +26,11 @@ def pages(core: EngineCore) -> Any:
     cache = scheduler.cache
 
     def owned(request: Request) -> tuple[Any, ...]:
-        return request.request_id, request.slot, request.num_computed, request.pages, request.num_tree_pages
+        return request.given.request_id, request.slot, request.num_computed, request.pages, request.num_tree_pages
 
     return (
         [owned(request) for request in scheduler.running],
-        [request.request_id for request in scheduler.waiting],
+        [request.given.request_id for request in scheduler.waiting],
         list(cache.allocator.free_pages),
         list(cache.tree.pages()),
     )

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from palladio.runtime.execution.sampler import SamplingBatch, processed_logits, sample, split_seed
+from palladio.runtime.execution.batch_builder import split_seed
+from palladio.runtime.execution.sampler import SamplingBatch, processed_logits, sample
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SamplerState
 from palladio.runtime.interface.sampling_params import MAX_LOGIT_BIAS
 

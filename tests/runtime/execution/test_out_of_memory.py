@@ -9,7 +9,8 @@ from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.programs import Sample
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import AddRequest, EngineFailed, MemoryReport, Shutdown
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.messages import EngineFailed, MemoryReport, Shutdown
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.engine_loop import run_engine
 from palladio.runtime.process.transport import QueueInbox
@@ -42,7 +43,7 @@ def fail_once(monkeypatch, owner, name, when, *, destroy=None):
     def failing(subject, *rest):
         batch = subject if name == "forward" else subject.planned
         if not failed and when(batch):
-            failed.extend(row.request.request_id for row in batch.rows)
+            failed.extend(row.request.given.request_id for row in batch.rows)
             for array in jax.tree.leaves(destroy() if destroy else ()):
                 array.delete()
             raise jax.errors.JaxRuntimeError(EXHAUSTED)
@@ -205,7 +206,10 @@ def test_with_several_hosts_any_failure_ends_the_engine_and_the_other_hosts(lazy
     monkeypatch.setattr(core._runner, "forward", failing)
     inbox, emitted = QueueInbox(), []
     params = SamplingParams(max_tokens=4, temperature=0.0, seed=0)
-    for message in (AddRequest("x", random_prompt(9), params, [], 0.0), AddRequest("y", [5], params, [], 0.0)):
+    for message in (
+        GenerationRequest("x", random_prompt(9), params, (), 0.0),
+        GenerationRequest("y", [5], params, (), 0.0),
+    ):
         inbox.put(message)
     with group() as hosts:
         core._hosts = hosts.leader

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from palladio.runtime.execution.sampler import gumbel_noise, sample, split_seed
+from palladio.runtime.execution.batch_builder import split_seed
+from palladio.runtime.execution.sampler import gumbel_noise, sample
 from palladio.runtime.execution.sampler_state import SamplerState
 from tests.runtime.execution.sampler_oracle import (
     V,

@@ -22,7 +22,7 @@ from palladio.runtime.front.crash_dump import (
 )
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import FinishReason
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
@@ -34,7 +34,7 @@ LENGTH = FinishReason("length")
 
 def request(request_id, prompt_ids=(5, 6), received=0.0):
     params = SamplingParams(max_tokens=4, seed=2**64 - 1, logit_bias={3: -1.5}, stop=["x"])
-    return AddRequest(request_id, list(prompt_ids), params, [2], received)
+    return GenerationRequest(request_id, list(prompt_ids), params, (2,), received)
 
 
 def recorder():

@@ -12,7 +12,7 @@ import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline_engine import Engine
-from palladio.runtime.front.sglang_api import finish_reason
+from palladio.runtime.front.sglang_api import expand_requests, finish_reason
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import (
     ConfigError,
@@ -21,8 +21,8 @@ from palladio.runtime.interface.errors import (
     EngineDeadError,
     InvalidRequestError,
 )
+from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.interface.outputs import FinishReason
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -121,6 +121,11 @@ def test_logprobs(engine):
     assert "output_top_logprobs" not in only_output
     both = engine.generate("a", {"n": 2, "max_new_tokens": 1}, return_logprob=True, logprob_start_len=0)
     assert both[0]["meta_info"]["input_token_logprobs"] == both[1]["meta_info"]["input_token_logprobs"] != []
+
+
+def test_text_without_a_tokenizer():
+    with pytest.raises(InvalidRequestError, match="--skip-tokenizer-init"):
+        expand_requests(prompt="Hello", input_ids=None, sampling_params=None, rid=None, options={}, received=0.0)
 
 
 def test_stream(engine):

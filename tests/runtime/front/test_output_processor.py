@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 
 import pytest
@@ -6,9 +7,8 @@ from palladio.runtime.front.output_processor import SampleProcessor, merge_outpu
 from palladio.runtime.front.request_intake import RequestIntake
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import RequestTrace
 from palladio.runtime.interface.sampling_params import SamplingParams
@@ -23,7 +23,7 @@ def tokenizer(tmp_path_factory):
 
 
 def make(tokenizer, **params):
-    request = AddRequest("r~0", [5, 6], SamplingParams(max_tokens=99, seed=0, **params), [2], 100.0)
+    request = GenerationRequest("r~0", [5, 6], SamplingParams(max_tokens=99, seed=0, **params), (2,), 100.0)
     return SampleProcessor("r", 0, request, tokenizer)
 
 
@@ -133,13 +133,13 @@ def test_engine_times_pass_through(tokenizer):
 def test_merge_outputs(tokenizer):
     ids = tokenizer.encode("one two three")
     outputs = feed(make(tokenizer), ids, FinishReason("length"))
-    other = [dataclasses.replace(output, index=1) for output in outputs]
+    other = [dataclasses.replace(output, index=1) for output in copy.deepcopy(outputs)]
     merged = merge_outputs([output for pair in zip(outputs, other, strict=True) for output in pair], 1000)
     assert [output.index for output in merged] == [0, 1]
     assert merged[0].text == "one two three"
     assert merged[0].token_ids == ids
     assert len(merged[0].logprobs) == len(ids)
-    assert merged[0].finish == outputs[-1].finish
+    assert merged[0].finish == FinishReason("length")
 
 
 # The request front: the way in.
@@ -150,39 +150,41 @@ def front(tokenizer):
     return RequestIntake(make_ready(context_length=32), tokenizer)
 
 
-def test_expand_one(front):
-    (request,) = front.expand("r", [5, 6], SamplingParams(stop_token_ids=[9]), 1.0)
+def test_settle_one(front):
+    (request,) = front.settle(GenerationRequest("r", [5, 6], SamplingParams(stop_token_ids=[9])))
     assert request.request_id.startswith("r~")
     assert request.params.max_tokens == 30
     assert 0 <= request.params.seed < 2**64
-    assert request.stop_token_ids == [2, 9]
-    assert front.expand("r", [5], SamplingParams(), 1.0)[0].request_id != request.request_id
+    assert request.stop_token_ids == (2, 9)
+    assert front.settle(GenerationRequest("r", [5], SamplingParams()))[0].request_id != request.request_id
 
 
-def test_expand_n(front):
-    requests = front.expand("r", [5], SamplingParams(n=3, seed=-1, prompt_logprobs=0, max_tokens=4), 1.0)
+def test_settle_n(front):
+    requests = front.settle(GenerationRequest("r", [5], SamplingParams(n=3, seed=-1, prompt_logprobs=0, max_tokens=4)))
     assert [request.request_id.partition("~")[0] for request in requests] == ["r-0", "r-1", "r-2"]
     assert [request.params.seed for request in requests] == [2**64 - 1, 0, 1]
     assert [request.params.prompt_logprobs for request in requests] == [0, None, None]
     assert all(request.params.n == 1 for request in requests)
 
 
-def test_expand_settles_the_options(front, tokenizer):
+def test_the_options_are_settled(front, tokenizer):
     given = RequestOptions("salt", 0, 2.0)
-    requests = front.expand("r", [5], SamplingParams(n=2), 1.0, given)
+    requests = front.settle(GenerationRequest("r", [5], SamplingParams(n=2), options=given))
     assert [request.options for request in requests] == [given, given]
     with pytest.raises(InvalidRequestError, match="--schedule-policy priority"):
-        front.expand("r", [5], SamplingParams(), 1.0, RequestOptions(priority=1))
+        front.settle(GenerationRequest("r", [5], SamplingParams(), options=RequestOptions(priority=1)))
     scheduler = SchedulerConfig(schedule_policy="priority", request_timeout=9.0)
-    (request,) = RequestIntake(make_ready(), tokenizer, scheduler).expand(
-        "r", [5], SamplingParams(), 1.0, RequestOptions(priority=1)
-    )
+    prioritized = RequestIntake(make_ready(), tokenizer, scheduler)
+    (request,) = prioritized.settle(GenerationRequest("r", [5], SamplingParams(), options=RequestOptions(priority=1)))
     assert request.options == RequestOptions(None, 1, 9.0)
 
 
 def test_drawn_seeds_follow_the_engines_seed(tokenizer):
     seeds = [
-        [request.params.seed for request in RequestIntake(make_ready(), tokenizer).expand("r", [5], params, 1.0)]
+        [
+            request.params.seed
+            for request in RequestIntake(make_ready(), tokenizer).settle(GenerationRequest("r", [5], params))
+        ]
         for params in (SamplingParams(n=4), SamplingParams(n=4))
     ]
     assert seeds[0] == seeds[1]
@@ -190,8 +192,8 @@ def test_drawn_seeds_follow_the_engines_seed(tokenizer):
 
 
 def test_ignore_eos(front):
-    (request,) = front.expand("r", [5], SamplingParams(ignore_eos=True, stop_token_ids=[7]), 1.0)
-    assert request.stop_token_ids == [7]
+    (request,) = front.settle(GenerationRequest("r", [5], SamplingParams(ignore_eos=True, stop_token_ids=[7])))
+    assert request.stop_token_ids == (7,)
 
 
 @pytest.mark.parametrize(
@@ -200,30 +202,48 @@ def test_ignore_eos(front):
 )
 def test_too_long(front, num_prompt, max_tokens, numbers):
     with pytest.raises(ContextLengthError) as caught:
-        front.expand("r", [5] * num_prompt, SamplingParams(max_tokens=max_tokens), 1.0)
+        front.settle(GenerationRequest("r", [5] * num_prompt, SamplingParams(max_tokens=max_tokens)))
     assert all(number in str(caught.value) for number in numbers)
     assert caught.value.code == "context_length_exceeded"
 
 
 def test_just_fits(front):
-    assert front.expand("r", [5] * 31, SamplingParams(), 1.0)[0].params.max_tokens == 1
-    assert front.expand("r", [5] * 30, SamplingParams(max_tokens=2), 1.0)[0].params.max_tokens == 2
-    assert front.expand("r", [5] * 32, SamplingParams(max_tokens=0), 1.0)[0].params.max_tokens == 0
+    assert front.settle(GenerationRequest("r", [5] * 31, SamplingParams()))[0].params.max_tokens == 1
+    assert front.settle(GenerationRequest("r", [5] * 30, SamplingParams(max_tokens=2)))[0].params.max_tokens == 2
+    assert front.settle(GenerationRequest("r", [5] * 32, SamplingParams(max_tokens=0)))[0].params.max_tokens == 0
+
+
+def test_a_length_makes_way_for_the_prompt_where_it_may(front):
+    def length(num_prompt, **fields):
+        params = SamplingParams(max_tokens=fields.pop("max_tokens", None), min_tokens=fields.pop("min_tokens", 0))
+        (request,) = front.settle(GenerationRequest("r", [5] * num_prompt, params, **fields))
+        return request.params.max_tokens
+
+    assert length(5, default_length=9) == 9
+    assert length(5, default_length=9, min_tokens=12) == 12
+    assert length(30, default_length=9) == 2
+    assert length(30, default_length=9, max_tokens=1) == 1
+    assert length(30, max_tokens=9, lowers_length=True) == 2
+    assert length(30, max_tokens=1, lowers_length=True) == 1
+    with pytest.raises(InvalidRequestError, match="min_tokens"):
+        length(30, max_tokens=9, min_tokens=3, lowers_length=True)
+    with pytest.raises(ContextLengthError):
+        length(32, max_tokens=9, lowers_length=True)
 
 
 def test_small_pool_is_named(tokenizer):
     front = RequestIntake(make_ready(context_length=4096, max_total_tokens=16), tokenizer)
     with pytest.raises(ContextLengthError, match="--mem-fraction-static"):
-        front.expand("r", [5] * 17, SamplingParams(), 1.0)
+        front.settle(GenerationRequest("r", [5] * 17, SamplingParams()))
 
 
 @pytest.mark.parametrize(
     ("prompt", "message"),
-    [([], "empty"), ("", "empty"), ([5, 384], "384"), ([-1], "-1"), ([5, "a"], "list of token ids"), ([True], "list")],
+    [([], "empty"), ([5, 384], "384"), ([-1], "-1"), ([5, "a"], "list of token ids"), ([True], "list")],
 )
 def test_bad_prompts(front, prompt, message):
     with pytest.raises(InvalidRequestError, match=message) as caught:
-        front.prompt_ids(prompt)
+        front.settle(GenerationRequest("r", prompt, SamplingParams()))
     assert caught.value.param == "prompt"
 
 
@@ -240,23 +260,21 @@ def test_bad_prompts(front, prompt, message):
 )
 def test_bad_params(front, params, param):
     with pytest.raises(InvalidRequestError) as caught:
-        front.expand("r", [5], params, 1.0)
+        front.settle(GenerationRequest("r", [5], params))
     assert caught.value.param == param
 
 
 def test_as_many_stop_ids_as_there_may_be(front):
     """An end of sequence that neither ends the output nor is kept away from it takes no place among them."""
     ids = list(range(3, 67))
-    (request,) = front.expand("r", [5], SamplingParams(stop_token_ids=ids, ignore_eos=True), 1.0)
-    assert request.stop_token_ids == ids
+    (request,) = front.settle(GenerationRequest("r", [5], SamplingParams(stop_token_ids=ids, ignore_eos=True)))
+    assert request.stop_token_ids == tuple(ids)
 
 
-def test_text_without_tokenizer():
+def test_stop_strings_without_tokenizer():
     front = RequestIntake(make_ready(), None)
-    with pytest.raises(InvalidRequestError, match="--skip-tokenizer-init"):
-        front.prompt_ids("Hello")
     with pytest.raises(InvalidRequestError, match="stop_token_ids"):
-        front.expand("r", [5], SamplingParams(stop=["x"]), 1.0)
+        front.settle(GenerationRequest("r", [5], SamplingParams(stop=["x"])))
 
 
 def test_a_stop_string_keeps_what_the_engine_told_with_the_first_token(tokenizer):

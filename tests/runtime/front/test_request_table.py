@@ -9,9 +9,9 @@ from palladio.runtime.front.output_processor import LOGPROB_COST, output_cost
 from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.front.request_table import MAX_CRASHES, MAX_TAKEN, MERGE_AT, MERGE_SHARE, RequestTable
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages import AddRequest, StepOutputs
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.messages import StepOutputs
 from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestTimes, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_trace import RequestTrace, WaitTimes
 from palladio.runtime.interface.sampling_params import SamplingParams
 
@@ -21,13 +21,11 @@ ROOMY = LengthLimit(1000, "the KV cache")
 
 def sample(engine_id, max_tokens=10, timeout=None, num_prompt_tokens=2):
     params = SamplingParams(max_tokens=max_tokens, seed=1)
-    return AddRequest(engine_id, [5] * num_prompt_tokens, params, [2], 100.0, RequestOptions(timeout=timeout))
+    return GenerationRequest(engine_id, [5] * num_prompt_tokens, params, (2,), 100.0, RequestOptions(timeout=timeout))
 
 
 def begin(table, name, *samples):
-    stream = table.open(name)
-    table.begin(stream, name, samples, None)
-    return stream
+    return table.open(name, samples, None)
 
 
 def ids(requests):
@@ -40,7 +38,6 @@ async def test_those_without_output_are_sent_again_in_order():
     waiting = begin(table, "a", *pair)
     served = begin(table, "b", sample("b-0~2"), sample("b-1~3"))
     begin(table, "c", sample("c~4"))
-    table.open("d")  # still being tokenized
     table.process(StepOutputs([TokenOutput("b-1~3", [7])]))
     assert table.fail_served(DEAD) == (1, 2)
     assert ids(table.requests_to_resend(ROOMY)) == ["a-0~0", "a-1~1", "c~4"]
@@ -133,24 +130,15 @@ async def test_what_a_slow_reader_leaves_is_merged(num_samples):
     assert [output.token_ids for output in await stream.take()] == [[7]]
 
 
-async def test_an_abort_before_it_began():
-    table = RequestTable(None)
-    stream = table.open("r")
-    assert table.abort("r") == (1, [])
-    assert table.begin(stream, "r", [sample("r~0")], None) == []
-    assert [output.finish.type for output in await stream.take()] == ["abort"]
-    assert stream.is_over
-
-
 async def test_ids_are_free_again_and_idle_is_known():
     table = RequestTable(None)
-    table.open("r")
+    begin(table, "r", sample("r~0"))
     assert not table.idle.is_set()
     with pytest.raises(InvalidRequestError, match="already running"):
-        table.open("r")
-    table.close("r")
+        begin(table, "r", sample("r~1"))
+    assert table.close("r") == ["r~0"]
     assert table.idle.is_set()
-    table.open("r")
+    begin(table, "r", sample("r~2"))
 
 
 async def test_the_recorder_hears_of_every_end():

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from palladio.runtime.core.explain import explain_requests
+from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.request_timings import RequestTimings
 from palladio.runtime.interface.request_trace import (
     MAX_CHUNKS,
@@ -238,14 +238,14 @@ def test_lists_are_bounded_and_copies_stay(ticking) -> None:
 
 def outputs_of(tiny: TinyEngine, requests: dict[str, tuple[list[int], int]], **flags: Any) -> dict[str, list[Any]]:
     """All outputs of each request, run together on real programs."""
-    from palladio.runtime.interface.messages import AddRequest
+    from palladio.runtime.interface.generation_request import GenerationRequest
     from palladio.runtime.interface.sampling_params import SamplingParams
 
     core = tiny.core(**flags)
     outputs: dict[str, list[Any]] = {name: [] for name in requests}
     for name, (prompt, max_tokens) in requests.items():
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0)
-        core.add(AddRequest(name, prompt, params, [], time.time()))
+        core.add(GenerationRequest(name, prompt, params, (), time.time()))
     while core.has_work:
         for output in core.step():
             outputs.get(output.request_id, []).append(output)

@@ -9,7 +9,7 @@ import time
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.process_transport import ProcessTransport
 from tests.runtime.fake_core import FACTORY, started
@@ -37,7 +37,7 @@ def once(tmp_path, knobs, **later):
 async def tokens(engine, request_id, timeout=None, **params):
     params = SamplingParams(**{"seed": 3, "max_tokens": 20} | params)
     options = RequestOptions(timeout=timeout)
-    outputs = engine.generate([5], params, request_id=request_id, options=options)
+    outputs = engine.generate(GenerationRequest(request_id, [5], params, options=options))
     return [(output.index, token) async for output in outputs for token in output.token_ids]
 
 
@@ -50,7 +50,7 @@ async def until(condition, seconds=10):
 
 async def serve_and_queue(engine, count=4, **params):
     """One request that has had output, and others that wait; as tasks."""
-    served = engine.generate([5], SamplingParams(max_tokens=250), request_id="served")
+    served = engine.generate(GenerationRequest("served", [5], SamplingParams(max_tokens=250)))
     await anext(served)
     waiting = [asyncio.create_task(tokens(engine, f"w{i}", **params)) for i in range(count)]
     while (await engine.stats()).total.num_running < 1 + count * params.get("n", 1):

@@ -10,6 +10,7 @@ import pytest
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     BucketSteps,
     ControlReply,
@@ -86,10 +87,10 @@ async def running(folder: Path, transport: type[ThreadTransport | ProcessTranspo
 async def test_explain(tmp_path: Path, transport: type[ThreadTransport | ProcessTransport]) -> None:
     async with running(tmp_path, transport) as engine:
         params = SamplingParams(max_tokens=150, n=2, ignore_eos=True)
-        outputs = engine.generate([5, 6, 7, 8], params, request_id="r")
+        outputs = engine.generate(GenerationRequest("r", [5, 6, 7, 8], params))
         async for _ in outputs:
             break
-        other = engine.generate([5], SamplingParams(max_tokens=150, ignore_eos=True), request_id="other")
+        other = engine.generate(GenerationRequest("other", [5], SamplingParams(max_tokens=150, ignore_eos=True)))
         async for _ in other:
             break
         found = await engine.explain(["r", "nobody", "other"])
@@ -105,7 +106,7 @@ async def test_explain(tmp_path: Path, transport: type[ThreadTransport | Process
 
 async def test_one_sample_that_has_ended_is_left_out(tmp_path: Path) -> None:
     async with running(tmp_path, ThreadTransport) as engine:
-        outputs = engine.generate([5, 6], SamplingParams(max_tokens=3), request_id="r")
+        outputs = engine.generate(GenerationRequest("r", [5, 6], SamplingParams(max_tokens=3)))
         assert [output async for output in outputs][-1].finish is not None
         assert await engine.explain(["r"]) == {}
 

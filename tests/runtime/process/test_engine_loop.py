@@ -3,9 +3,9 @@ import json
 import pytest
 
 from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     AbortRequests,
-    AddRequest,
     ControlReply,
     EngineFailed,
     EngineReady,
@@ -55,7 +55,7 @@ def run_core(messages, **knobs):
 
 def add(request_id="a", **params):
     fields = {"max_tokens": 2, "seed": 0, "temperature": 0.0} | params
-    return AddRequest(request_id, [5], SamplingParams(**fields), [2], 0.0)
+    return GenerationRequest(request_id, [5], SamplingParams(**fields), (2,), 0.0)
 
 
 def test_serves_and_shuts_down():

@@ -17,9 +17,9 @@ import pytest
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.messages import (
     AbortRequests,
-    AddRequest,
     ControlReply,
     EngineFailed,
     EngineStats,
@@ -32,7 +32,6 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
 )
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.process_transport import ProcessTransport
@@ -57,7 +56,7 @@ async def running(tmp_path, **knobs):
 
 
 async def collect(engine, prompt, request_id="r", **params):
-    return [output async for output in engine.generate(prompt, SamplingParams(**params), request_id=request_id)]
+    return [output async for output in engine.generate(GenerationRequest(request_id, prompt, SamplingParams(**params)))]
 
 
 def is_alive(pid):
@@ -77,8 +76,10 @@ def wait_gone(pid, seconds):
 @pytest.mark.parametrize(
     "message",
     [
-        AddRequest("a", [1, 2], SamplingParams(seed=2**64 - 1, logit_bias={3: -1.5}, stop=["x", "é"]), [2], 1.5),
-        AddRequest("a", [1], SamplingParams(), [], 1.5, RequestOptions("salt", -7, 2.5)),
+        GenerationRequest(
+            "a", [1, 2], SamplingParams(seed=2**64 - 1, logit_bias={3: -1.5}, stop=["x", "é"]), (2,), 1.5
+        ),
+        GenerationRequest("a", [1], SamplingParams(), (), 1.5, RequestOptions("salt", -7, 2.5)),
         AbortRequests(["a", "b"]),
         FlushCache(1),
         GetStats(2),
@@ -144,7 +145,7 @@ async def test_serves(tmp_path):
             assert result[-1].completion_tokens == 20
         with pytest.raises(InvalidRequestError, match="superstitious"):
             await collect(engine, [5], logit_bias={13: 13.0})
-        source = engine.generate([5], SamplingParams(), request_id="r")
+        source = engine.generate(GenerationRequest("r", [5], SamplingParams()))
         await anext(source)
         await source.aclose()
         assert (await engine.stats()).total.num_running == 0

@@ -67,10 +67,10 @@ class Progress:
 
 
 def _gives_way(victim: Request, request: Request) -> bool:
-    if victim.options.background != request.options.background:
-        return victim.options.background
-    return request.options.priority - victim.options.priority > PREEMPTION_THRESHOLD
+    if victim.given.options.background != request.given.options.background:
+        return victim.given.options.background
+    return request.given.options.priority - victim.given.options.priority > PREEMPTION_THRESHOLD
 
 
 def _names(requests: Collection[Request]) -> str:
-    return ", ".join(sorted(request.request_id for request in requests)) or "none"
+    return ", ".join(sorted(request.given.request_id for request in requests)) or "none"

@@ -6,17 +6,17 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from palladio.runtime.execution.batch_builder import num_scored
-from palladio.runtime.interface.messages import AddRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 
@@ -150,8 +150,8 @@ class Simulation:
     ) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, seed=0, **params)
         stop_ids = [] if sampling.ignore_eos else [EOS]
-        message = AddRequest(request_id, prompt, sampling, stop_ids, received, options or RequestOptions())
-        request = Request.from_message(message)
+        message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options or RequestOptions())
+        request = Request.of(message)
         if is_constrained:
             request.constraint = ScriptedConstraint()  # type: ignore[assignment]
         self.scheduler.add(request)
@@ -263,14 +263,14 @@ class Simulation:
         return token
 
     def _content(self, row: ScheduledRow, slot: int, position: int) -> tuple[str | None, tuple[int, ...]]:
-        return row.request.options.cache_salt, tuple(self.device_tokens[slot][: position + 1])
+        return row.request.given.options.cache_salt, tuple(self.device_tokens[slot][: position + 1])
 
     def _scores(self, row: ScheduledRow) -> list[TokenLogprob] | None:
         request = row.request
         count = num_scored(request, row.start, row.num_tokens)
         if request.prompt_logprobs is None:
             return None
-        return [TokenLogprob(token, -1.0) for token in request.prompt_ids[row.start + 1 : row.start + 1 + count]]
+        return [TokenLogprob(token, -1.0) for token in request.given.prompt_ids[row.start + 1 : row.start + 1 + count]]
 
     def _place(self, slot: int, position: int) -> tuple[int, int]:
         page = self.tables[slot][position // self.page_size]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
@@ -25,7 +25,7 @@ def add_background(sim: Simulation, count: int, max_tokens: int = 20) -> None:
 
 
 def num_background(batch: ScheduledBatch) -> int:
-    return sum(row.request.options.background for row in batch.rows)
+    return sum(row.request.given.options.background for row in batch.rows)
 
 
 def flat(batch: ScheduledBatch) -> float:
@@ -57,7 +57,7 @@ def test_whoever_comes_is_next() -> None:
     assert len(sim.scheduler.running) == 4
     sim.add("a", PROMPT, 5, ignore_eos=True)
     sim.step()
-    assert [row.request.request_id for row in sim.batches[-1].rows] == ["a"]
+    assert [row.request.given.request_id for row in sim.batches[-1].rows] == ["a"]
     sim.run()
     assert sim.outputs["a"] == expected_output(PROMPT, 5, frozenset())
     assert len(sim.finished) == 9
@@ -71,7 +71,7 @@ def test_whoever_comes_gets_pages() -> None:
     long = list(range(20, 40))
     sim.add("a", long, 8, ignore_eos=True)
     sim.step()
-    assert [row.request.request_id for row in sim.batches[-1].rows] == ["a"]
+    assert [row.request.given.request_id for row in sim.batches[-1].rows] == ["a"]
     sim.run()
     assert sim.outputs["a"] == expected_output(long, 8, frozenset())
     assert all(sim.outputs[f"b{i}"] == expected_output([40 + i, 12, 13], 8, frozenset()) for i in range(4))

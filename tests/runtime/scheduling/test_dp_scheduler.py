@@ -1,16 +1,18 @@
 """The schedulers of several groups as one, without a device."""
 
+import dataclasses
 from typing import Any
 
 from palladio.runtime.core.step_logger import StepLogger
-from palladio.runtime.interface.messages import AddRequest, EngineStats
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.messages import EngineStats
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledStep, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 from tests.runtime.scheduling.scheduler_sim import Simulation
 
 
@@ -36,7 +38,7 @@ class Driver:
         """Returns the request's group."""
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0, ignore_eos=True)
         prompt = [100 + salt] * length
-        self.scheduler.add(Request.from_message(AddRequest(name, prompt, params, [], 0.0, RequestOptions(**options))))
+        self.scheduler.add(Request.of(GenerationRequest(name, prompt, params, (), 0.0, RequestOptions(**options))))
         self.tokens[name] = []
         found = self.scheduler.find(name)
         assert found is not None
@@ -45,7 +47,9 @@ class Driver:
     def step(self) -> None:
         step = self.scheduler.schedule()
         if step is not None:
-            rows = [[] if b is None else [(r.request.request_id, r.num_tokens) for r in b.rows] for b in step.batches]
+            rows = [
+                [] if b is None else [(r.request.given.request_id, r.num_tokens) for r in b.rows] for b in step.batches
+            ]
             self.steps.append((step.kind, rows))
             self._in_flight.append(step)
         while len(self._in_flight) > (0 if step is None else 1):
@@ -136,14 +140,14 @@ def test_a_request_that_has_moved_still_ends_in_time_and_only_once() -> None:
     driver.add("long", max_tokens=30)
     driver.add("short", max_tokens=2, salt=1)
     params = SamplingParams(max_tokens=20, temperature=0.0, seed=0, ignore_eos=True)
-    message = AddRequest("moved", [1, 2, 3], params, [], 0.0, RequestOptions(timeout=1e12))
-    request = Request.from_message(message)
+    message = GenerationRequest("moved", [1, 2, 3], params, (), 0.0, RequestOptions(timeout=1e12))
+    request = Request.of(message)
     driver.scheduler.add(request)
     driver.tokens["moved"] = []
     while not request.slot:
         driver.step()
     assert driver.scheduler.find("moved") == (1, request)
-    request.received = -1e12
+    request.given = dataclasses.replace(request.given, received=-1e12)
     for scheduler in driver.scheduler.schedulers:
         scheduler._deadlines._heap = [(0.0, name, late) for _, name, late in scheduler._deadlines._heap]
     (output,) = driver.scheduler.expire()

@@ -11,9 +11,8 @@ import pytest
 from palladio.runtime.grammar.cache import Compilation
 from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.interface.messages import AddRequest
-from palladio.runtime.interface.request_options import RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling import grammar_queue
 from palladio.runtime.scheduling.grammar_queue import GrammarQueue
@@ -102,14 +101,14 @@ def test_what_nobody_waits_for_is_not_compiled(tiny_dir: Path) -> None:
     params = SamplingParams(max_tokens=5, seed=0)
     for number in range(12):
         grammar = Grammar("regex", f"a{number % 10}")
-        message = AddRequest(str(number), [5], dataclasses.replace(params, grammar=grammar), [], 0.0)
-        queue.add(Request.from_message(message))
+        message = GenerationRequest(str(number), [5], dataclasses.replace(params, grammar=grammar), (), 0.0)
+        queue.add(Request.of(message))
     for number in range(10):  # 10 and 11 wait for the grammars of 0 and 1
         queue.abort(str(number))
     release.set()
     ended = set()
     while len(ended) < 2:
-        ended |= {request.request_id for request, failure in queue.take(wait=True) if failure is not None}
+        ended |= {request.given.request_id for request, failure in queue.take(wait=True) if failure is not None}
     assert ended == {"10", "11"}
     assert len(set(compiled)) < 10, "those that no thread had begun are not begun"
     queue.close()

@@ -3,7 +3,7 @@
 import pytest
 
 from palladio.runtime.core import engine_core
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.retraction import MAX_FRUITLESS, Retractor
@@ -60,7 +60,7 @@ def background(priority: int) -> RequestOptions:
 
 
 def running(sim: Simulation) -> set[str]:
-    return {request.request_id for request in sim.scheduler.running}
+    return {request.given.request_id for request in sim.scheduler.running}
 
 
 def test_lines_of_batches_are_admitted_in_the_order_of_their_priority() -> None:
@@ -109,7 +109,7 @@ def test_no_more_give_way_than_have_to(mixes: bool) -> None:
     while "high" not in running(sim):
         assert running(sim) == {"long", "short", "middle"}
         sim.step()
-    assert "high" in {row.request.request_id for row in sim.batches[-1].rows}
+    assert "high" in {row.request.given.request_id for row in sim.batches[-1].rows}
     assert running(sim) == {"long", "middle", "high"}
     sim.run()
     assert sim.finished["short"].num_retractions == 1
@@ -164,7 +164,7 @@ def test_who_has_lost_its_pages_gets_them_before_those_that_came_later() -> None
     while not sim.scheduler.retractor.retractions:
         sim.step()
     (victim,) = {"a", "b"} - running(sim)
-    assert [request.request_id for request in sim.scheduler.waiting] == [victim, "late"]
+    assert [request.given.request_id for request in sim.scheduler.waiting] == [victim, "late"]
     while "late" not in sim.finished:
         sim.step()
         assert "late" not in running(sim) or victim in running(sim) or victim in sim.finished

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import sys
 import time
@@ -5,10 +6,10 @@ import time
 import pytest
 
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.deadlines import Deadlines
 from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
-from palladio.runtime.scheduling.scheduled_batch import StepTokens
+from palladio.runtime.scheduling.token_acceptance import StepTokens
 from tests.runtime.scheduling.scheduler_sim import EOS, STOP, Simulation, check, expected_output
 
 
@@ -32,7 +33,9 @@ def test_long_prompts_are_split_and_running_streams_go_on() -> None:
     sim.add("long", list(range(30, 90)), 2)
     sim.run()
     kinds = [batch.kind for batch in sim.batches]
-    chunks = [i for i, batch in enumerate(sim.batches) if any(r.request.request_id == "long" for r in batch.rows)][:4]
+    chunks = [
+        i for i, batch in enumerate(sim.batches) if any(r.request.given.request_id == "long" for r in batch.rows)
+    ][:4]
     assert [sim.batches[i].num_tokens for i in chunks] == [16, 16, 16, 12]
     assert all("decode" in kinds[a:b] for a, b in itertools.pairwise(chunks)), "decode steps in between"
 
@@ -196,7 +199,10 @@ def test_a_jump_is_not_worth_the_step_of_many() -> None:
 
 def prefill_tokens(sim: Simulation, name: str) -> int:
     return sum(
-        row.num_tokens for b in sim.batches for row in b.rows if row.request.request_id == name and not row.decodes
+        row.num_tokens
+        for b in sim.batches
+        for row in b.rows
+        if row.request.given.request_id == name and not row.decodes
     )
 
 
@@ -278,14 +284,16 @@ def test_a_priority_is_admitted_first_and_may_preempt() -> None:
     for i, priority in enumerate((0, 5, 3)):
         sim.add(f"r{i}", [i + 1, 2], 20, options=RequestOptions(priority=priority), ignore_eos=True)
     sim.step()
-    assert {r.request_id for r in sim.scheduler.running} == {"r1", "r2"}
+    assert {r.given.request_id for r in sim.scheduler.running} == {"r1", "r2"}
     sim.add("not enough", [9], 4, options=RequestOptions(priority=13), ignore_eos=True)
     sim.step()
-    assert {r.request_id for r in sim.scheduler.running} == {"r1", "r2"}, "more urgent by 10 is not by more than 10"
+    assert {r.given.request_id for r in sim.scheduler.running} == {"r1", "r2"}, (
+        "more urgent by 10 is not by more than 10"
+    )
     sim.add("urgent", [8], 4, options=RequestOptions(priority=14), ignore_eos=True)
     sim.step()
     sim.step()
-    assert {r.request_id for r in sim.scheduler.running} == {"r1", "urgent"}, "the least urgent made way"
+    assert {r.given.request_id for r in sim.scheduler.running} == {"r1", "urgent"}, "the least urgent made way"
     sim.run()
     assert len(sim.finished) == 5
     assert sim.finished["r2"].num_retractions == 1
@@ -304,7 +312,8 @@ def test_a_request_ends_at_its_deadline_wherever_it_is() -> None:
     assert finish.status == 504
     assert "within its timeout of 9 s (waiting in the queue)" in str(finish.message)
     sim.step()
-    sim.scheduler._requests["runs"].received -= 3600.0
+    runs = sim.scheduler._requests["runs"]
+    runs.given = dataclasses.replace(runs.given, received=runs.given.received - 3600.0)
     sim.scheduler._deadlines = Deadlines()
     sim.scheduler._deadlines.add(sim.scheduler._requests["runs"])
     sim.step()

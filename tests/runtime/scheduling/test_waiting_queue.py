@@ -5,8 +5,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.interface.messages import AddRequest
-from palladio.runtime.interface.request_options import RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.request import Request
@@ -21,7 +20,7 @@ def make(name: str, prompt: str = "a", *, max_tokens: int = 1, priority: int = 0
     ids = [ord(letter) for letter in prompt for _ in range(PAGE_SIZE)]
     options = RequestOptions(priority=priority, cache_salt=salt)
     params = SamplingParams(max_tokens=max_tokens, seed=0)
-    return Request.from_message(AddRequest(name, [*ids, 0], params, [], 0.0, options))
+    return Request.of(GenerationRequest(name, [*ids, 0], params, (), 0.0, options))
 
 
 def make_queue(policy, cache: RadixCache | None = None, **options) -> PolicyQueue:
@@ -49,7 +48,7 @@ def take_all(queue: PolicyQueue) -> str:
         names.append(queue.take())
         assert names[-1] is peeked
     assert queue.peek() is None
-    return "".join(request.request_id for request in names)
+    return "".join(request.given.request_id for request in names)
 
 
 def fill(queue: PolicyQueue, *requests: Request) -> None:
@@ -60,7 +59,7 @@ def fill(queue: PolicyQueue, *requests: Request) -> None:
 def test_fcfs() -> None:
     queue = make_queue("fcfs")
     fill(queue, *(make(name) for name in "abcdefghij"))
-    assert "".join(request.request_id for request in queue) == "abcdefghij"
+    assert "".join(request.given.request_id for request in queue) == "abcdefghij"
     assert take_all(queue) == "abcdefghij"
 
 
@@ -103,7 +102,7 @@ def test_lpm_leaves_the_last_token_to_compute() -> None:
     fill(queue, whole)
     queue.refresh()
     whole.token_ids = whole.token_ids[: 2 * PAGE_SIZE]
-    assert queue.take().request_id == "d"
+    assert queue.take().given.request_id == "d"
 
 
 def test_lpm_looks_only_where_a_request_may_use_the_cache() -> None:
@@ -111,7 +110,7 @@ def test_lpm_looks_only_where_a_request_may_use_the_cache() -> None:
     private, scored = make("private", "ABC", salt="mine"), make("scored", "ABC", salt="mine")
     private.shares_prefix, scored.prompt_logprobs = False, []
     fill(queue, private, scored, make("theirs", "ABC"), make("mine", "A", salt="mine"))
-    assert [queue.take().request_id for _ in range(4)] == ["mine", "private", "scored", "theirs"]
+    assert [queue.take().given.request_id for _ in range(4)] == ["mine", "private", "scored", "theirs"]
 
 
 def test_lpm_cuts_up_no_more_of_a_prompt_than_matches() -> None:
@@ -130,8 +129,8 @@ def test_lpm_sees_the_tree_change_when_refreshed() -> None:
     cache.evict(2)
     assert queue.peek() is first
     queue.refresh()
-    assert queue.take().request_id == "c"
-    assert queue.take().request_id == "none"
+    assert queue.take().given.request_id == "c"
+    assert queue.take().given.request_id == "none"
 
 
 def test_dfs_weight_goes_down_where_most_requests_wait() -> None:
@@ -140,14 +139,14 @@ def test_dfs_weight_goes_down_where_most_requests_wait() -> None:
     fill(queue, *(make(name, prompt) for name, prompt in prompts.items()))
     # A has four requests below: first B with two, then C, then what ends at A; then X (its node has both Y and not Y)
     queue.refresh()
-    order = "".join(queue.take().request_id for _ in range(len(prompts)))
+    order = "".join(queue.take().given.request_id for _ in range(len(prompts)))
     assert order == "efcdbga"
 
 
 def test_dfs_weight_keeps_branches_of_equal_weight_apart() -> None:
     queue = make_queue("dfs-weight", cache_of("A", "B"))
     fill(queue, *(make(name, prompt) for name, prompt in zip("abcd", "BABA", strict=True)))
-    assert "".join(queue.take().request_id for _ in range(4)) == "acbd"
+    assert "".join(queue.take().given.request_id for _ in range(4)) == "acbd"
 
 
 @pytest.mark.parametrize("policy", ["lpm", "dfs-weight"])
@@ -205,10 +204,10 @@ def test_requests_put_back_use_up_no_fair_turn() -> None:
     queue.add(plain)
     for i in range(FAIR_TURN - 1):
         queue.add(make(f"long-{i}", max_tokens=9))
-        assert queue.take().request_id == f"long-{i}"
+        assert queue.take().given.request_id == f"long-{i}"
     for i in range(3):
         queue.put_back(make(f"back-{i}"))
-        assert queue.take().request_id == f"back-{i}"
+        assert queue.take().given.request_id == f"back-{i}"
     queue.add(make("long", max_tokens=9))
     assert queue.take() is plain
 
@@ -229,9 +228,9 @@ def test_removal_anywhere(policy) -> None:
     left = [request for request in requests.values() if request in queue]
     assert len(queue) == len(left)
     assert list(queue) == left
-    assert sorted(take_all(queue)) == [request.request_id for request in left]
+    assert sorted(take_all(queue)) == [request.given.request_id for request in left]
     queue.add(first)
-    assert take_all(queue) == first.request_id
+    assert take_all(queue) == first.given.request_id
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "lof", "lpm", "priority"])
@@ -281,7 +280,7 @@ class NaiveQueue:
     def key(self, entry: tuple[int, Request]) -> tuple[float, ...]:
         place, request = entry
         if self.policy == "priority":
-            return (request.options.priority * (1 if self.low_values_first else -1), place)
+            return (request.given.options.priority * (1 if self.low_values_first else -1), place)
         if self.policy == "fcfs" or place < 0 or self.num_turns % FAIR_TURN == FAIR_TURN - 1:
             return (place >= 0, -1e9, place)
         return (1, -request.max_tokens, place)

@@ -6,7 +6,8 @@ import stat
 import time
 
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import AddRequest, Shutdown
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.messages import Shutdown
 from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.engine_loop import run_engine
 from palladio.runtime.telemetry.watchdog import Activity, Watchdog
@@ -111,7 +112,7 @@ def test_the_loop_says_what_it_is_at():
         return core[0]
 
     config = EngineConfig.from_flags({"model_path": "x", "json_model_override_args": json.dumps({})})
-    request = AddRequest("a", [5], SamplingParams(max_tokens=2, seed=1), [], time.time())
+    request = GenerationRequest("a", [5], SamplingParams(max_tokens=2, seed=1), (), time.time())
     run_engine(create, config, Inbox([request, None, None, Shutdown()]), lambda message: None)
     assert [(doing.kind, doing.num_steps) for doing in seen] == [
         ("idle", 0),

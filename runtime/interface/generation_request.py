@@ -1,12 +1,13 @@
-"""What a request asks of the engine beside its tokens: whose cache it shares, how urgent it is, how long it has."""
+"""A request to generate, in the one form that it has from the route to the scheduler."""
 
 import dataclasses
 import json
+import time
 from typing import Self
 
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.sampling_params import check_float, check_int
+from palladio.runtime.interface.sampling_params import SamplingParams, check_float, check_int
 
 MAX_PRIORITY = 2**31 - 1
 MAX_SALT_LENGTH = 1024  # characters; the cache keeps a salt as long as what it stands for
@@ -14,7 +15,9 @@ MAX_SALT_LENGTH = 1024  # characters; the cache keeps a salt as long as what it 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Attributes:
+    """What a request asks beside its tokens: whose cache it shares, how urgent it is, how long it has.
+
+    Attributes:
         cache_salt: requests share cached prefixes only with requests of the same salt; None is a salt as well.
         priority: with --schedule-policy priority, higher ones are admitted first (unless
             --schedule-low-priority-values-first turns that round).
@@ -89,6 +92,41 @@ class RequestOptions:
         if self.timeout is not None or self.background or scheduler.request_timeout is None:
             return self
         return dataclasses.replace(self, timeout=scheduler.request_timeout)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt, and how to answer it. A route builds it once. The front checks it and settles what depends on the
+    engine (`RequestIntake.settle`), which makes one of it for each of the n samples: `params.max_tokens` and
+    `params.seed` are set then, and `params.n` is 1. That value crosses the process border, and the scheduler's
+    `Request` holds it.
+
+    Attributes:
+        request_id: the caller's, different for each prompt; of a settled sample: the engine-side id.
+        stop_token_ids: all ids that end a settled sample: the model's end-of-sequence ids (unless ignore_eos) and those
+            of `params`.
+        received: when it came, in seconds since the epoch.
+        resent: an engine that failed had accepted it: the queue takes it even if it is full.
+        default_length: max_tokens where `params` has none, as far as the prompt leaves room; None: all of the room.
+        lowers_length: max_tokens makes way for a long prompt as well (--allow-auto-truncate).
+        first_index: the index of its first sample among those of all the caller's prompts.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    stop_token_ids: tuple[int, ...] = ()
+    received: float = dataclasses.field(default_factory=time.time)
+    options: RequestOptions = RequestOptions()
+    resent: bool = False
+    default_length: int | None = None
+    lowers_length: bool = False
+    first_index: int = 0
+
+    @property
+    def scoped_id(self) -> str:
+        """What the front, which knows one namespace, calls it. No owner's name has a slash."""
+        return f"{self.options.owner}/{self.request_id}" if self.options.owner else self.request_id
 
 
 def _check_salt(name: str, value: object) -> None:
