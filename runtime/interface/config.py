@@ -62,11 +62,6 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.quantization not in (None, "fp8"):
-            raise ConfigError(
-                f"--quantization {self.quantization} is not supported: only fp8 is, of checkpoints that are stored so; "
-                "leave the flag out"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -343,9 +338,18 @@ class EngineConfig:
         check_positive("--dp-size", self.parallel.dp_size)
         check_parts(self.parallel)
         self._check_ranks()
+        self._check_quantization()
         check_hosts(self.parallel)
         if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
             raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
+
+    def _check_quantization(self) -> None:
+        quantization = self.source.quantization
+        if quantization not in (None, "fp8"):
+            raise ConfigError(
+                f"--quantization {quantization} is not supported: only fp8 is, of checkpoints that are stored so; "
+                "leave the flag out"
+            )
 
     def _check_ranks(self) -> None:
         num_ranks, max_running = self.parallel.dp_size, self.scheduler.max_running_requests

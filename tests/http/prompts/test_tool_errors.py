@@ -64,7 +64,7 @@ FUNCTION = {"name": "f"}
         ({"tools": [tool("a", {"required": "x"})]}, "tools.0.function.parameters.required", "list of names"),
         ({"tools": [tool("a", description=3)]}, "tools.0.function.description", "string"),
         ({"tools": [tool("a", strict="yes")]}, "tools.0.function.strict", "true or false"),
-        ({"tools": TOOLS, "functions": [FUNCTION]}, "functions", "do not mix"),
+        ({"tools": TOOLS, "functions": [FUNCTION]}, "functions", "cannot be combined"),
         ({"functions": [FUNCTION], "function_call": {"name": "g"}}, "function_call.name", "no function 'g'"),
         ({"functions": [FUNCTION], "function_call": "must"}, "function_call", "must be"),
         ({"functions": ["f"]}, "functions.0", "dictionary"),

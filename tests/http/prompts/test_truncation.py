@@ -44,7 +44,7 @@ def test_cutting() -> None:
     assert Truncation.of(room, None, 0, is_automatic=True) == Truncation(8, keeps_end=False)
     assert Truncation.of(room, None, 0, is_automatic=False) is None
     for asked in (0, -2, 9):
-        with pytest.raises(InvalidRequestError, match=r"truncate_prompt_tokens must be -1.* 1 … 8, the context"):
+        with pytest.raises(InvalidRequestError, match=r"truncate_prompt_tokens must be -1.* 1 … 8 \(the context"):
             Truncation.of(room, asked, 0, is_automatic=False)
 
 

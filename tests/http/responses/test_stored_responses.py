@@ -115,7 +115,7 @@ def test_in_the_background(restart: Callable[..., openai.OpenAI], engine: FakeEn
     engine.first_delay = 0.3
     made = client.responses.create(model=MODEL, input="hi", background=True)
     assert (made.status, made.background) == ("queued", True)
-    with pytest.raises(openai.BadRequestError, match="no answer to go on from"):
+    with pytest.raises(openai.BadRequestError, match="no answer to continue from"):
         client.responses.create(model=MODEL, input="hi", previous_response_id=made.id)
     final = ended(client, made.id)
     assert (final.status, final.output_text) == ("completed", "Hello, wörld 🎉!")

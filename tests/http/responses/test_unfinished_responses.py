@@ -166,7 +166,7 @@ def test_servers_that_end_again_and_again(restart: Callable[[], httpx.Client], e
     client = restart()
     status(client, name)
     wait_until(lambda: status(client, name) == "failed")
-    assert "servers ended" in client.get(f"{ROUTE}/{name}").json()["error"]["message"]
+    assert "servers stopped" in client.get(f"{ROUTE}/{name}").json()["error"]["message"]
     assert len(engine.calls) == MAX_ATTEMPTS + 1
 
 
