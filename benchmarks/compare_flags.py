@@ -24,8 +24,7 @@ from checkpoints import make_checkpoint
 
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.stats_report import upper_bound
 
 MAX_ID = 2000  # ids below this are ordinary tokens of every checkpoint

@@ -11,8 +11,8 @@ from palladio import __main__ as command_line
 from palladio import launch_server
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import LoadProgress
-from palladio.runtime.process.engine_loop import TokenEngine
 from palladio.runtime.process.process_transport import ProcessTransport
+from palladio.runtime.process.transport import TokenEngine
 
 MIN_REQUESTS, STEPS_BEFORE = 8, 20
 

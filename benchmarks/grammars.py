@@ -34,9 +34,8 @@ from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.interface.sampling_params import SamplingParams
 
 EOS = 2
 PERSON = {

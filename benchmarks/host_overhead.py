@@ -21,9 +21,8 @@ from palladio.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.token_acceptance import StepTokens
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.scheduling.request import StepTokens
 
 
 class Stopwatch:

@@ -30,14 +30,13 @@ from palladio.default_model import default_model_path
 from palladio.http.app import create_app
 from palladio.http.generation.generation import OutputStream
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.core.step_tracer import StepTracer
-from palladio.runtime.front import output_processor
+from palladio.runtime.core.step_logger import StepTracer
+from palladio.runtime.front import samples
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.request_trace import RequestTrace, WaitTimes
+from palladio.runtime.interface.outputs import RequestTrace, WaitTimes
 from palladio.runtime.process.transport import ThreadTransport
-from palladio.runtime.scheduling.queue_time import QueueTime
-from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.request import QueueTime, Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +91,7 @@ def nothing_noted() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in patches:
             stack.enter_context(mock.patch.object(owner, name, replacement))
-        stack.enter_context(mock.patch.object(output_processor, "time", clock))
+        stack.enter_context(mock.patch.object(samples, "time", clock))
         stack.enter_context(mock.patch.object(TRACER, "is_on", False))
         yield
 

@@ -33,13 +33,10 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.startup import build_scheduler
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.buckets import Buckets
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.scheduling.request import Request, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
-from palladio.runtime.scheduling.token_acceptance import StepTokens
 
 SHORTEST, LONGEST = 4, 1024
 PROMPT_LOGNORMAL = (4.75, 1.3)  # mu, sigma of the logarithm

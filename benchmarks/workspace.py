@@ -22,9 +22,8 @@ from aot_steps import MODELS
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.core.kernel_choice import choose_kernels
-from palladio.runtime.execution.compile_monitor import CompileMonitor
 from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_cache import ProgramCache
+from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.planning.compile_only import PROBE_PAGES, compile_only_mesh

@@ -11,12 +11,13 @@ from palladio.http.anthropic.routes_messages import messages_router
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.routes_batches import batches_router
+from palladio.http.chat.chat_run import chat_router, stored_router
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
 from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
-from palladio.http.observability.front_metrics import CountRequests
 from palladio.http.observability.observer import Observer
+from palladio.http.observability.request_record import CountRequests
 from palladio.http.observability.spans import Spans
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.text_encoder import TextEncoder
@@ -26,7 +27,6 @@ from palladio.http.responses.routes_responses import responses_router
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.routes.routes_capabilities import capabilities_router
-from palladio.http.routes.routes_chat import chat_router, stored_router
 from palladio.http.routes.routes_completions import completions_router
 from palladio.http.routes.routes_embeddings import embeddings_router
 from palladio.http.routes.routes_generate import generate_router
@@ -38,8 +38,7 @@ from palladio.http.routes.routes_reasoning import reasoning_router
 from palladio.http.routes.routes_tokenize import tokenize_router
 from palladio.http.routes.routes_tools import tools_router
 from palladio.http.security.access import browser_guard, cors, describe_access
-from palladio.http.security.auth import OPEN_PATHS, KeyAuth
-from palladio.http.security.callers import Callers
+from palladio.http.security.callers import OPEN_PATHS, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage

@@ -10,12 +10,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palladio.http.files.upload import FORM_BYTES, file_too_large
-from palladio.http.security.auth import OPEN_PATHS
+from palladio.http.generation.context import RequestLimits
+from palladio.http.security.callers import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
-from palladio.http.settings.request_limits import RequestLimits
+from palladio.http.wire.body import JsonMeter, body_refusal
 from palladio.http.wire.content_encoding import Inflater, find_inflater
 from palladio.http.wire.errors import ErrorBody, HttpError, internal_error, route_path
-from palladio.http.wire.json_cost import JsonMeter, body_refusal
 
 logger = logging.getLogger(__name__)
 

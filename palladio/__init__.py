@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         PalladioError,
         RequestAbortedError,
     )
+    from palladio.runtime.interface.generation_request import SamplingParams
     from palladio.runtime.interface.outputs import RequestOutput
-    from palladio.runtime.interface.sampling_params import SamplingParams
 
 __version__: Final = "0.1.0"
 
@@ -58,7 +58,7 @@ _MODULES: Final = {  # of the names that are no errors
     "Engine": "palladio.runtime.front.offline_engine",
     "EngineConfig": "palladio.runtime.interface.config",
     "RequestOutput": "palladio.runtime.interface.outputs",
-    "SamplingParams": "palladio.runtime.interface.sampling_params",
+    "SamplingParams": "palladio.runtime.interface.generation_request",
 }
 
 

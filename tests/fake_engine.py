@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from palladio.runtime.front.engine_protocol import EngineState
-from palladio.runtime.front.liveness import Liveness
-from palladio.runtime.front.request_intake import LengthLimit
+from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import (
     ContextLengthError,
@@ -21,7 +20,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.messages import (
     BucketSteps,
     EmbeddingSpec,
@@ -33,15 +32,19 @@ from palladio.runtime.interface.messages import (
     RankStats,
 )
 from palladio.runtime.interface.outputs import (
+    DecodeSteps,
     FinishReason,
+    PrefillChunk,
+    QueueState,
     RefusedOutputError,
     RequestOutput,
     RequestTimes,
+    RequestTrace,
     TokenLogprob,
+    WaitTimes,
 )
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.request_trace import DecodeSteps, PrefillChunk, QueueState, RequestTrace, WaitTimes
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.detokenizer import StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer
 

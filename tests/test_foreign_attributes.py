@@ -21,11 +21,11 @@ ALLOWED = {  # path:object → why
     "runtime/scheduling/cache_manager.py:request": REQUEST,
     "runtime/scheduling/grammar_queue.py:request": REQUEST,
     "runtime/scheduling/grammar_queue.py:waiting.request": REQUEST,
-    "runtime/scheduling/retraction.py:request": REQUEST,
-    "runtime/scheduling/running_requests.py:request": REQUEST,
+    "runtime/scheduling/kv_budget.py:request": REQUEST,
+    "runtime/scheduling/batch_share.py:request": REQUEST,
     "runtime/scheduling/scheduler.py:request": REQUEST,
     "runtime/scheduling/scheduler.py:request.trace": REQUEST,
-    "runtime/scheduling/token_acceptance.py:request": REQUEST,
+    "runtime/scheduling/request.py:request": REQUEST,
     "runtime/scheduling/scheduler.py:output": OUTPUT,
     "runtime/scheduling/radix_cache.py:at": NODE,
     "runtime/scheduling/radix_cache.py:node": NODE,
@@ -37,8 +37,8 @@ ALLOWED = {  # path:object → why
     "runtime/multihost/coordinator.py:link": "who is at the other end is known only from its first word",
     "runtime/grammar/cache.py:finalizer": LIBRARY,
     "runtime/execution/program.py:program": "a function that was just defined; jax names what it compiles after it",
-    "runtime/text/template_sandbox.py:call": LIBRARY,
-    "runtime/text/template_sandbox.py:loop": LIBRARY,
+    "runtime/text/chat_renderer.py:call": LIBRARY,
+    "runtime/text/chat_renderer.py:loop": LIBRARY,
 }
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.wire.field_names import FieldNames, message_paths
-from palladio.http.wire.field_rules import check_tool_fields
+from palladio.http.wire.errors import FieldNames, message_paths
+from palladio.http.wire.protocol import check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 

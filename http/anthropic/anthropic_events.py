@@ -7,8 +7,8 @@ import orjson
 
 from palladio.http.chat.answer_blocks import Block, BlockWriter
 from palladio.http.chat.chat_run import ChatRun
+from palladio.http.wire.body import read_json
 from palladio.http.wire.errors import ErrorBody
-from palladio.http.wire.nesting import read_json
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs import TokenLogprob
 

@@ -9,12 +9,12 @@ from palladio.http.anthropic.anthropic_chat import AnthropicChat
 from palladio.http.anthropic.anthropic_events import AnthropicEvents
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.chat.chat_run import ChatRun, translate
-from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call
 from palladio.http.generation.sse import EventStream
 from palladio.http.prompts.text_encoder import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_names import RequestNames
+from palladio.http.wire.errors import RequestNames
 
 
 def messages_router(context: Context) -> APIRouter:

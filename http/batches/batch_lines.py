@@ -11,8 +11,7 @@ from typing import Any, BinaryIO
 
 from palladio.http.batches.batch_records import Fault, Line
 from palladio.http.batches.endpoints import Endpoint, find_endpoint
-from palladio.http.wire.json_cost import JsonMeter, values_message
-from palladio.http.wire.nesting import read_json
+from palladio.http.wire.body import JsonMeter, read_json, values_message
 from palladio.runtime.interface.errors import InvalidRequestError
 
 MAX_CUSTOM_ID = 512  # characters

@@ -23,7 +23,7 @@ from palladio.http.files.file_store import (
     discarded_on_failure,
 )
 from palladio.http.generation.context import Context
-from palladio.http.security.caller import SERVER
+from palladio.http.security.callers import SERVER
 
 MAX_ERRORS = 100  # that a failed batch lists
 

@@ -15,7 +15,7 @@ import orjson
 from palladio.http.batches.batch import LIVE, Batch, Usage
 from palladio.http.batches.batch_records import LineResult
 from palladio.http.files.file_store import StoredFile, find_file, hold_file, insert_file, release_file
-from palladio.http.security.caller import SERVER, Caller
+from palladio.http.security.callers import SERVER, Caller
 from palladio.http.storage.database import Database
 from palladio.http.storage.store import Store, find_row, insert_row, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError

@@ -7,11 +7,11 @@ from typing import Any, Generic, TypeVar
 
 from starlette.responses import Response
 
-from palladio.http.generation.call import Call
+from palladio.http.chat.chat_run import complete_chat
 from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.routes_responses import complete_response
-from palladio.http.routes.routes_chat import complete_chat
 from palladio.http.routes.routes_completions import complete_text
 from palladio.http.routes.routes_embeddings import create_embeddings
 from palladio.http.wire.protocol import WireModel

@@ -13,7 +13,7 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.endpoints import ENDPOINTS, find_endpoint
 from palladio.http.files.upload import check_expiry
-from palladio.http.security.caller import Caller, CallerOf
+from palladio.http.security.callers import Caller, CallerOf
 from palladio.http.storage.disk_errors import disk_errors
 from palladio.http.storage.object_lists import new_id, page, position_after
 from palladio.http.wire.body import JsonBody, describe_body

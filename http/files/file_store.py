@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from palladio.http.security.caller import Caller
+from palladio.http.security.callers import Caller
 from palladio.http.storage.database import Database
 from palladio.http.storage.object_lists import new_id, position_of
 from palladio.http.storage.store import Store, find_row, insert_row, transaction

@@ -11,22 +11,58 @@ from palladio import __version__
 from palladio.http.observability.observer import Observer
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
-from palladio.http.prompts.text_encoder import TextEncoder
-from palladio.http.prompts.truncation import Truncation
+from palladio.http.prompts.text_encoder import TextEncoder, Truncation
 from palladio.http.reasoning.family import ReasoningFamily
-from palladio.http.security.callers import Callers
-from palladio.http.security.running_requests import RunningRequests
+from palladio.http.security.callers import Callers, RunningRequests
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.settings.request_limits import RequestLimits
 from palladio.http.storage.storage import Storage
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.runtime.front.engine_protocol import EngineClient, not_ready
-from palladio.runtime.front.request_intake import LengthLimit
-from palladio.runtime.interface.errors import InvalidRequestError, ModelNotFoundError
+from palladio.runtime.front.samples import LengthLimit
+from palladio.runtime.interface.errors import (
+    EngineDeadError,
+    EngineNotReadyError,
+    InvalidRequestError,
+    ModelNotFoundError,
+)
 from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.text.tokenizer import Tokenizer
+
+BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
+TOKEN_BYTES = 64  # of the context: a token is about 4 bytes of English, 9 of escaped Chinese, 8 as an id
+MOST_BYTES = 32 << 20  # by default: reading it takes some 50 ms, in which nothing else runs
+BASE_VALUES = 1_000_000  # likewise
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Of one server. While the model's context is not known, they are the largest."""
+
+    engine: EngineClient
+    config: HttpConfig
+
+    @property
+    def max_bytes(self) -> int:
+        """Of a body, or of a line of a batch."""
+        if self.config.max_request_bytes is not None:
+            return self.config.max_request_bytes
+        return min(BASE_BYTES + TOKEN_BYTES * self._context_length, MOST_BYTES)
+
+    @property
+    def max_values(self) -> int:
+        """Of its JSON: see json_cost. A prompt of token ids that fits the context fits here."""
+        if self.config.max_request_values is not None:
+            return self.config.max_request_values
+        return BASE_VALUES + self._context_length
+
+    @property
+    def _context_length(self) -> int:
+        try:
+            return LengthLimit.of(self.engine.info).limit
+        except (EngineNotReadyError, EngineDeadError):
+            return (MOST_BYTES - BASE_BYTES) // TOKEN_BYTES
 
 
 @dataclasses.dataclass(frozen=True)

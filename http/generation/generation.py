@@ -2,19 +2,25 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+import dataclasses
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from starlette.requests import Request
 from starlette.types import Receive
 
 from palladio.http.generation.context import Context
+from palladio.http.generation.params import request_options
 from palladio.http.observability.request_record import Origin, RequestRecord
-from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
+from palladio.http.security.callers import Caller
+from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError, RequestNames
+from palladio.http.wire.protocol import SamplingFields
+from palladio.http.wire.protocol_embeddings import EmbeddingRequest
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings
 
 T = TypeVar("T")
 Outputs = AsyncGenerator[RequestOutput, None]
@@ -234,3 +240,146 @@ async def _merge(engine: EngineClient, requests: Sequence[GenerationRequest]) ->
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """Attributes:
+    request_id: the request's name, unless its body gives one.
+    route: the path that was asked for.
+    shown_id: the X-Request-Id that goes back.
+    caller: who asks.
+    headers: those that carry a distributed trace.
+    receive: messages of the client, whose body has been read; None: there is nobody who could go away.
+    is_background: it only takes what other requests leave, see RequestOptions.
+    timeout: seconds that it has where its body does not say; None: as the server's flags have it.
+    names: what the client calls the fields of its request, for errors.
+    """
+
+    request_id: str
+    route: str
+    shown_id: str
+    caller: Caller
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    receive: Receive | None = None
+    is_background: bool = False
+    timeout: float | None = None
+    names: RequestNames = dataclasses.field(default_factory=RequestNames)
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
+        state = request.state
+        names = RequestNames.of(request.scope)
+        return cls(
+            state.request_id, request.url.path, state.shown_id, state.caller, headers, request.receive, names=names
+        )
+
+    def origin(self, *, no_logs: bool | None = None, log_metrics: bool | None = None) -> Origin:
+        """For the observer. Args: as the body gives them."""
+        return Origin(self.route, self.shown_id, self.headers, not no_logs, log_metrics is not False, self.caller.owner)
+
+    def options(self, body: SamplingFields | EmbeddingRequest) -> RequestOptions:
+        """
+        Raises:
+            InvalidRequestError: a value is out of range.
+        """
+        options = request_options(body)
+        timeout = self.timeout if options.timeout is None else options.timeout
+        return dataclasses.replace(options, background=self.is_background, timeout=timeout, owner=self.caller.owner)
+
+    def detached(self) -> Self:
+        """The same for work that goes on when the client goes away."""
+        return dataclasses.replace(self, receive=None)
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`, and cancels it if the client goes away first.
+
+        Raises:
+            HttpError: the client went away; nobody will read this.
+        """
+        return await (work if self.receive is None else until_disconnect(self.receive, work))
+
+
+class Usage:
+    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n.
+
+    Attributes:
+        reasoning: tokens of reasoning by the index of the choice, for whoever counts them to set.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.reasoning: dict[int, int] = {}
+        self._n = n
+        self._latest: dict[int, RequestOutput] = {}
+
+    def add(self, output: RequestOutput) -> None:
+        self._latest[output.index] = output
+
+    def as_dict(self) -> dict[str, Any]:
+        prompts: dict[int, RequestOutput] = {}
+        for index in sorted(self._latest):
+            prompts.setdefault(index // self._n, self._latest[index])
+        prompt_tokens = sum(output.prompt_tokens for output in prompts.values())
+        completion_tokens = sum(output.completion_tokens for output in self._latest.values())
+        reasoning_tokens = sum(self.reasoning.values())
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(output.cached_tokens for output in prompts.values())},
+            "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+            "reasoning_tokens": reasoning_tokens,
+        }
+
+    def timings(self) -> dict[str, Any]:
+        """`timings` of the samples that have ended: of several, the longest; detokenize and the counts are sums."""
+        ends = [output for output in self._latest.values() if output.finish is not None and output.times is not None]
+        each = [RequestTimings.of_output(end) for end in ends]
+
+        def longest(values: Iterable[float | None]) -> float | None:
+            return max((value for value in values if value is not None), default=None)
+
+        return {
+            "queue": longest(timings.queue for timings in each),
+            "compile_wait": longest(timings.compile_wait for timings in each),
+            "prefill": longest(timings.prefill for timings in each),
+            "decode": longest(timings.decode for timings in each),
+            "detokenize": sum(timings.detokenize for timings in each),
+            "total": longest(timings.total for timings in each),
+            "cached_tokens": self.as_dict()["prompt_tokens_details"]["cached_tokens"],
+            "retractions": sum(end.num_retractions for end in ends),
+        }
+
+
+def finish_fields(finish: FinishReason | None, *, has_calls: bool = False) -> dict[str, Any]:
+    """How a choice says why it ended: OpenAI's field, SGLang's `matched_stop` and vLLM's `stop_reason`.
+
+    Args:
+        has_calls: it calls tools: that is why, unless it was cut off.
+    """
+    if finish is None:
+        return {"finish_reason": None, "matched_stop": None, "stop_reason": None}
+    reason = "tool_calls" if has_calls and finish.type == "stop" else finish.type
+    return {"finish_reason": reason, "matched_stop": finish.matched, "stop_reason": finish.matched}
+
+
+async def collect(stream: OutputStream) -> tuple[list[RequestOutput], Usage]:
+    """Waits for the end of every sample; returns each as one output, by index."""
+    usage = Usage(stream.n)
+    wholes: dict[int, RequestOutput] = {}
+    async with await stream.start():
+        if stream.first is not None:
+            wholes[stream.first.index] = stream.first
+        async for output in stream.rest:
+            stream.observe(output)
+            check_abort(output)
+            if (whole := wholes.setdefault(output.index, output)) is not output:
+                whole.extend(output)
+    outputs = [wholes[index] for index in sorted(wholes)]
+    for output in outputs:
+        usage.add(output)
+    return outputs, usage

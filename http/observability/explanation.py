@@ -5,9 +5,15 @@ from typing import Any
 
 from palladio.http.observability.request_record import RequestRecord, SampleRecord
 from palladio.runtime.interface.messages import LiveRequest
-from palladio.runtime.interface.outputs import RequestOutput, RequestTimes
-from palladio.runtime.interface.request_timings import RequestTimings
-from palladio.runtime.interface.request_trace import DecodeSteps, QueueState, RequestTrace, WaitTimes
+from palladio.runtime.interface.outputs import (
+    DecodeSteps,
+    QueueState,
+    RequestOutput,
+    RequestTimes,
+    RequestTimings,
+    RequestTrace,
+    WaitTimes,
+)
 
 Story = RequestOutput | LiveRequest  # of a sample that has ended, or of one that has not
 

@@ -4,13 +4,11 @@ import logging
 from collections.abc import Sequence
 
 from palladio.http.observability.explanation import describe_timings, timing_fields
-from palladio.http.observability.finished_requests import FinishedRequests
-from palladio.http.observability.front_metrics import FrontMetrics
 from palladio.http.observability.profile_folder import ProfileFolder
 from palladio.http.observability.request_log import RequestLog
-from palladio.http.observability.request_record import Origin, RequestRecord
+from palladio.http.observability.request_record import FinishedRequests, FrontMetrics, Origin, RequestRecord
 from palladio.http.observability.spans import Spans
-from palladio.http.security.caller import Caller
+from palladio.http.security.callers import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.telemetry.logs import fields

@@ -14,7 +14,7 @@ from typing import Any
 from palladio.http.observability.request_record import RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import SamplingParams
 from palladio.runtime.telemetry.logs import fields, make_formatter
 from palladio.runtime.text.tokenizer import Tokenizer
 

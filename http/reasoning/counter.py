@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from palladio.http.reasoning.base import ReasoningParser
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.http.reasoning.family import ReasoningParser
+from palladio.runtime.interface.generation_request import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 
 

@@ -4,8 +4,7 @@ import dataclasses
 import re
 from typing import Literal
 
-from palladio.http.reasoning.base import ReasoningParser
-from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
+from palladio.http.reasoning.family import PromptEnd, ReasoningFamily, ReasoningParser
 from palladio.runtime.interface.grammar_spec import Thinking
 from palladio.runtime.text.marks import Marks
 from palladio.runtime.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from palladio.http.responses.event_log import EventLog
 from palladio.http.responses.response_events import ResponseEvents, unmade_events
 from palladio.http.responses.response_items import Response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
-from palladio.http.security.caller import SERVER
+from palladio.http.security.callers import SERVER
 from palladio.http.storage.disk_errors import disk_errors
 from palladio.http.wire.errors import any_error
 from palladio.runtime.front.engine_protocol import EngineClient

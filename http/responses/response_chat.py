@@ -8,9 +8,8 @@ from typing import Any
 
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_items import Item, chat_messages
-from palladio.http.wire.field_names import FieldNames, message_paths
-from palladio.http.wire.field_rules import check_tool_fields
-from palladio.http.wire.protocol import SamplerFields
+from palladio.http.wire.errors import FieldNames, message_paths
+from palladio.http.wire.protocol import SamplerFields, check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError

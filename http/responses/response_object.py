@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from palladio.http.generation.choices import Usage
+from palladio.http.generation.generation import Usage
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_items import Response
 from palladio.http.wire.errors import ErrorBody
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import SamplingParams
 
 
 def new_response(

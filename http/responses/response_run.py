@@ -4,8 +4,8 @@ import dataclasses
 from typing import Self
 
 from palladio.http.chat.chat_run import ChatRun
-from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call
 from palladio.http.prompts.text_encoder import entries_size, run_encoding
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
@@ -13,7 +13,7 @@ from palladio.http.responses.response_events import ResponseEvents
 from palladio.http.responses.response_items import Item, input_items, referenced_ids
 from palladio.http.responses.response_object import new_response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
-from palladio.http.security.caller import Caller
+from palladio.http.security.callers import Caller
 from palladio.http.storage.disk_errors import disk_errors
 from palladio.http.storage.object_lists import new_id
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from palladio.http.responses.response_items import Item, Response
-from palladio.http.security.caller import Caller
+from palladio.http.security.callers import Caller
 from palladio.http.storage.database import Database
 from palladio.http.storage.store import Store, find_row, insert_row, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from palladio.http.chat.chat_run import translate
-from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call
 from palladio.http.generation.sse import HEADERS, EventStream
 from palladio.http.prompts.text_encoder import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses
@@ -19,11 +19,11 @@ from palladio.http.responses.response_chat import ResponseChat
 from palladio.http.responses.response_run import ResponseRun, conversation_of
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
-from palladio.http.security.caller import Caller, CallerOf
+from palladio.http.security.callers import Caller, CallerOf
 from palladio.http.storage.disk_errors import disk_errors
 from palladio.http.storage.object_lists import page
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_names import RequestNames
+from palladio.http.wire.errors import RequestNames
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100

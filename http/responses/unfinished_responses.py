@@ -5,8 +5,8 @@ import collections
 import logging
 import sqlite3
 
-from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_events import unmade_events

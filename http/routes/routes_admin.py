@@ -10,19 +10,17 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Response
 
 from palladio import __version__
-from palladio.http.generation.choices import collect
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream
+from palladio.http.generation.generation import OutputStream, collect
 from palladio.http.observability.engine_stats import SharedCall
-from palladio.http.security.caller import CallerOf
+from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.http.wire.protocol import RequestId, WireModel
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.stats_report import describe_stats
 
 HEALTH_TIMEOUT = 20.0  # seconds that one token may take, SGLang's value

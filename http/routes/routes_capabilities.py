@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import MAX_SAMPLES
 from palladio.http.reasoning.family import ReasoningFamily
-from palladio.http.wire.field_rules import verdicts
-from palladio.runtime.interface.sampling_params import (
+from palladio.http.wire.protocol import verdicts
+from palladio.runtime.interface.generation_request import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
     MAX_N,

@@ -9,29 +9,33 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from palladio.http.chat.structured_output import structured_output
-from palladio.http.generation.call import Call
-from palladio.http.generation.choices import collect, finish_fields
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream, check_num_samples, numbered_ids
+from palladio.http.generation.generation import (
+    Call,
+    OutputStream,
+    check_num_samples,
+    collect,
+    finish_fields,
+    numbered_ids,
+)
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
-from palladio.http.generation.prompts import encode_prompts, split_prompts
-from palladio.http.generation.sampling import (
+from palladio.http.generation.params import (
     check_scoring_only,
     default_length,
     request_name,
     sampling_params,
+    structured_output,
 )
+from palladio.http.generation.prompts import encode_prompts, split_prompts
 from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings
-from palladio.http.prompts.truncation import Truncation
+from palladio.http.prompts.text_encoder import Truncation
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_names import FieldNames
+from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.interface.outputs import RequestOutput
-from palladio.runtime.interface.sampling_params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream, check_abort, numbered_ids
+from palladio.http.generation.generation import Call, OutputStream, check_abort, numbered_ids
+from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
-from palladio.http.generation.sampling import request_name
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_names import FieldNames
+from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.sglang_api import encode_results, expand_requests
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, Vectors, check_dimensions, embedded, read_vectors

@@ -7,23 +7,21 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from palladio.http.generation.call import Call
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream, check_abort, check_num_samples
+from palladio.http.generation.generation import Call, OutputStream, check_abort, check_num_samples
 from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
 from palladio.http.generation.sse import DoneWriter, EventStream
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_names import FieldNames
-from palladio.http.wire.field_rules import screen
+from palladio.http.wire.errors import FieldNames
+from palladio.http.wire.protocol import screen
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.front.sglang_api import LogprobOptions, Results, expand_requests
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.interface.outputs import RequestOutput
-from palladio.runtime.interface.sampling_params import SamplingParams
 
 PROMPT_SIZE = 200  # characters that a prompt's parameters count for
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter, Request, Response
 
-from palladio.http.generation.call import Call
+from palladio.http.chat.chat_run import complete_chat
 from palladio.http.generation.context import Context
-from palladio.http.routes.routes_chat import complete_chat
+from palladio.http.generation.generation import Call
 from palladio.http.routes.routes_completions import complete_text
 from palladio.http.wire.body import describe_body, read_body
 from palladio.http.wire.protocol_chat import ChatRequest

@@ -11,7 +11,7 @@ from palladio.http.observability.explanation import explain_record
 from palladio.http.observability.exposition import Snapshot, expose
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.observability.request_record import RequestRecord
-from palladio.http.security.caller import CallerOf
+from palladio.http.security.callers import CallerOf
 from palladio.http.security.profile_access import check_profile_access
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError

@@ -13,7 +13,7 @@ from palladio.http.generation.prompts import encode_prompts, token_lists
 from palladio.http.prompts.text_encoder import run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_names import FieldNames, RequestNames
+from palladio.http.wire.errors import FieldNames, RequestNames
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.interface.errors import InvalidRequestError

@@ -5,9 +5,8 @@ from typing import Any
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from palladio.http.security.browsers import LOCAL_ORIGIN, BrowserGuard
+from palladio.http.security.browsers import LOCAL_ORIGIN, BrowserGuard, HostRules, is_loopback
 from palladio.http.security.callers import Callers
-from palladio.http.security.host_rules import HostRules, is_loopback
 from palladio.http.settings.http_config import HttpConfig
 
 

@@ -8,7 +8,7 @@ from palladio.http.reasoning.registry import check_name
 from palladio.http.settings.rules import require
 from palladio.http.tool_calls.registry import check_format
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import SamplingParams
 
 SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.lark import ANY_TEXT, Notation, Rules, either, joined
-from palladio.http.wire.nesting import read_json
+from palladio.http.wire.body import read_json
 from palladio.runtime.interface.grammar_spec import Grammar
 
 _OPEN_OBJECT = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf", "enum")

@@ -1,16 +1,136 @@
-"""Reading a JSON request body: as a FastAPI dependency that answers every fault with an OpenAI error."""
+"""Request bodies: read up to a size, measured before they are parsed, and described for the OpenAPI page."""
 
 import copy
 import functools
 from typing import Any, Generic, TypeVar
 
+import orjson
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from palladio.http.wire.errors import ErrorBody, HttpError
-from palladio.http.wire.nesting import read_json
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError, RequestAbortedError
+
+LIST_COST, FIELD_COST = 20, 10  # in plain values: of a list or an object, and of one field of an object
+NESTED_VALUES = 100_000  # that JSON in a string of the request may hold: arguments of earlier calls, schemas
+
+_SLICE = 1 << 16  # bytes that are looked at in one go: it takes less than 3 ms, whatever they are
+_RULE = f"a list or an object counts as {LIST_COST}, each field of an object as {FIELD_COST}"
+
+
+class JsonMeter:
+    """Adds up what a JSON text holds, piece by piece, strings left out. It takes about 1 ns a byte.
+
+    Of a malformed text, what stands before the first fault is counted, which is all that a parser reads.
+
+    Args:
+        limit: what it may come to; of several texts, if they are given one after the other, together.
+
+    Attributes:
+        cost: plain values, with what lists, objects and fields count as.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.cost = 0
+        self._is_in_string = False
+        self._carried = b""  # a backslash that ends a piece: what it stands before is in the next one
+
+    def feed(self, piece: bytes) -> None:
+        """Args: piece: however long; above some 64 KiB, it takes longer than other clients should wait."""
+        text = self._carried + piece
+        num_backslashes = len(text) - len(text.rstrip(b"\\"))
+        self._carried = b"\\" * (num_backslashes % 2)
+        text = text[: len(text) - len(self._carried)]
+        if b"\\" in text:
+            text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = text.split(b'"')
+        outside = b"".join(parts[1 if self._is_in_string else 0 :: 2])
+        num_quotes = len(parts) - 1
+        self._is_in_string ^= num_quotes % 2 == 1
+        self.cost += LIST_COST * (outside.count(b"[") + outside.count(b"{")) + FIELD_COST * outside.count(b":")
+        self.cost += max(outside.count(b","), num_quotes // 2)  # the others are for quotes that follow each other
+
+    def exceeds(self, text: bytes) -> bool:
+        """Whether it is more than the limit with this text, which is looked at no further than that. Other threads run
+        between its slices."""
+        for begin in range(0, len(text), _SLICE):
+            self.feed(text[begin : begin + _SLICE])
+            if self.cost > self.limit:
+                return True
+        return False
+
+
+def values_message(what: str, limit: int) -> str:
+    """What is wrong with a text that holds more."""
+    return f"{what} holds more than {limit} values ({_RULE})"
+
+
+def body_refusal(limit: int) -> HttpError:
+    """For a body whose rest need not be read."""
+    message = f"{values_message('the request body', limit)}; --max-request-values sets the limit"
+    return HttpError(ErrorBody(413, message, code="request_too_large", headers={"Connection": "close"}))
+
+
+MAX_DEPTH = 128
+
+_CONTAINERS = frozenset((dict, list))
+
+
+def read_json(
+    text: str | bytes,
+    what: str = "",
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    meter: JsonMeter | None = None,
+    is_counted: bool = False,
+) -> Any:
+    """The value that a JSON text of a request stands for.
+
+    Args:
+        what: the text, in messages; not needed with `param`, whose path says it.
+        param, code: of the errors.
+        meter: counts what it holds, with what it has counted before; default: NESTED_VALUES are allowed.
+        is_counted: that has been done.
+
+    Raises:
+        InvalidRequestError: it is malformed, holds too much, or is nested deeper than MAX_DEPTH.
+    """
+    fields = {} if param is None else {"what": param}
+    if not is_counted:
+        meter = meter or JsonMeter(NESTED_VALUES)
+        if meter.exceeds(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text):
+            rest = values_message("", meter.limit)
+            raise InvalidRequestError.of("{what}{rest}", param=param, code=code, fields=fields, what=what, rest=rest)
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        if "limit" not in exc.msg:  # orjson has one of its own, which is higher
+            message = "{what} is not valid JSON: {why}"
+            error = InvalidRequestError.of(message, param=param, code=code, fields=fields, what=what, why=exc)
+            raise error from None
+    else:
+        if not _is_too_deep(text, value):
+            return value
+    message = "{what} is nested deeper than {most} levels of objects and lists"
+    raise InvalidRequestError.of(message, param=param, code=code, fields=fields, what=what, most=MAX_DEPTH)
+
+
+def _is_too_deep(text: str | bytes, value: Any) -> bool:
+    """Level by level: the time goes with the number of values, whatever strings hold."""
+    num_openings = text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
+    if num_openings <= MAX_DEPTH:
+        return False
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        if not level:
+            return False
+        values = (outer.values() if isinstance(outer, dict) else outer for outer in level if outer)
+        level = [inner for inside in values for inner in inside if type(inner) in _CONTAINERS]
+    return True
+
 
 M = TypeVar("M", bound=WireModel)
 

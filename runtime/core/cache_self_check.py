@@ -11,8 +11,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.radix_cache import RadixNode
 from palladio.runtime.scheduling.request import Request

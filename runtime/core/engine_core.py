@@ -9,14 +9,17 @@ from typing import Self
 import jax
 
 from palladio.runtime.core.cache_self_check import CacheSelfCheck
-from palladio.runtime.core.device_idle import DeviceIdle
 from palladio.runtime.core.explain import explain_requests
-from palladio.runtime.core.observers import ProfiledSteps, StepHooks, StepObserver
-from palladio.runtime.core.recompile_counter import RecompileCounter
+from palladio.runtime.core.observers import (
+    DeviceIdle,
+    ProfiledSteps,
+    RecompileCounter,
+    StepHooks,
+    StepObserver,
+    StepTimer,
+)
 from palladio.runtime.core.startup import EngineParts, build_engine_parts
-from palladio.runtime.core.step_logger import StepLogger
-from palladio.runtime.core.step_timer import StepTimer
-from palladio.runtime.core.step_tracer import StepTracer
+from palladio.runtime.core.step_logger import StepLogger, StepTracer
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.program_cache import ProgramError
@@ -36,9 +39,8 @@ from palladio.runtime.interface.profile_options import ProfileOptions, ProfileRe
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.grammar_queue import GrammarQueue
-from palladio.runtime.scheduling.request import Request, RequestStatus
+from palladio.runtime.scheduling.request import Request, RequestStatus, constraint_failure
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
-from palladio.runtime.scheduling.token_acceptance import constraint_failure
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 
 MAX_STALLED = 1000  # what one plan lets go, the next one may use; more is a defect

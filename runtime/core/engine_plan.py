@@ -27,18 +27,17 @@ from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.devices.device_choice import choose_device, tell_fallback
-from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.out_of_memory import compile_advice
 from palladio.runtime.execution.program import ProgramKey, StaticModel
-from palladio.runtime.execution.program_cache import AroundBuild, ProgramCache
+from palladio.runtime.execution.program_cache import AroundBuild, CompileMonitor, ProgramCache, use_persistent_cache
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.program_store import ProgramStore
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.interface.pooling import Pooling
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from palladio.runtime.interface.messages import LiveRequest
-from palladio.runtime.interface.request_trace import QueueState
+from palladio.runtime.interface.outputs import QueueState
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduler import Scheduler
 

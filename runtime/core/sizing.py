@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from palladio.model.config import ModelConfig
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 _DTYPES = {
     "half": jnp.float16,

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from palladio.runtime.execution.sampler import SampleTier
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
-from palladio.runtime.interface.sampling_params import MAX_LOGIT_BIAS, SamplingParams
-from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
+from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, SamplingParams
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -34,10 +34,8 @@ from palladio.runtime.execution.programs import (
 )
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.interface.outputs import TokenLogprob
-from palladio.runtime.scheduling.buckets import Buckets
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.token_acceptance import StepTokens
+from palladio.runtime.scheduling.request import Request, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
 
 Scores = tuple[jax.Array, jax.Array, jax.Array]
 

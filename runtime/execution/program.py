@@ -19,7 +19,7 @@ from palladio.model.functional import LogitsHead, ModelStructure, unflatten_mode
 from palladio.runtime.execution.batch_builder import StepLayouts
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
 from palladio.runtime.execution.sampler import SampleTier
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 TIERS: tuple[SampleTier, ...] = ("greedy", "random", "masked", "full")  # each can do what those before it can
 

@@ -33,7 +33,7 @@ from jax import lax
 
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.scoring import token_logprobs
-from palladio.runtime.interface.sampling_params import GREEDY_TEMPERATURE
+from palladio.runtime.interface.generation_request import GREEDY_TEMPERATURE
 
 SampleTier = Literal["greedy", "random", "masked", "full"]
 MASKED_TIERS: tuple[SampleTier, ...] = ("masked", "full")  # those that take a mask of allowed tokens

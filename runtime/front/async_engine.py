@@ -13,10 +13,9 @@ from typing import Any, Literal
 from palladio.runtime.front.control_calls import ControlCalls, begin_profile, end_profile
 from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.engine_protocol import EngineState, not_ready
-from palladio.runtime.front.liveness import Liveness
 from palladio.runtime.front.progress import ProgressDisplay
-from palladio.runtime.front.request_intake import RequestIntake
 from palladio.runtime.front.request_table import RequestTable
+from palladio.runtime.front.samples import RequestIntake
 from palladio.runtime.front.supervisor import RestartBudget, Supervisor
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import (
@@ -43,7 +42,7 @@ from palladio.runtime.interface.messages import (
 )
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.process.transport import EngineTransport
+from palladio.runtime.process.transport import EngineTransport, Liveness
 from palladio.runtime.text.hub import read_sampling_defaults, resolve_source
 from palladio.runtime.text.tokenizer import Tokenizer
 

@@ -3,13 +3,13 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from palladio.runtime.front.liveness import Liveness
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.tokenizer import Tokenizer
 
 EngineState = Literal["starting", "ready", "restarting", "draining", "dead"]

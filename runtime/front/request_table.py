@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from palladio.runtime.front.crash_dump import CrashRecorder
-from palladio.runtime.front.output_processor import SampleProcessor, merge_outputs, output_cost
-from palladio.runtime.front.request_intake import LengthLimit
+from palladio.runtime.front.samples import LengthLimit, SampleProcessor, merge_outputs, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
     EngineDeadError,

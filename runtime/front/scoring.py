@@ -17,8 +17,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.loop_thread import LoopThread, all_or_none
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 
 _PARAMS = SamplingParams(max_tokens=0, prompt_logprobs=0, temperature=0.0)
 

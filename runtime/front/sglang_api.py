@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenLogprob
-from palladio.runtime.interface.request_timings import RequestTimings
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings, TokenLogprob
 from palladio.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import SamplingParams
 from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput
-from palladio.runtime.interface.sampling_params import SamplingParams
 
 EMBEDDING_PARAMS = SamplingParams(max_tokens=0, temperature=0.0)  # of every request to an engine that makes embeddings
 _TINY = 1e-12  # as in the pooler

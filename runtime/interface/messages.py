@@ -4,10 +4,9 @@ import dataclasses
 from typing import Literal
 
 from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
+from palladio.runtime.interface.outputs import QueueState, RequestTimes, RequestTrace, TokenOutput
 from palladio.runtime.interface.pooling import PoolingMethod
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.request_trace import QueueState, RequestTrace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

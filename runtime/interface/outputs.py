@@ -1,10 +1,193 @@
-"""What comes back for a request: first as tokens from the engine core, then as text for the user."""
+"""What comes back for a request: as tokens from the engine, then as text for the user, with its times and its trace."""
 
 import dataclasses
 from typing import Literal, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError, request_error
-from palladio.runtime.interface.request_trace import RequestTrace
+
+WaitReason = Literal["slots", "memory", "step", "compile"]
+
+MAX_CHUNKS = 64  # kept of a request; more are only counted: a long prompt that is retracted again and again has many
+
+
+@dataclasses.dataclass(slots=True)
+class WaitTimes:
+    """Seconds in the queue, by what stood in the way; `of` a moment: of the engine, since it started.
+
+    Attributes:
+        slots: --max-running-requests others ran.
+        memory: the KV cache had too few pages.
+        step: a step was under way, or full.
+        compile: the programs compiled so far hold fewer requests than --max-running-requests.
+        num_retracted: requests that lost their pages meanwhile.
+    """
+
+    slots: float = 0.0
+    memory: float = 0.0
+    step: float = 0.0
+    compile: float = 0.0
+    num_retracted: int = 0
+
+    def add(self, reason: WaitReason, seconds: float) -> None:
+        match reason:
+            case "slots":
+                self.slots += seconds
+            case "memory":
+                self.memory += seconds
+            case "step":
+                self.step += seconds
+            case "compile":
+                self.compile += seconds
+
+    def add_since(self, now: "WaitTimes", then: "WaitTimes") -> None:
+        """Adds what came between two moments."""
+        self.slots += now.slots - then.slots
+        self.memory += now.memory - then.memory
+        self.step += now.step - then.step
+        self.compile += now.compile - then.compile
+        self.num_retracted += now.num_retracted - then.num_retracted
+
+    def copy(self, num_retracted: int | None = None) -> "WaitTimes":
+        """By hand: dataclasses.replace takes five times as long, and this runs for every request.
+
+        Args:
+            num_retracted: in place of this one's.
+        """
+        count = self.num_retracted if num_retracted is None else num_retracted
+        return WaitTimes(self.slots, self.memory, self.step, self.compile, count)
+
+    @property
+    def total(self) -> float:
+        return self.slots + self.memory + self.step + self.compile
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DecodeSteps:
+    """Decode steps: of the engine since it started, or of one request.
+
+    Attributes:
+        steps: how many; a program that decodes several times counts as often.
+        rows: requests that decoded in them, added up.
+        bucket_rows: rows of their buckets, padding included, added up; of a step that prefilled too: its decode rows.
+    """
+
+    steps: int = 0
+    rows: int = 0
+    bucket_rows: int = 0
+
+    def since(self, then: Self) -> "DecodeSteps":
+        return DecodeSteps(self.steps - then.steps, self.rows - then.rows, self.bucket_rows - then.bucket_rows)
+
+    def plus(self, other: "DecodeSteps") -> "DecodeSteps":
+        return DecodeSteps(self.steps + other.steps, self.rows + other.rows, self.bucket_rows + other.bucket_rows)
+
+
+@dataclasses.dataclass(slots=True)
+class PrefillChunk:
+    """A request's part of one prefill step.
+
+    Attributes:
+        time: when the step was dispatched, in seconds since the epoch.
+        tokens: of this request.
+        step_tokens: of all requests in the step.
+        bucket_tokens: of the step's bucket: the rest is padding.
+        seconds: from the dispatch until the host had read the step; None: not read yet.
+    """
+
+    time: float
+    tokens: int
+    step_tokens: int
+    bucket_tokens: int
+    seconds: float | None = None
+
+    def end(self, seconds: float) -> None:
+        """The host has read the step. Args: seconds: since the dispatch."""
+        self.seconds = seconds
+
+    def copy(self) -> "PrefillChunk":
+        return PrefillChunk(self.time, self.tokens, self.step_tokens, self.bucket_tokens, self.seconds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LostPages:
+    """A retraction: when (seconds since the epoch), and how many tokens of cache the request gave up; those that the
+    prefix cache still has when it is admitted again are not computed again."""
+
+    time: float
+    tokens: int
+
+
+@dataclasses.dataclass(slots=True)
+class RequestTrace:
+    """What happened to a request so far.
+
+    Attributes:
+        queued: when the engine got it, in seconds since the epoch: it was tokenized and sent before.
+        waits: in the queue, retractions included.
+        chunks: of its prefill, the first MAX_CHUNKS; num_chunks: all.
+        retractions: likewise the first MAX_CHUNKS; the request has their number.
+        decode: the engine's decode steps while it decoded.
+        compile_seconds: that steps took to compile programs while it was here.
+    """
+
+    queued: float = 0.0
+    waits: WaitTimes = dataclasses.field(default_factory=WaitTimes)
+    chunks: list[PrefillChunk] = dataclasses.field(default_factory=list)
+    num_chunks: int = 0
+    retractions: list[LostPages] = dataclasses.field(default_factory=list)
+    decode: DecodeSteps = DecodeSteps()
+    compile_seconds: float = 0.0
+
+    def add_chunk(self, chunk: PrefillChunk) -> None:
+        self.num_chunks += 1
+        if len(self.chunks) < MAX_CHUNKS:
+            self.chunks.append(chunk)
+
+    def note_compiling(self, seconds: float) -> None:
+        """Args: seconds: all so far, while the request was here."""
+        self.compile_seconds = seconds
+
+    def add_retraction(self, lost: LostPages) -> None:
+        if len(self.retractions) < MAX_CHUNKS:
+            self.retractions.append(lost)
+
+    def add_decoding(self, steps: DecodeSteps) -> None:
+        """Args: steps: of the engine, while the request decoded."""
+        self.decode = self.decode.plus(steps)
+
+    def copy(self) -> "RequestTrace":
+        """One that later events do not change."""
+        return RequestTrace(
+            self.queued,
+            self.waits.copy(),
+            [chunk.copy() for chunk in self.chunks],
+            self.num_chunks,
+            list(self.retractions),
+            self.decode,
+            self.compile_seconds,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueState:
+    """Why a request waits at this moment.
+
+    Attributes:
+        reason: what stood in the way when the last step was planned.
+        position: 1 for the one that waited longest (retracted ones stand before it); length: of the queue.
+        running: requests that run; max_running: that can at most; open_running: that the programs compiled so far hold.
+        pages_needed: to be admitted now: its own and what running requests are expected to take still;
+            pages_available: free, or held by the prefix cache alone.
+    """
+
+    reason: WaitReason
+    position: int
+    length: int
+    running: int
+    max_running: int
+    open_running: int
+    pages_needed: int
+    pages_available: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,3 +344,49 @@ class RefusedOutputError(Exception):
     def __init__(self, output: RequestOutput) -> None:
         super().__init__(f"of request {output.request_id}")
         self.output = output
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestTimings:
+    """Seconds of one sample; None: it did not get that far, or ended where nobody could tell.
+
+    Attributes:
+        queue: from its arrival at the server until it was first admitted, or until it ended, if the engine never
+            admitted it; tokenizing it is part of that.
+        compile_wait: of the others, what programs took that had to be compiled first.
+        prefill: from its admission to its first token.
+        decode: from its first token to its last.
+        detokenize: of decode and prefill, what the front took to make text of its tokens.
+        total: from its arrival to its end.
+    """
+
+    queue: float | None
+    compile_wait: float | None
+    prefill: float | None
+    decode: float | None
+    detokenize: float
+    total: float | None
+
+    @classmethod
+    def of(cls, times: RequestTimes, trace: RequestTrace | None, detokenize: float = 0.0) -> Self:
+        leaves = times.scheduled
+        if leaves is None and trace is not None:  # without the engine's word nobody knows whether it was admitted
+            leaves = times.finished
+        return cls(
+            queue=_between(times.received, leaves),
+            compile_wait=None if trace is None else trace.compile_seconds + trace.waits.compile,
+            prefill=_between(times.scheduled, times.first_token),
+            decode=_between(times.first_token, times.finished),
+            detokenize=detokenize,
+            total=_between(times.received, times.finished),
+        )
+
+    @classmethod
+    def of_output(cls, output: RequestOutput) -> Self:
+        """Of a sample's last output."""
+        assert output.times is not None
+        return cls.of(output.times, output.trace, output.detokenize_seconds)
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else max(0.0, end - begin)

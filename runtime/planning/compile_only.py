@@ -12,9 +12,8 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from palladio.model.sharding import make_mesh
-from palladio.runtime.execution.compile_monitor import CompileMonitor
 from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_cache import ProgramCache
+from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.interface.errors import ConfigError

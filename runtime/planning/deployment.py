@@ -26,7 +26,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.pooling import Pooling
 from palladio.runtime.planning.hardware import Slice
 from palladio.runtime.planning.workspace_estimate import ProgramCounts, WorkspaceEstimate
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 
 class KnownShapes:

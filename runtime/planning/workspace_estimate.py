@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.execution.program import Program
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 _MIB = 2**20
 _HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention

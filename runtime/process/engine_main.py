@@ -34,8 +34,7 @@ from palladio.runtime.process.codec import (
     open_socket,
     to_engine_codec,
 )
-from palladio.runtime.process.engine_loop import TokenEngine, run_engine
-from palladio.runtime.process.transport import resolve_factory
+from palladio.runtime.process.transport import TokenEngine, resolve_factory, run_engine
 from palladio.runtime.telemetry.logs import configure_logging
 
 _LINGER_MS = 2000

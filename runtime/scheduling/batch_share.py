@@ -1,26 +1,54 @@
-"""What background requests (the lines of batches) may take of an engine that others use at the same time.
-
-They run freely while they are alone. As soon as another request is there they only
-
-- fill its decode steps up: with the rows that the step's bucket has anyway, and with more as far as larger buckets have
-  been seen to take hardly longer; but only those that ask nothing of the sampler that it does not ask itself;
-- take turns of their own, from a credit that grows with the time that the others' steps take.
-
-Either makes the others slower by at most half of --background-slowdown. How long steps take is measured all the time:
-on an accelerator a decode step of 64 rows may take as long as one of 8, on a CPU it does not.
-"""
+"""Who takes part in steps: the requests that run, and how background requests share steps with the others."""
 
 import enum
 import functools
 import itertools
 import operator
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from palladio.runtime.scheduling.buckets import Buckets, PrefillBucket
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
+
+
+class RunningRequests:
+    """In the order of their admission. The scheduler adds and removes; others look.
+
+    Args:
+        num_slots: that requests may hold; slot 0 is nobody's.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self._num_slots = num_slots
+        self._requests: list[Request] = []
+        self._free_slots = list(range(num_slots, 0, -1))
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Gives the request a slot."""
+        request.slot = self._free_slots.pop()
+        self._requests.append(request)
+
+    def remove(self, request: Request) -> None:
+        """Takes the request's slot."""
+        self._requests.remove(request)
+        self._free_slots.append(request.slot)
+        request.slot = 0
+
+    def check_integrity(self) -> None:
+        """
+        Raises:
+            AssertionError: a slot is held twice, or lost.
+        """
+        slots = sorted(self._free_slots + [request.slot for request in self._requests])
+        assert slots == list(range(1, self._num_slots + 1)), "a slot is lost or used twice"
+
 
 ScheduleTurn = Literal["all", "foreground", "background"]
 

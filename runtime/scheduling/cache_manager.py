@@ -1,21 +1,4 @@
-"""CacheManager: which request holds which pages, and the changes of the device's block table that follow from it.
-
-Who owns page p, for every p in [0, num_pages):
-
-    p == 0                                     the scratch page, nobody
-    p in allocator.free_pages                  nobody
-    p in a node of the prefix tree             the tree; requests whose `node` lies below (or is it) hold it locked
-    p in request.duplicates                    that one RUNNING request, until the next step is planned
-    p in request.pages[num_tree_pages:]        that one RUNNING request
-
-and for each column i of a RUNNING request with i < num_tree_pages, pages[i] is what the path from the root to its
-node has there, or one of its duplicates. `check_integrity` states all of it as code.
-
-Device steps run in the order of their dispatch. So a page is in the tree as soon as the step that fills it is planned:
-whoever matches it can only read it in that step or a later one, and within a step every layer writes the keys and
-values of all tokens before any token attends. And a page may be given to a new owner while a step that was dispatched
-earlier still writes to it.
-"""
+"""PageAllocator: which KV pages are free. Numbers only; the pages themselves live on the device."""
 
 import collections
 import dataclasses
@@ -25,9 +8,49 @@ from typing import Literal
 import numpy as np
 
 from palladio.runtime.interface.messages import RankStats
-from palladio.runtime.scheduling.page_allocator import SCRATCH_PAGE, PageAllocator
 from palladio.runtime.scheduling.radix_cache import PageKey, RadixCache, RadixNode, page_keys
 from palladio.runtime.scheduling.request import Request
+
+SCRATCH_PAGE = 0  # padding writes go here; it is never allocated
+
+
+class PageAllocator:
+    """Free pages 1 … num_pages-1. Page 0 is the scratch page.
+
+    Attributes:
+        num_pages: pages on the device, the scratch page included.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        assert num_pages >= 2, "one scratch page and at least one real one"
+        self.num_pages = num_pages
+        self._free = list(range(num_pages - 1, 0, -1))  # a stack: recently freed pages are warm in caches
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_usable(self) -> int:
+        """Pages that requests can own: all but the scratch page."""
+        return self.num_pages - 1
+
+    @property
+    def free_pages(self) -> tuple[int, ...]:
+        return tuple(self._free)
+
+    def allocate(self, count: int) -> list[int]:
+        """Takes `count` pages off the free stack; the caller checks `num_free` first."""
+        assert count <= len(self._free), f"{count} pages wanted, {len(self._free)} free"
+        if count == 0:
+            return []
+        taken = self._free[-count:]
+        del self._free[-count:]
+        return taken
+
+    def free(self, pages: list[int]) -> None:
+        """Gives pages back. The list must not be used afterwards."""
+        self._free.extend(pages)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

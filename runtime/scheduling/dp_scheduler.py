@@ -15,12 +15,10 @@ from collections.abc import Hashable, Sequence
 from palladio.runtime.interface.messages import RankStats
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
-from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.request import Request, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
-from palladio.runtime.scheduling.token_acceptance import StepTokens
 from palladio.runtime.scheduling.waiting_queue import WINDOW
 
 

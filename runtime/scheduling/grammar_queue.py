@@ -14,8 +14,8 @@ from palladio.runtime.interface.errors import InvalidRequestError, OverloadedErr
 from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.interface.messages import LiveRequest
 from palladio.runtime.interface.outputs import FinishReason
-from palladio.runtime.scheduling.deadlines import timeout_reason
 from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.waiting_queue import timeout_reason
 
 MAX_SECONDS = 30.0  # that a grammar may take; those that are known to take long take seconds
 _PAUSE = 0.005  # seconds: the engine looks for messages as often while it waits for nothing but a grammar

@@ -1,12 +1,22 @@
-"""Request: one sample being generated, as the scheduler sees it. Host Python only."""
+"""Request: one sample, as the scheduler sees it; what a token means for it, and how long it waits. Host Python only."""
 
 import dataclasses
 import enum
+import time
+from collections.abc import Callable, Sequence
 
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob
-from palladio.runtime.interface.request_trace import DecodeSteps, RequestTrace, WaitTimes
+from palladio.runtime.interface.outputs import (
+    DecodeSteps,
+    FinishReason,
+    RequestTimes,
+    RequestTrace,
+    TokenLogprob,
+    TokenOutput,
+    WaitReason,
+    WaitTimes,
+)
 from palladio.runtime.scheduling.radix_cache import PageKey, RadixNode
 
 
@@ -166,3 +176,160 @@ class Request:
 
     def times(self, now: float | None) -> RequestTimes:
         return RequestTimes(self.given.received, self.scheduled, self.first_token, now)
+
+
+NOT_FINITE = FinishReason(
+    "abort",
+    message="The model's logits for this request are not finite (NaN or infinity); try --dtype float32",
+    status=500,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepTokens:
+    """What the device sampled for a batch, row by row; of a decode step that ran several times, once.
+
+    Attributes:
+        token_ids: one for each row that samples.
+        is_finite: the same; False where the logits were NaN or infinite, so that the token means nothing.
+        logprobs: the same, where any row asked for them.
+        prompt_logprobs: for each row: of the prompt tokens that this step's rows predict; None where not asked for.
+        embeddings: in place of tokens: float32, little-endian, of each row that samples.
+    """
+
+    token_ids: Sequence[int]
+    is_finite: Sequence[bool]
+    logprobs: list[TokenLogprob | None] | None = None
+    prompt_logprobs: list[list[TokenLogprob] | None] | None = None
+    embeddings: list[bytes] | None = None
+
+
+MakeRoom = Callable[[Request, int], bool]
+
+
+def take_token(request: Request, tokens: StepTokens, i: int, make_room: MakeRoom) -> TokenOutput:
+    """Adds the token of row i to its request, and those that its grammar forces after it where that saves steps.
+
+    Args:
+        make_room: whether it pays to add so many known tokens to a request at once; if so, it gets the pages.
+
+    Returns:
+        What is new, with `finish` where it ends; the request has not been told of that.
+    """
+    output = TokenOutput(
+        request.given.request_id, [], cached_tokens=request.num_cached_tokens, num_retractions=request.num_retractions
+    )
+    if request.max_tokens > 0:
+        token_id = tokens.token_ids[i]
+        request.num_pending -= 1
+        request.token_ids.append(token_id)
+        output.token_ids.append(token_id)
+        if tokens.logprobs is not None and (logprob := tokens.logprobs[i]) is not None:
+            output.logprobs = [logprob]
+    if not tokens.is_finite[i]:
+        output.finish = NOT_FINITE
+    else:
+        if tokens.embeddings is not None:
+            output.embedding = tokens.embeddings[i]
+        output.finish = request.finish_reason()
+        if request.constraint is not None and output.finish is None and request.max_tokens > 0:
+            output.finish = _constrain(request, output.token_ids, make_room)
+    return output
+
+
+def constraint_failure(request: Request, reason: str) -> FinishReason:
+    """How a request ends whose grammar cannot go on."""
+    return FinishReason(
+        "abort",
+        message=f"the grammar cannot continue after {request.num_output_tokens} tokens: {reason}",
+        status=400,
+        param="grammar",
+    )
+
+
+def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> FinishReason | None:
+    """Tells the constraint of the last token; appends to token_ids what is jumped over."""
+    constraint = request.constraint
+    assert constraint is not None
+    constraint.accept(request.token_ids[-1])
+    if constraint.is_over:
+        request.constraint = None
+        return None
+    finish = _verdict(request, constraint)
+    if finish is not None:
+        return finish
+    forced = constraint.forced[: request.max_tokens - request.num_output_tokens]
+    if len(forced) > 1 and request.may_jump and make_room(request, len(forced)):
+        request.void_pending()
+        for token_id in forced:
+            request.token_ids.append(token_id)
+            token_ids.append(token_id)
+            finish = request.finish_reason()
+            if finish is not None:
+                break
+            constraint.accept(token_id)
+        request.prefill_end = len(request.token_ids)
+    return finish or _verdict(request, constraint)
+
+
+def _verdict(request: Request, constraint: Constraint) -> FinishReason | None:
+    """Whether the constraint ends the request."""
+    if constraint.error is not None:
+        return constraint_failure(request, constraint.error)
+    return FinishReason("stop") if constraint.has_ended else None
+
+
+class QueueTime:
+    """Runs while somebody waits, and puts the time down to one reason: the one that the last planned step met.
+
+    A request that joins or leaves the queue stops the time, so that it gets its own part of an interval. A moment
+    costs the same however many wait.
+    """
+
+    def __init__(self) -> None:
+        self.reason: WaitReason = "step"
+        self.num_retracted = 0
+        self._totals = WaitTimes()
+        self._since = time.perf_counter()
+
+    def advance(self) -> None:
+        """Puts down the time since the last call; somebody waited."""
+        now = time.perf_counter()
+        seconds, self._since = now - self._since, now
+        self._totals.add(self.reason, seconds)
+
+    def join(self, reason: WaitReason | None) -> WaitTimes:
+        """Somebody joins the queue; returns the totals at this moment.
+
+        Args:
+            reason: the queue was empty, and until the next step is planned this is what it waits for; None: it was not.
+        """
+        if reason is None:
+            self.advance()
+        else:
+            self.reason = reason
+            self._since = time.perf_counter()
+        return self._now()
+
+    def join_retracted(self, *, is_first: bool) -> WaitTimes:
+        """A request that has lost its pages joins the queue: what holds it up is memory. Returns as `join` does.
+
+        Args:
+            is_first: the queue was empty.
+        """
+        self.num_retracted += 1
+        mark = self.join("memory" if is_first else None)
+        self.reason = "memory"
+        return mark
+
+    def put_down_to(self, reason: WaitReason) -> None:
+        """What the step met that has just been planned."""
+        self.reason = reason
+
+    def leave(self) -> WaitTimes:
+        """Somebody leaves the queue; returns the totals at this moment."""
+        self.advance()
+        return self._now()
+
+    def _now(self) -> WaitTimes:
+        return self._totals.copy(self.num_retracted)

@@ -8,21 +8,13 @@ ignored then. Device steps run in order, so pages and slots can be given to othe
 import time
 from typing import Literal
 
-from palladio.runtime.interface.outputs import FinishReason, TokenOutput
-from palladio.runtime.interface.request_trace import DecodeSteps, WaitReason
-from palladio.runtime.scheduling.batch_share import BatchShare, ScheduleTurn, ScheduleTurns
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
+from palladio.runtime.scheduling.batch_share import BatchShare, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.deadlines import Deadlines, timeout_reason
-from palladio.runtime.scheduling.kv_budget import KVBudget
-from palladio.runtime.scheduling.queue_time import QueueTime
-from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.retraction import Retractor
-from palladio.runtime.scheduling.running_requests import RunningRequests
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow
-from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.token_acceptance import NOT_FINITE, StepTokens, take_token
-from palladio.runtime.scheduling.waiting_queue import WaitingQueue
+from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
+from palladio.runtime.scheduling.request import NOT_FINITE, QueueTime, Request, RequestStatus, StepTokens, take_token
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
+from palladio.runtime.scheduling.waiting_queue import Deadlines, WaitingQueue, timeout_reason
 
 
 class Scheduler:

@@ -7,12 +7,16 @@ Clients choose some of what stands in a line (ids above all), so control charact
 forge a line, or send a terminal commands.
 """
 
+import bisect
 import datetime
 import json
 import logging
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, Literal
+
+from palladio.runtime.interface.messages import HistogramData
 
 LogFormat = Literal["text", "json"]
 
@@ -83,3 +87,24 @@ def current_format() -> LogFormat:
     """What `configure_logging` was last told, for a child process that is to log alike."""
     is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
     return "json" if is_json else "text"
+
+
+class Histogram:
+    """Counts values by bucket; see HistogramData.
+
+    Args:
+        bounds: upper bounds of the buckets, ascending.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = list(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Args: count: how many values of this size there were."""
+        self._counts[bisect.bisect_left(self._bounds, value)] += count
+        self._total += value * count
+
+    def data(self) -> HistogramData:
+        return HistogramData(list(self._bounds), list(self._counts), self._total)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from palladio.http.chat import chat_run
 from palladio.http.chat.chat_output import ChatMessage, MessagePlan
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.reasoning_plan import ReasoningPlan
@@ -15,7 +16,7 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.text_encoder import LONG_TEXT, TextEncoder
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.family import PromptEnd
-from palladio.http.routes import routes_chat, routes_reasoning, routes_tools
+from palladio.http.routes import routes_reasoning, routes_tools
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS
@@ -67,7 +68,7 @@ def test_large_requests(
     assert small_thread != large_thread
 
 
-@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (routes_chat, "_choice")])
+@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (chat_run, "_choice")])
 def test_long_answers(
     http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:

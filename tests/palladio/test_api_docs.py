@@ -20,12 +20,13 @@ from palladio.http.app import create_app
 from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
 from palladio.http.batches.routes_batches import BatchRequest
+from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.generation.generation import MAX_SAMPLES
 from palladio.http.observability.protocol_profile import StartProfileRequest
+from palladio.http.prompts.chat_messages import HISTORY_VALUES
 from palladio.http.prompts.chat_template import MAX_SECONDS
 from palladio.http.prompts.text_encoder import COUNTED_BASE, COUNTED_PER_TOKEN
-from palladio.http.prompts.tool_choice import MAX_TOOLS
-from palladio.http.prompts.tool_history import HISTORY_VALUES
+from palladio.http.prompts.tools import MAX_TOOLS
 from palladio.http.reasoning.family import TagFamily
 from palladio.http.reasoning.registry import ALIASES, FAMILIES
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
@@ -35,14 +36,11 @@ from palladio.http.routes.routes_generate import SAMPLING_NAMES
 from palladio.http.routes.routes_tokenize import DETOKENIZE_CONTEXTS
 from palladio.http.security.connection import MAX_HEAD
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.settings.request_limits import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
+from palladio.http.wire.body import FIELD_COST, LIST_COST, MAX_DEPTH, NESTED_VALUES
 from palladio.http.wire.errors import TABLE, ErrorBody
-from palladio.http.wire.field_rules import METADATA, NOT_YET
-from palladio.http.wire.json_cost import FIELD_COST, LIST_COST, NESTED_VALUES
-from palladio.http.wire.nesting import MAX_DEPTH
-from palladio.http.wire.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
+from palladio.http.wire.protocol import MAX_PARSED_TEXT, METADATA, NOT_YET, SamplingFields, StreamOptions, WireModel
 from palladio.http.wire.protocol_chat import ChatRequest, ParseFunctionCallRequest, SeparateReasoningRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
@@ -52,7 +50,7 @@ from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECOND
 from palladio.runtime.grammar.limits import MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
-from palladio.runtime.interface import sampling_params
+from palladio.runtime.interface import generation_request
 from palladio.runtime.interface.config import GrammarConfig
 from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, RankStats
@@ -165,11 +163,11 @@ def test_limits() -> None:
     numbers = [int(number) for _, limit in rows("limits") for number in re.findall(r"\d+", limit)]
     assert numbers == [
         MAX_SAMPLES,
-        sampling_params.MAX_N,
-        sampling_params.MAX_LOGPROBS,
-        sampling_params.MAX_LOGIT_BIAS,
-        sampling_params.MAX_STOP_STRINGS,
-        sampling_params.MAX_STOP_TOKEN_IDS,
+        generation_request.MAX_N,
+        generation_request.MAX_LOGPROBS,
+        generation_request.MAX_LOGIT_BIAS,
+        generation_request.MAX_STOP_STRINGS,
+        generation_request.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
         MAX_TOOLS,

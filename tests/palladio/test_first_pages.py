@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.http.security.auth import OPEN_PATHS
+from palladio.http.security.callers import OPEN_PATHS
 from palladio.http.server import KEEP_ALIVE
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import TABLE

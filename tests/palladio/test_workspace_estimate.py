@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from palladio.model.config import ModelConfig
-from palladio.runtime.execution.compile_monitor import CompileMonitor
 from palladio.runtime.execution.program import ProgramDesign, ProgramKey
-from palladio.runtime.execution.program_cache import ProgramCache
+from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import declare_programs
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of

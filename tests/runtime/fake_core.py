@@ -18,9 +18,8 @@ from pathlib import Path
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
 from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress, RankStats
-from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs import FinishReason, RequestTimes, RequestTrace, TokenLogprob, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileReport
-from palladio.runtime.interface.request_trace import RequestTrace
 from palladio.runtime.telemetry.watchdog import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"

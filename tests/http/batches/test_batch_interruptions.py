@@ -17,7 +17,7 @@ from palladio.http.files import routes_files
 from palladio.http.files.file_store import INPUT_PREFIX
 from palladio.http.files.upload import Upload
 from palladio.http.responses.response_store import ResponseStore
-from palladio.http.security.caller import SERVER
+from palladio.http.security.callers import SERVER
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine

@@ -25,8 +25,7 @@ from palladio.http.generation.context import Context
 from palladio.http.observability.observer import Observer
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.text_encoder import TextEncoder
-from palladio.http.security.caller import SERVER
-from palladio.http.security.callers import Callers
+from palladio.http.security.callers import SERVER, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.database import Database

@@ -15,10 +15,9 @@ from palladio.http.security.callers import Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
-from palladio.http.wire.errors import error_body
-from palladio.http.wire.field_names import RequestNames
+from palladio.http.wire.errors import RequestNames, error_body
 from palladio.runtime.front.engine_protocol import not_ready
-from palladio.runtime.front.request_intake import LengthLimit
+from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -29,10 +28,9 @@ from palladio.runtime.interface.errors import (
     RequestAbortedError,
     request_error,
 )
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import EngineReady, LoadProgress
-from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.scheduling.token_acceptance import NOT_FINITE
+from palladio.runtime.scheduling.request import NOT_FINITE
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 

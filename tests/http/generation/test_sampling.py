@@ -6,18 +6,18 @@ from types import ModuleType
 
 import pytest
 
-from palladio.http.chat import chat_run, structured_output
+from palladio.http.chat import chat_run
 from palladio.http.chat import reasoning_plan as plan
-from palladio.http.generation import sampling, sse
-from palladio.http.generation.sampling import SAME_NAME, WORKED_OUT
-from palladio.http.prompts import tool_choice, tools
-from palladio.http.routes import routes_chat, routes_completions, routes_generate, routes_tokenize
+from palladio.http.generation import params, sse
+from palladio.http.generation.params import SAME_NAME, WORKED_OUT
+from palladio.http.prompts import tools
+from palladio.http.routes import routes_completions, routes_generate, routes_tokenize
 from palladio.http.wire.protocol import SamplingFields, StreamOptions, WireModel
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningFields, ToolFields
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import SamplingParams
 
 # Fields of all sampling requests that are read where they are needed: not copied to SamplingParams by name.
 READ = {
@@ -36,12 +36,12 @@ ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),
-        (routes_chat, chat_run, plan, tools, tool_choice, sampling, structured_output, sse),
+        (chat_run, chat_run, plan, tools, tools, params, params, sse),
     ),
     (
         CompletionRequest,
         READ | {"prompt", "echo", "logprobs", "return_tokens_as_token_ids"},
-        (routes_completions, sampling, structured_output, sse),
+        (routes_completions, params, params, sse),
     ),
     (GenerateRequest, set(GenerateRequest.model_fields), (routes_generate,)),
     (TokenizeRequest, set(TokenizeRequest.model_fields), (routes_tokenize,)),

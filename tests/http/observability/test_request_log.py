@@ -14,14 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.http.observability.front_metrics import FrontMetrics
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_log import PARTIAL_TOKENS, RequestLog
-from palladio.http.observability.request_record import Origin, RequestRecord
+from palladio.http.observability.request_record import FrontMetrics, Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from tests.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,13 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.http.prompts.text_encoder import LONG_TEXT, TextEncoder
-from palladio.http.prompts.truncation import Truncation
-from palladio.runtime.front.request_intake import LengthLimit
+from palladio.http.prompts.text_encoder import LONG_TEXT, TextEncoder, Truncation
+from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import EmbeddingSpec
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve

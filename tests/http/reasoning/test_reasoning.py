@@ -7,15 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
-from palladio.http.reasoning.base import ReasoningParser
 from palladio.http.reasoning.counter import ReasoningCounter
-from palladio.http.reasoning.family import PromptEnd, TagFamily
+from palladio.http.reasoning.family import PromptEnd, ReasoningParser, TagFamily
 from palladio.http.reasoning.harmony import SPECIALS
 from palladio.http.reasoning.registry import ALIASES, FAMILIES, NAMES, find_family
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.generation_request import SamplingParams
 from palladio.runtime.interface.grammar_spec import Thinking
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.properties import examples

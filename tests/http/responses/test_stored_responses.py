@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
-from palladio.http.security.caller import SERVER
+from palladio.http.security.callers import SERVER
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage.database import Database
 from palladio.http.storage.storage import Storage

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from palladio.http.app import create_app
-from palladio.http.security.api_keys import ApiKeys
-from palladio.http.security.auth import CONTROL_PATHS, OPEN_PATHS
+from palladio.http.security.callers import CONTROL_PATHS, OPEN_PATHS, ApiKeys
 from palladio.http.security.watched_files import INTERVAL
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError

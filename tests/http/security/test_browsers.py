@@ -6,9 +6,8 @@ import httpx
 import pytest
 
 from palladio.http.app import create_app
-from palladio.http.security import host_rules
-from palladio.http.security.browsers import CHANGING_GETS, UPLOADS
-from palladio.http.security.host_rules import HostRules
+from palladio.http.security import browsers
+from palladio.http.security.browsers import CHANGING_GETS, UPLOADS, HostRules
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import route_path
 from palladio.runtime.interface.errors import ConfigError
@@ -182,7 +181,7 @@ def test_with_keys_browsers_and_names_are_free(serve) -> None:
 def test_on_an_address_that_others_reach_names_of_local_networks_are_good(
     bound_to: str, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_rules, "_full_name", lambda: "gpu1.corp.example")
+    monkeypatch.setattr(browsers, "_full_name", lambda: "gpu1.corp.example")
     monkeypatch.setattr(socket, "gethostname", lambda: "gpu1")
     rules = HostRules.of(bound_to, None)
     for host in ("my-service:30000", "svc.team.svc.cluster.local", "svc.team.svc", "gpu.internal", "gpu1.corp.example"):

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from palladio.http.app import create_app
-from palladio.http.security.api_keys import ApiKeys
-from palladio.http.security.caller import ADMIN, Caller
-from palladio.http.security.callers import Callers
+from palladio.http.security.callers import ADMIN, ApiKeys, Caller, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.schema import SCHEMA

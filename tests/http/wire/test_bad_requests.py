@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.field_rules import METADATA, NOT_YET
+from palladio.http.wire.protocol import METADATA, NOT_YET
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_generate import GenerateRequest

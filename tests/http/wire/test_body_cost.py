@@ -13,12 +13,11 @@ import pytest
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
-from palladio.http.prompts.tool_history import HISTORY_VALUES, ToolHistory
+from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES, RequestLimits
+from palladio.http.prompts.chat_messages import HISTORY_VALUES, ToolHistory
 from palladio.http.responses.response_items import chat_messages
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.settings.request_limits import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES, RequestLimits
-from palladio.http.wire.json_cost import FIELD_COST, LIST_COST, NESTED_VALUES, JsonMeter
-from palladio.http.wire.nesting import read_json
+from palladio.http.wire.body import FIELD_COST, LIST_COST, NESTED_VALUES, JsonMeter, read_json
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.http.wire.errors import error_body
-from palladio.http.wire.field_names import FieldNames, RequestNames, message_paths
+from palladio.http.wire.errors import FieldNames, RequestNames, error_body, message_paths
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from tests.fake_engine import FakeEngine
 

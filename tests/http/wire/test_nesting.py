@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from palladio.http.wire.nesting import MAX_DEPTH, read_json
+from palladio.http.wire.body import MAX_DEPTH, read_json
 from palladio.runtime.interface.errors import InvalidRequestError
 
 
@@ -51,7 +51,7 @@ def test_malformed() -> None:
 
 
 def test_random_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palladio.http.wire.nesting.MAX_DEPTH", 4)
+    monkeypatch.setattr("palladio.http.wire.body.MAX_DEPTH", 4)
     choose = random.Random(0)
 
     def value(levels: int) -> Any:

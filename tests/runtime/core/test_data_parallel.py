@@ -11,10 +11,9 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.interface.messages import EngineStats
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.interface.stats_report import describe_stats
 from tests.many_devices import call_with_devices
 from tests.runtime.core import mesh_requests

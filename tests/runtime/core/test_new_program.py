@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core.aot_compile import compile_ahead
-from palladio.runtime.core.observers import StepObserver
-from palladio.runtime.core.recompile_counter import RecompileCounter
+from palladio.runtime.core.observers import RecompileCounter, StepObserver
 from palladio.runtime.execution import programs
 from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.device_state import DeviceState

@@ -9,12 +9,10 @@ from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.programs import Sample
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import EngineFailed, MemoryReport, Shutdown
-from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.process.engine_loop import run_engine
-from palladio.runtime.process.transport import QueueInbox
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.process.transport import QueueInbox, run_engine
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 from tests.runtime.multihost.meeting import group
 from tests.runtime.tiny_engine import Collector, random_prompt
 

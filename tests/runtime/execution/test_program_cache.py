@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.execution import program_store
-from palladio.runtime.execution.compile_monitor import CompileMonitor, use_persistent_cache
-from palladio.runtime.execution.program_cache import ProgramCache
+from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache, use_persistent_cache
 from palladio.runtime.execution.program_store import SOURCE_ROOMS, ProgramStore, source_digest
 
 ROOT = Path(__file__).resolve().parents[3]

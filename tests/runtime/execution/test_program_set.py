@@ -16,7 +16,7 @@ from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import Sample
 from palladio.runtime.interface.pooling import Pooling
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 from tests.runtime.tiny_engine import TINY_CONFIG
 
 BUCKETS = Buckets.create(max_running=64, max_step_tokens=1024, growth=4)

@@ -18,8 +18,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.hub import read_sampling_defaults, resolve_model_path
 from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token, started

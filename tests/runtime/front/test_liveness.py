@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from palladio.runtime.front.liveness import Liveness
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import EngineBusy
 from palladio.runtime.process.busy_reports import BusyReports
+from palladio.runtime.process.transport import Liveness
 from palladio.runtime.telemetry.watchdog import Activity
 from tests.runtime.process.crashes import QUEUED, running, tokens, until
 

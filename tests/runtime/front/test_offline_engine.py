@@ -21,9 +21,8 @@ from palladio.runtime.interface.errors import (
     EngineDeadError,
     InvalidRequestError,
 )
-from palladio.runtime.interface.generation_request import RequestOptions
+from palladio.runtime.interface.generation_request import RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import FinishReason
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token

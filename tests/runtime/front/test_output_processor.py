@@ -3,15 +3,18 @@ import dataclasses
 
 import pytest
 
-from palladio.runtime.front.output_processor import SampleProcessor, merge_outputs
-from palladio.runtime.front.request_intake import RequestIntake
+from palladio.runtime.front.samples import RequestIntake, SampleProcessor, merge_outputs
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request_timings import RequestTimings
-from palladio.runtime.interface.request_trace import RequestTrace
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs import (
+    FinishReason,
+    RequestTimes,
+    RequestTimings,
+    RequestTrace,
+    TokenLogprob,
+    TokenOutput,
+)
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.fake_core import make_ready
 from tests.tiny_tokenizer import build_tiny_tokenizer
@@ -293,6 +296,6 @@ def test_a_stop_string_keeps_what_the_engine_told_with_the_first_token(tokenizer
 
 def test_detokenize_time_adds_up(tokenizer, monkeypatch):
     ticks = iter(range(100))
-    monkeypatch.setattr("palladio.runtime.front.output_processor.time.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("palladio.runtime.front.samples.time.perf_counter", lambda: float(next(ticks)))
     outputs = feed(make(tokenizer), [7, 8, 9], FinishReason("length"))
     assert [output.detokenize_seconds for output in outputs] == [1.0, 2.0, 3.0]

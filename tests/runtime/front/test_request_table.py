@@ -5,15 +5,20 @@ import tracemalloc
 import pytest
 
 from palladio.runtime.front.crash_dump import CrashRecorder
-from palladio.runtime.front.output_processor import LOGPROB_COST, output_cost
-from palladio.runtime.front.request_intake import LengthLimit
 from palladio.runtime.front.request_table import MAX_CRASHES, MAX_TAKEN, MERGE_AT, MERGE_SHARE, RequestTable
+from palladio.runtime.front.samples import LOGPROB_COST, LengthLimit, output_cost
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.messages import StepOutputs
-from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestTimes, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request_trace import RequestTrace, WaitTimes
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.outputs import (
+    FinishReason,
+    RefusedOutputError,
+    RequestTimes,
+    RequestTrace,
+    TokenLogprob,
+    TokenOutput,
+    WaitTimes,
+)
 
 DEAD = EngineDeadError("killed")
 ROOMY = LengthLimit(1000, "the KV cache")

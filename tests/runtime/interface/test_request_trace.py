@@ -9,19 +9,20 @@ import pytest
 
 from palladio.runtime.core.explain import explain_requests
 from palladio.runtime.interface.generation_request import RequestOptions
-from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
-from palladio.runtime.interface.request_timings import RequestTimings
-from palladio.runtime.interface.request_trace import (
+from palladio.runtime.interface.outputs import (
     MAX_CHUNKS,
     DecodeSteps,
     LostPages,
     PrefillChunk,
+    RequestTimes,
+    RequestTimings,
     RequestTrace,
+    TokenOutput,
     WaitTimes,
 )
-from palladio.runtime.scheduling.buckets import Buckets
-from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
-from palladio.runtime.scheduling.queue_time import QueueTime
+from palladio.runtime.scheduling.kv_budget import NewTokenRatio
+from palladio.runtime.scheduling.request import QueueTime
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.tiny_engine import TinyEngine, random_prompt
 
@@ -36,7 +37,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def tick() -> None:
         now[0] += TICK
 
-    monkeypatch.setattr("palladio.runtime.scheduling.queue_time.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("palladio.runtime.scheduling.request.time.perf_counter", lambda: now[0])
     return tick
 
 
@@ -238,8 +239,7 @@ def test_lists_are_bounded_and_copies_stay(ticking) -> None:
 
 def outputs_of(tiny: TinyEngine, requests: dict[str, tuple[list[int], int]], **flags: Any) -> dict[str, list[Any]]:
     """All outputs of each request, run together on real programs."""
-    from palladio.runtime.interface.generation_request import GenerationRequest
-    from palladio.runtime.interface.sampling_params import SamplingParams
+    from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 
     core = tiny.core(**flags)
     outputs: dict[str, list[Any]] = {name: [] for name in requests}

@@ -10,7 +10,7 @@ import pytest
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import (
     BucketSteps,
     ControlReply,
@@ -22,17 +22,17 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
     StopProfile,
 )
-from palladio.runtime.interface.outputs import RequestTimes, TokenOutput
-from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.request_trace import (
+from palladio.runtime.interface.outputs import (
     DecodeSteps,
     LostPages,
     PrefillChunk,
     QueueState,
+    RequestTimes,
     RequestTrace,
+    TokenOutput,
     WaitTimes,
 )
-from palladio.runtime.interface.sampling_params import SamplingParams
+from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.process.transport import ThreadTransport

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import (
     AbortRequests,
     ControlReply,
@@ -15,8 +15,7 @@ from palladio.runtime.interface.messages import (
     Shutdown,
     StepOutputs,
 )
-from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.process.engine_loop import run_engine
+from palladio.runtime.process.transport import run_engine
 from tests.runtime.fake_core import FakeEngineCore, next_token
 
 

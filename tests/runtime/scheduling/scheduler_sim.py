@@ -6,17 +6,13 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from palladio.runtime.execution.batch_builder import num_scored
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch_share import BatchShare
-from palladio.runtime.scheduling.buckets import Buckets
 from palladio.runtime.scheduling.cache_manager import CacheManager
-from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow
+from palladio.runtime.scheduling.request import Request, RequestStatus, StepTokens
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
 from palladio.runtime.scheduling.scheduler import Scheduler
-from palladio.runtime.scheduling.scheduler_limits import SchedulerLimits
-from palladio.runtime.scheduling.token_acceptance import StepTokens
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 

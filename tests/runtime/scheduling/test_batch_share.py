@@ -6,12 +6,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.core.step_timer import StepTimer
+from palladio.runtime.core.observers import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch_share import BatchShare
-from palladio.runtime.scheduling.buckets import Buckets
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch
 from tests.properties import examples
 from tests.runtime.scheduling.scheduler_sim import EOS, Simulation, expected_output
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.scheduling.buckets import Buckets
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 
 @pytest.mark.parametrize("growth", [2, 4])

@@ -4,15 +4,13 @@ import dataclasses
 from typing import Any
 
 from palladio.runtime.core.step_logger import StepLogger
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.messages import EngineStats
-from palladio.runtime.interface.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.request import Request, StepTokens
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
-from palladio.runtime.scheduling.token_acceptance import StepTokens
 from tests.runtime.scheduling.scheduler_sim import Simulation
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from palladio.runtime.scheduling.new_token_ratio import (
+from palladio.runtime.scheduling.kv_budget import (
     DECAY_STEPS,
     INIT_RATIO,
     MIN_RATIO_FACTOR,

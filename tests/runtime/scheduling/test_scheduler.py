@@ -7,9 +7,9 @@ import pytest
 
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.generation_request import RequestOptions
-from palladio.runtime.scheduling.deadlines import Deadlines
-from palladio.runtime.scheduling.new_token_ratio import NewTokenRatio
-from palladio.runtime.scheduling.token_acceptance import StepTokens
+from palladio.runtime.scheduling.kv_budget import NewTokenRatio
+from palladio.runtime.scheduling.request import StepTokens
+from palladio.runtime.scheduling.waiting_queue import Deadlines
 from tests.runtime.scheduling.scheduler_sim import EOS, STOP, Simulation, check, expected_output
 
 

@@ -6,10 +6,9 @@ import stat
 import time
 
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import Shutdown
-from palladio.runtime.interface.sampling_params import SamplingParams
-from palladio.runtime.process.engine_loop import run_engine
+from palladio.runtime.process.transport import run_engine
 from palladio.runtime.telemetry.watchdog import Activity, Watchdog
 from tests.runtime.fake_core import FakeEngineCore
 from tests.runtime.process.test_engine_loop import ListInbox
