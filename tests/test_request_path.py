@@ -1,0 +1,13 @@
+"""One request's line through the product stays short enough to be read: see scripts/request_path.py."""
+
+from scripts import request_path
+from tests import compile_cache
+
+MOST_FILES = 50
+
+
+async def test_a_streamed_chat_request_runs_through_few_files():
+    threads = await request_path.follow_request(compilation_cache_dir=str(compile_cache.folder() / "xla"))
+    files = request_path.all_files(threads)
+    assert {"http/chat/chat_run.py", "runtime/scheduling/scheduler.py", "runtime/core/engine_core.py"} <= files
+    assert len(files) <= MOST_FILES, sorted(files)
