@@ -58,14 +58,14 @@ FAULTS = (
     ),
     Fault(
         "retraction takes the oldest of equals",
-        _ROOM + "retraction.py",
+        _ROOM + "kv_budget.py",
         "-lost, request.given.received",
         "-lost, -request.given.received",
         PREEMPTION,
     ),
     Fault(
         "the new-token ratio sinks below its least",
-        _ROOM + "new_token_ratio.py",
+        _ROOM + "kv_budget.py",
         "max(self.value - self._decay, self._lowest)",
         "self.value - self._decay",
         RATIO,
@@ -79,14 +79,14 @@ FAULTS = (
     ),
     Fault(
         "deadlines are noticed a minute late",
-        _ROOM + "deadlines.py",
+        _ROOM + "waiting_queue.py",
         "self._heap[0][0] <= now",
         "self._heap[0][0] <= now - 60",
         SCHEDULING,
     ),
     Fault(
         "priorities within the threshold preempt",
-        _ROOM + "retraction.py",
+        _ROOM + "kv_budget.py",
         "self._urgency(victim) > self._threshold",
         "self._urgency(victim) >= self._threshold",
         PREEMPTION,
@@ -227,7 +227,7 @@ FAULTS = (
     ),
     Fault(
         "forced text goes beyond max_tokens",
-        _ROOM + "token_acceptance.py",
+        _ROOM + "request.py",
         "constraint.forced[: request.max_tokens - request.num_output_tokens]",
         "constraint.forced[:]",
         JUMPS,
