@@ -143,7 +143,7 @@ class Simulation:
         params = SamplingParams(max_tokens=arrival.output_tokens, temperature=0.0, seed=0, ignore_eos=True)
         prompt_ids = self._rng.integers(0, 2**31, arrival.prompt_tokens).tolist()
         message = GenerationRequest(str(number), prompt_ids, params, (), arrival.seconds)
-        self._scheduler.add(Request.from_message(message))
+        self._scheduler.add(Request.of(message))
 
     def _count(self, batch: ScheduledBatch) -> None:
         num_rows, sampled = len(batch.rows), batch.num_sampled_rows
