@@ -19,8 +19,8 @@ from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_record import CountRequests
 from palladio.http.observability.spans import Spans
+from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.text_encoder import TextEncoder
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.response_store import ResponseStore
 from palladio.http.responses.routes_responses import responses_router

@@ -13,8 +13,7 @@ from palladio.http.files.upload import FORM_BYTES, file_too_large
 from palladio.http.generation.context import RequestLimits
 from palladio.http.security.callers import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
-from palladio.http.wire.body import JsonMeter, body_refusal
-from palladio.http.wire.content_encoding import Inflater, find_inflater
+from palladio.http.wire.body import Inflater, JsonMeter, body_refusal, find_inflater
 from palladio.http.wire.errors import ErrorBody, HttpError, internal_error, route_path
 
 logger = logging.getLogger(__name__)

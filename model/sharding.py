@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-DATA_AXIS = "data"  # groups of devices that share each layer, each with requests of its own
+DATA_AXIS = "data"  # data-parallel ranks: groups of devices that share each layer, each with its own requests
 EXPERT_AXIS = "expert"  # within a group, parts that have experts of their own
 TENSOR_AXIS = "tensor"  # devices of such a part: they share its experts
 GROUP_AXES = (EXPERT_AXIS, TENSOR_AXIS)  # all devices of a group: they share everything but the experts
@@ -93,7 +93,7 @@ class ShardingRules:
         experts: of a mixture (E).
         expert_ffw: inner size of each expert (F).
         shared_ffw: inner size of the expert that every token goes to.
-        ranks: what each group of devices has of its own, one group's after the other's.
+        ranks: what each data-parallel rank has, one after the other.
     """
 
     vocab: MeshAxes = GROUP_AXES

@@ -68,7 +68,7 @@ class Answer:
 
     @property
     def full_batch(self) -> int:
-        """Such requests that run at once in each group of devices."""
+        """Such requests that run at once in each data-parallel rank."""
         return max(1, min(self.deployment.limits.max_running, self.memory.num_tokens // self.context))
 
 

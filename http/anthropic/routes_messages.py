@@ -12,7 +12,7 @@ from palladio.http.chat.chat_run import ChatRun, translate
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call
 from palladio.http.generation.sse import EventStream
-from palladio.http.prompts.text_encoder import entries_size, run_encoding
+from palladio.http.prompts.chat_messages import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import RequestNames
 

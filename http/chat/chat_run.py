@@ -21,7 +21,7 @@ from palladio.http.generation.params import (
     structured_output,
 )
 from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings
-from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.wire.body import JsonBody, describe_body

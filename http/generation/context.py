@@ -9,9 +9,9 @@ from typing import Any
 
 from palladio import __version__
 from palladio.http.observability.observer import Observer
+from palladio.http.prompts.chat_messages import TextEncoder, Truncation
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
-from palladio.http.prompts.text_encoder import TextEncoder, Truncation
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.security.callers import Callers, RunningRequests
 from palladio.http.settings.http_config import HttpConfig

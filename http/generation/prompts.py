@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from palladio.http.generation.generation import check_num_prompts, numbered_ids
-from palladio.http.prompts.text_encoder import TextEncoder, Truncation, run_encoding
+from palladio.http.prompts.chat_messages import TextEncoder, Truncation, run_encoding
 from palladio.http.wire.protocol_completions import Prompt
 from palladio.http.wire.protocol_generate import TokenIds
 from palladio.runtime.interface.errors import InvalidRequestError

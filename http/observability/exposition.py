@@ -3,7 +3,7 @@
 `sglang:` names mean what they mean there, so that its dashboards and routers work; what only exists here is
 `palladio:`. A restarted engine begins to count anew, as Prometheus expects of counters.
 
-Where there are several groups of devices, what each has of its own is told group by group, with SGLang's label
+Where there are several data-parallel ranks, each rank has its own samples, with SGLang's label
 `dp_rank`, and not once more as a sum: whoever adds up the samples of a metric, as its dashboards do, would count twice.
 """
 

@@ -13,10 +13,17 @@ from typing import Any
 
 import orjson
 
-from palladio.http.prompts.chat_messages import content_text, continues_final_message, template_messages
+from palladio.http.prompts.chat_messages import (
+    LONG_TEXT,
+    TextEncoder,
+    Truncation,
+    content_text,
+    continues_final_message,
+    run_encoding,
+    template_messages,
+)
 from palladio.http.prompts.template_calls import takes_arguments_as_text
 from palladio.http.prompts.template_format import TemplateFacts
-from palladio.http.prompts.text_encoder import LONG_TEXT, TextEncoder, Truncation, run_encoding
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig

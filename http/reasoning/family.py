@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from palladio.runtime.interface.grammar_spec import Thinking
-from palladio.runtime.text.marks import Marks
+from palladio.runtime.text.detokenizer import Marks
 from palladio.runtime.text.tokenizer import Tokenizer
 
 

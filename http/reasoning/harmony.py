@@ -6,7 +6,7 @@ from typing import Literal
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily, ReasoningParser
 from palladio.runtime.interface.grammar_spec import Thinking
-from palladio.runtime.text.marks import Marks
+from palladio.runtime.text.detokenizer import Marks
 from palladio.runtime.text.tokenizer import Tokenizer
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"

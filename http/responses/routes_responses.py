@@ -11,7 +11,7 @@ from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call
 from palladio.http.generation.sse import HEADERS, EventStream
-from palladio.http.prompts.text_encoder import entries_size, run_encoding
+from palladio.http.prompts.chat_messages import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.event_log import split_events
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest

@@ -28,7 +28,7 @@ from palladio.http.generation.params import (
 )
 from palladio.http.generation.prompts import encode_prompts, split_prompts
 from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings
-from palladio.http.prompts.text_encoder import Truncation
+from palladio.http.prompts.chat_messages import Truncation
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_completions import CompletionRequest

@@ -12,7 +12,7 @@ from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call, OutputStream, check_abort, numbered_ids
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
-from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest

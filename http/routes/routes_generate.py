@@ -11,7 +11,7 @@ from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call, OutputStream, check_abort, check_num_samples
 from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
 from palladio.http.generation.sse import DoneWriter, EventStream
-from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 
 from palladio.http.generation.context import Context
-from palladio.http.prompts.text_encoder import run_encoding
+from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.prompts.tools import offered_functions
 from palladio.http.tool_calls.base import ToolCallParser
 from palladio.http.tool_calls.formats import ToolFormat

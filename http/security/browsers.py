@@ -13,8 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope
 
 from palladio.http.security.callers import OPEN_PATHS
-from palladio.http.security.guard import Guard
-from palladio.http.wire.errors import ErrorBody, route_path
+from palladio.http.wire.errors import ErrorBody, Guard, route_path
 
 _PRIVATE = (".local", ".internal", ".home.arpa", ".svc")  # no names of the Internet; the last one is Kubernetes's
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d*)?")

@@ -14,10 +14,9 @@ from fastapi import Depends, Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope
 
-from palladio.http.security.guard import Guard
 from palladio.http.security.watched_files import FileWatch
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.errors import ErrorBody, route_path
+from palladio.http.wire.errors import ErrorBody, Guard, route_path
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest
 

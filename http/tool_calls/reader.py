@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from palladio.runtime.text.marks import Marks
+from palladio.runtime.text.detokenizer import Marks
 
 T = TypeVar("T")
 Step = Generator[None, None, T]

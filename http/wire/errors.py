@@ -1,5 +1,6 @@
 """Errors as clients get them: bodies of every API's form, with the client's own names of fields."""
 
+import abc
 import dataclasses
 import logging
 import math
@@ -12,7 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palladio.runtime.interface.errors import (
     DeadlineError,
@@ -244,3 +245,19 @@ def _routing_error(request: Request, exc: HTTPException) -> ErrorBody:
         message = f"{request.method} is not allowed for {request.url.path}; use {allowed}"
         return ErrorBody(405, message, code="method_not_allowed", headers=headers)
     return ErrorBody(exc.status_code, str(exc.detail), headers=headers)
+
+
+class Guard(abc.ABC):
+    """Subclasses say what is refused, and why."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._refusal(scope) if scope["type"] == "http" else None
+        answer = self._app if error is None else error.response(route_path(scope))
+        await answer(scope, receive, send)
+
+    @abc.abstractmethod
+    def _refusal(self, scope: Scope) -> ErrorBody | None:
+        """Of an HTTP request; None: it passes."""

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable
 
 from palladio.runtime.core.startup import build_executor
-from palladio.runtime.execution.device_executor import CallListener
+from palladio.runtime.execution.model_runner import CallListener
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.messages import LoadProgress
 from palladio.runtime.multihost.bootstrap import join
-from palladio.runtime.telemetry.watchdog import Activity
+from palladio.runtime.telemetry.logs import Activity
 from palladio.runtime.text.hub import resolve_source
 
 logger = logging.getLogger("palladio.engine")

@@ -18,8 +18,7 @@ from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
-from palladio.runtime.execution.device_executor import CallListener, DeviceExecutor
-from palladio.runtime.execution.model_runner import ModelRunner
+from palladio.runtime.execution.model_runner import CallListener, DeviceExecutor, ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
@@ -34,7 +33,7 @@ from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduled_batch import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
-from palladio.runtime.telemetry.watchdog import Activity
+from palladio.runtime.telemetry.logs import Activity
 
 # With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
 PATIENCE = 4

@@ -6,16 +6,19 @@ small int32 vector a step crosses the border. Their layout is here and nowhere e
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
+import jax
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.execution.sampler import SampleTier
+from palladio.runtime.execution.sampler import SampleOutput, SampleTier
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, SamplingParams
-from palladio.runtime.scheduling.request import Request
+from palladio.runtime.interface.outputs import TokenLogprob
+from palladio.runtime.scheduling.request import Request, StepTokens
 from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
 
 Int32Array = npt.NDArray[np.int32]
@@ -290,3 +293,79 @@ def slot_rules(logit_bias: Mapping[int, float], stop_ids: Sequence[int], vocab_s
     bias_values[: len(logit_bias)] = list(logit_bias.values())
     suppressed_ids[: len(stop_ids)] = stop_ids
     return SlotRules(bias_ids, bias_values, suppressed_ids)
+
+
+Scores = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def read_batch(
+    batch: ScheduledBatch, num_steps: int, output: SampleOutput | None, scores: Scores | None, vectors: Any
+) -> list[StepTokens]:
+    """From one rank's results."""
+    if vectors is not None:
+        return [_read_embeddings(batch, vectors)]
+    if num_steps == 1:
+        return [_read_tokens(batch, output, scores)]
+    stacked = jax.tree.map(np.asarray, output)
+    return [
+        _read_tokens(batch, jax.tree.map(operator.itemgetter(number), stacked), None)
+        for number in range(max(row.num_tokens for row in batch.rows))
+    ]
+
+
+def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:
+    return tuple(zip(ids[:count].tolist(), logprobs[:count].tolist(), strict=True))
+
+
+def _read_tokens(batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None) -> StepTokens:
+    prompt_logprobs = None if scores is None else _read_scores(batch, *scores)
+    if output is None:
+        return StepTokens([], [], prompt_logprobs=prompt_logprobs)
+    token_ids: list[int] = np.asarray(output.token_ids).tolist()
+    is_finite: list[bool] = np.asarray(output.is_finite).tolist()
+    logprobs = None
+    if any(row.request.given.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
+        logprobs = _read_logprobs(batch, output, token_ids)
+    return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
+
+
+def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> StepTokens:
+    found = np.asarray(vectors)[: batch.num_sampled_rows]
+    is_finite: list[bool] = np.isfinite(found).all(axis=1).tolist()
+    return StepTokens([], is_finite, embeddings=[vector.tobytes() for vector in found.astype("<f4", copy=False)])
+
+
+def _read_logprobs(batch: ScheduledBatch, output: SampleOutput, token_ids: list[int]) -> list[TokenLogprob | None]:
+    assert output.logprobs is not None, "a request with logprobs runs in tier full"
+    chosen = np.asarray(output.logprobs).tolist()
+    top_ids, top_logprobs = np.asarray(output.top_ids), np.asarray(output.top_logprobs)
+    result: list[TokenLogprob | None] = []
+    for i, row in enumerate(batch.rows[: batch.num_sampled_rows]):
+        count = row.request.given.params.logprobs
+        if count is None:
+            result.append(None)
+        else:
+            result.append(TokenLogprob(token_ids[i], chosen[i], _top(top_ids[i], top_logprobs[i], count)))
+    return result
+
+
+def _read_scores(batch: ScheduledBatch, *arrays: jax.Array) -> list[list[TokenLogprob] | None]:
+    logprobs, top_ids, top_logprobs = (np.asarray(array) for array in arrays)
+    result: list[list[TokenLogprob] | None] = []
+    begin = 0
+    for row in batch.rows:
+        request, width = row.request, row.request.given.params.prompt_logprobs
+        if request.prompt_logprobs is None or width is None:
+            result.append(None)
+        else:
+            targets = request.given.prompt_ids[row.start + 1 :]
+            result.append(
+                [
+                    TokenLogprob(
+                        targets[t], float(logprobs[begin + t]), _top(top_ids[begin + t], top_logprobs[begin + t], width)
+                    )
+                    for t in range(num_scored(request, row.start, row.num_tokens))
+                ]
+            )
+        begin += row.num_tokens
+    return result

@@ -1,9 +1,9 @@
-"""ModelRunner: a ScheduledStep as calls of programs, and their results as tokens."""
+"""ModelRunner: a scheduler's steps as calls of programs, made by the executor that owns the device's state."""
 
+import contextlib
 import dataclasses
 import itertools
-import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,12 +14,14 @@ from palladio.runtime.execution.batch_builder import (
     BatchBuilder,
     HostBatch,
     Int32Array,
+    Scores,
     StepForm,
-    num_scored,
+    read_batch,
     slot_rules,
 )
-from palladio.runtime.execution.device_executor import DeviceExecutor
-from palladio.runtime.execution.program import TIERS, Program
+from palladio.runtime.execution.device_state import DeviceState
+from palladio.runtime.execution.program import TIERS, Program, ProgramKey
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import (
     COMPARED_PAGES,
     RESET_TOKENS,
@@ -32,12 +34,105 @@ from palladio.runtime.execution.programs import (
     Score,
     Tables,
 )
+from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
-from palladio.runtime.interface.outputs import TokenLogprob
+from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.request import Request, StepTokens
-from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
+from palladio.runtime.telemetry.logs import Activity
 
-Scores = tuple[jax.Array, jax.Array, jax.Array]
+OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
+
+
+def _tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+    pass
+
+
+class DeviceExecutor:
+    """Runs programs by key. The state after some calls depends on nothing but the calls: several hosts that make the
+    same ones in the same order hold the same state, each its devices' part.
+
+    Args:
+        on_call: told of each call before it is made, once its program is there; None as the key: `reset_state`.
+
+    Attributes:
+        programs: that it runs.
+        state: what they read and update.
+        ranks: whose arrays programs take and give.
+    """
+
+    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = lambda key, arrays: None) -> None:
+        design = programs.design
+        self.programs = programs
+        self.ranks = design.shape.ranks
+        sizes = programs.buckets.sample if design.generates else ()
+        self.state = state._replace(
+            head=design.head.select(state.weights), all_allowed={size: self._no_mask(size) for size in sizes}
+        )
+        self._on_call = on_call
+
+    def run(self, key: ProgramKey, *arrays: Sequence[HostArray]) -> Any:
+        """Dispatches a program and returns before the device has run it. Returns what it gives to the host, of which
+        `ranks.take` is one rank's part; see the classes of programs.
+
+        Args:
+            arrays: those of `Program.from_host`, each as a list by rank.
+
+        Raises:
+            ProgramError: the program cannot be made; the state is as it was.
+        """
+        return self.call(key, *map(self.ranks.stack, arrays))
+
+    def run_on(self, rank: int, key: ProgramKey, *arrays: HostArray) -> Any:
+        """`run` for one rank alone; the others compute something that nobody reads. Returns that rank's part."""
+        return self.ranks.take(rank, self.call(key, *(self.ranks.only(rank, array) for array in arrays)))
+
+    def call(self, key: ProgramKey, *arrays: HostArray) -> Any:
+        """The same. Args: arrays: of all ranks, as `on_call` is told of them."""
+        compiled, program, state = self.programs.built[key], self.programs.by_key[key], self.state
+        self._on_call(key, arrays)
+        self.state, given = program.run(compiled, state, arrays)
+        return given
+
+    def reset_state(self) -> None:
+        """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
+        self._on_call(None, ())
+        state, shape = self.state, self.programs.design.shape
+        num_pages = state.kv_cache[0].shape[0] // self.ranks.num_ranks
+        for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
+            array.delete()  # first: there is no room for both
+        self.state = state = state._replace(last_hidden={}, hidden={})
+        kv_cache, tables, sampler, pooled = shape.allocate(state.weights, num_pages).of_requests
+        self.state = state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler, pooled=pooled)
+
+    def _no_mask(self, num_rows: int) -> jax.Array:
+        masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)
+        array: jax.Array = jax.device_put(self.ranks.repeat(masks), self.ranks.exchanged)
+        return array
+
+
+class CallListener:
+    """Told on host 0 of what the executor calls, and of programs that a step waits for.
+
+    Args:
+        hosts: the others, which do the same.
+    """
+
+    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
+        self._activity = activity
+        self._hosts = hosts
+
+    def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+        """See DeviceExecutor."""
+        if self._hosts is not None:
+            self._hosts.call(key, arrays)
+
+    @contextlib.contextmanager
+    def building(self, key: ProgramKey) -> Iterator[None]:
+        """See ProgramCache."""
+        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
+        with self._activity.compiling(str(key)), alongside:
+            yield
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,7 +254,7 @@ class ModelRunner:
         step.last_array.block_until_ready()  # of a step without tokens too: its error is not the next step's
         results = (step.output, step.scores, step.embeddings)
         return [
-            _read_batch(batch, step.num_steps, *self.executor.ranks.take(rank, results))
+            read_batch(batch, step.num_steps, *self.executor.ranks.take(rank, results))
             for rank, batch in step.planned.parts
         ]
 
@@ -237,76 +332,3 @@ class ModelRunner:
             is_prompt = np.arange(begin, begin + RESET_TOKENS) < request.num_prompt_tokens
             tokens = (token_ids, is_prompt, np.array(len(ids), np.int32), np.array(begin == 0))
             self.executor.run_on(rank, Reset.key_of(), slot, *tokens, *rule_arrays)
-
-
-def _read_batch(
-    batch: ScheduledBatch, num_steps: int, output: SampleOutput | None, scores: Scores | None, vectors: Any
-) -> list[StepTokens]:
-    """From one rank's results."""
-    if vectors is not None:
-        return [_read_embeddings(batch, vectors)]
-    if num_steps == 1:
-        return [_read_tokens(batch, output, scores)]
-    stacked = jax.tree.map(np.asarray, output)
-    return [
-        _read_tokens(batch, jax.tree.map(operator.itemgetter(number), stacked), None)
-        for number in range(max(row.num_tokens for row in batch.rows))
-    ]
-
-
-def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:
-    return tuple(zip(ids[:count].tolist(), logprobs[:count].tolist(), strict=True))
-
-
-def _read_tokens(batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None) -> StepTokens:
-    prompt_logprobs = None if scores is None else _read_scores(batch, *scores)
-    if output is None:
-        return StepTokens([], [], prompt_logprobs=prompt_logprobs)
-    token_ids: list[int] = np.asarray(output.token_ids).tolist()
-    is_finite: list[bool] = np.asarray(output.is_finite).tolist()
-    logprobs = None
-    if any(row.request.given.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
-        logprobs = _read_logprobs(batch, output, token_ids)
-    return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
-
-
-def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> StepTokens:
-    found = np.asarray(vectors)[: batch.num_sampled_rows]
-    is_finite: list[bool] = np.isfinite(found).all(axis=1).tolist()
-    return StepTokens([], is_finite, embeddings=[vector.tobytes() for vector in found.astype("<f4", copy=False)])
-
-
-def _read_logprobs(batch: ScheduledBatch, output: SampleOutput, token_ids: list[int]) -> list[TokenLogprob | None]:
-    assert output.logprobs is not None, "a request with logprobs runs in tier full"
-    chosen = np.asarray(output.logprobs).tolist()
-    top_ids, top_logprobs = np.asarray(output.top_ids), np.asarray(output.top_logprobs)
-    result: list[TokenLogprob | None] = []
-    for i, row in enumerate(batch.rows[: batch.num_sampled_rows]):
-        count = row.request.given.params.logprobs
-        if count is None:
-            result.append(None)
-        else:
-            result.append(TokenLogprob(token_ids[i], chosen[i], _top(top_ids[i], top_logprobs[i], count)))
-    return result
-
-
-def _read_scores(batch: ScheduledBatch, *arrays: jax.Array) -> list[list[TokenLogprob] | None]:
-    logprobs, top_ids, top_logprobs = (np.asarray(array) for array in arrays)
-    result: list[list[TokenLogprob] | None] = []
-    begin = 0
-    for row in batch.rows:
-        request, width = row.request, row.request.given.params.prompt_logprobs
-        if request.prompt_logprobs is None or width is None:
-            result.append(None)
-        else:
-            targets = request.given.prompt_ids[row.start + 1 :]
-            result.append(
-                [
-                    TokenLogprob(
-                        targets[t], float(logprobs[begin + t]), _top(top_ids[begin + t], top_logprobs[begin + t], width)
-                    )
-                    for t in range(num_scored(request, row.start, row.num_tokens))
-                ]
-            )
-        begin += row.num_tokens
-    return result

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking
+from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
@@ -89,9 +89,6 @@ class SamplingParams:
     sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens is None and self.min_new_tokens is None and self.sampling_seed is None:
-            self._check()
-            return
         others = self._take_other_names()
         try:
             self._check()
@@ -118,13 +115,9 @@ class SamplingParams:
             check_int("max_tokens", self.max_tokens, 0, None)
         check_int("min_tokens", self.min_tokens, 0, None)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequestError.of(
-                "{param} ({least}) must not be over {limit} ({most})",
-                param="min_tokens",
-                fields={"limit": "max_tokens"},
-                least=self.min_tokens,
-                most=self.max_tokens,
-            )
+            message, names = "{param} ({least}) must not be over {limit} ({most})", {"limit": "max_tokens"}
+            least, most = self.min_tokens, self.max_tokens
+            raise InvalidRequestError.of(message, param="min_tokens", fields=names, least=least, most=most)
         check_float("temperature", self.temperature, 0.0, None)
         check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
         check_int("top_k", self.top_k, -1, None)
@@ -157,18 +150,16 @@ class SamplingParams:
         if not isinstance(ids, list | tuple) or not all(_is_int(i) and i >= 0 for i in ids):
             raise InvalidRequestError("stop_token_ids must be a list of token ids ≥ 0", param="stop_token_ids")
         if len(ids) > MAX_STOP_TOKEN_IDS:
-            raise InvalidRequestError(
-                f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS} ids, got {len(ids)}", param="stop_token_ids"
-            )
+            message = f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS} ids, got {len(ids)}"
+            raise InvalidRequestError(message, param="stop_token_ids")
         object.__setattr__(self, "stop_token_ids", tuple(ids))
 
     def _check_logit_bias(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
             raise InvalidRequestError("logit_bias must map token ids to numbers", param="logit_bias")
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise InvalidRequestError(
-                f"logit_bias takes at most {MAX_LOGIT_BIAS} entries, got {len(self.logit_bias)}", param="logit_bias"
-            )
+            message = f"logit_bias takes at most {MAX_LOGIT_BIAS} entries, got {len(self.logit_bias)}"
+            raise InvalidRequestError(message, param="logit_bias")
         bias: dict[int, float] = {}
         for key, value in self.logit_bias.items():
             try:
@@ -176,10 +167,8 @@ class SamplingParams:
             except (TypeError, ValueError):
                 raise InvalidRequestError(f"logit_bias key {key!r} is not a token id", param="logit_bias") from None
             if not _is_number(value) or not -100.0 <= value <= 100.0:
-                raise InvalidRequestError(
-                    f"logit_bias value {value!r} for token {token_id} must be a number in [-100, 100]",
-                    param="logit_bias",
-                )
+                message = f"logit_bias value {value!r} for token {token_id} must be a number in [-100, 100]"
+                raise InvalidRequestError(message, param="logit_bias")
             bias[token_id] = float(value)
         object.__setattr__(self, "logit_bias", bias)
 
@@ -208,7 +197,8 @@ class SamplingParams:
         Raises:
             InvalidRequestError: an unknown name, the same field under two names, or a bad value.
         """
-        values = _with_grammar(values)
+        if not values.keys().isdisjoint(GRAMMAR_NAMES):
+            values = with_grammar(values)
         known = {field.name for field in dataclasses.fields(cls)}
         merged: dict[str, Any] = {k: v for k, v in (defaults or {}).items() if v is not None}
         given: dict[str, Any] = {}
@@ -244,21 +234,7 @@ class SamplingParams:
             if name in _NOT_DEFAULTS:
                 raise InvalidRequestError.of("{param} cannot have a default: each request sets it", param=name)
         params = dataclasses.asdict(cls.from_dict(values))
-        return {
-            _ALIASES.get(name, name): params[_ALIASES.get(name, name)] for name in values if values[name] is not None
-        }
-
-
-def _with_grammar(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """SGLang's parameters that are grammars, as one."""
-    given = [name for name in GRAMMAR_NAMES if values.get(name) is not None]
-    if not given:
-        return {name: value for name, value in values.items() if name not in GRAMMAR_NAMES}
-    if len(given) > 1 or values.get("grammar") is not None:
-        message = "{names} exclude each other; give one"
-        raise InvalidRequestError.of(message, param=given[-1], fields={"names": given})
-    grammar = Grammar.of(given[0], values[given[0]], given[0])  # type: ignore[arg-type]
-    return {name: value for name, value in values.items() if name not in GRAMMAR_NAMES} | {"grammar": grammar}
+        return {(field := _ALIASES.get(name, name)): params[field] for name in values if values[name] is not None}
 
 
 def _is_int(value: object) -> bool:
@@ -311,7 +287,7 @@ class RequestOptions:
             background requests.
         background: it only takes what other requests leave: it is admitted when none of them waits, gives its slot and
             its pages up to them, and takes part in their steps as far as that hardly makes them longer.
-        dp_rank: the group of devices (--dp-size) that is to run it; None: --load-balance-method chooses.
+        dp_rank: the data-parallel rank (--dp-size) that is to run it; None: --load-balance-method chooses.
         owner: the API key's owner who asked, by name; empty on servers without keys, and offline.
 
     Raises:
@@ -352,8 +328,8 @@ class RequestOptions:
         Raises:
             InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
         """
-        for name, value in (("cache_salt", cache_salt), ("extra_key", extra_key)):
-            _check_salt(name, value)
+        _check_salt("cache_salt", cache_salt)
+        _check_salt("extra_key", extra_key)
         salt = _join_salts(cache_salt, extra_key)
         return cls(salt, 0 if priority is None else priority, timeout, dp_rank=routed_dp_rank, owner=owner)
 
@@ -361,20 +337,16 @@ class RequestOptions:
         """The options as this server's flags complete them.
 
         Raises:
-            InvalidRequestError: a priority, where the scheduling policy does not look at it, or a group of devices that
-                is not there.
+            InvalidRequestError: a priority, where the scheduling policy ignores it, or a rank that does not exist.
         """
         if self.dp_rank is not None and self.dp_rank >= num_ranks:
-            groups = "one group of devices, 0" if num_ranks == 1 else f"groups of devices 0 … {num_ranks - 1}"
-            raise InvalidRequestError(
-                f"routed_dp_rank is {self.dp_rank}; this server has {groups} (--dp-size)", param="routed_dp_rank"
-            )
+            ranks = "one data-parallel rank, 0" if num_ranks == 1 else f"data-parallel ranks 0 … {num_ranks - 1}"
+            message = f"routed_dp_rank is {self.dp_rank}; this server has {ranks} (--dp-size)"
+            raise InvalidRequestError(message, param="routed_dp_rank")
         if self.priority != 0 and scheduler.schedule_policy != "priority":
-            raise InvalidRequestError(
-                f"priority has no effect under --schedule-policy {scheduler.schedule_policy}: start the server with "
-                "--schedule-policy priority, or leave priority out",
-                param="priority",
-            )
+            policy = f"priority has no effect under --schedule-policy {scheduler.schedule_policy}: "
+            fix = "start the server with --schedule-policy priority, or leave priority out"
+            raise InvalidRequestError(policy + fix, param="priority")
         if self.timeout is not None or self.background or scheduler.request_timeout is None:
             return self
         return dataclasses.replace(self, timeout=scheduler.request_timeout)
@@ -417,8 +389,7 @@ class GenerationRequest:
 
 def _check_salt(name: str, value: object) -> None:
     if value is not None and not (isinstance(value, str) and 0 < len(value) <= MAX_SALT_LENGTH):
-        message = "{param} must be a string of 1 … {most} characters"
-        raise InvalidRequestError.of(message, param=name, most=MAX_SALT_LENGTH)
+        raise InvalidRequestError.of("{param} must have 1 … {most} characters", param=name, most=MAX_SALT_LENGTH)
 
 
 def _join_salts(*salts: str | None) -> str | None:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -66,3 +67,19 @@ class Thinking:
     begun: bool = False
     budget: int | None = None
     num_telling: int | None = None
+
+
+def with_grammar(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """SGLang's parameters that are grammars, as one.
+
+    Raises:
+        InvalidRequestError: several are given, or one is of the wrong type.
+    """
+    given = [name for name in GRAMMAR_NAMES if values.get(name) is not None]
+    if not given:
+        return {name: value for name, value in values.items() if name not in GRAMMAR_NAMES}
+    if len(given) > 1 or values.get("grammar") is not None:
+        message = "{names} exclude each other; give one"
+        raise InvalidRequestError.of(message, param=given[-1], fields={"names": given})
+    grammar = Grammar.of(given[0], values[given[0]], given[0])  # type: ignore[arg-type]
+    return {name: value for name, value in values.items() if name not in GRAMMAR_NAMES} | {"grammar": grammar}

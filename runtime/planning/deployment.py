@@ -221,7 +221,7 @@ class Roofline:
         return max(read / chip.bandwidth, operations / chip.flops) + self._sums(num_requests)
 
     def decode_rate(self, num_requests: int, context: int) -> float:
-        """Tokens per second, of all requests of a group of devices."""
+        """Tokens per second, of all requests of a data-parallel rank."""
         return num_requests / self.decode_seconds(num_requests, context)
 
     def prefill_rate(self) -> float:

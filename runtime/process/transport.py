@@ -36,7 +36,8 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.busy_reports import BusyReports
-from palladio.runtime.telemetry.watchdog import Activity, Watchdog
+from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.watchdog import Watchdog
 
 TICK: Final = 1.0  # seconds between two looks, or less with a short timeout
 

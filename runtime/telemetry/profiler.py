@@ -20,8 +20,8 @@ from palladio.runtime.interface.profile_options import (
     ProfileOptions,
     ProfileReport,
 )
+from palladio.runtime.telemetry.logs import Activity
 from palladio.runtime.telemetry.process_memory import resident_bytes
-from palladio.runtime.telemetry.watchdog import Activity
 
 _PROBE = b"\0" * 4096  # a full disk takes a name, but no bytes
 _FAILURES = (OSError, ValueError, RuntimeError)  # of paths, and of JAX's profiler, whose own error is a RuntimeError

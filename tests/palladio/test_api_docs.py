@@ -23,9 +23,8 @@ from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.generation.generation import MAX_SAMPLES
 from palladio.http.observability.protocol_profile import StartProfileRequest
-from palladio.http.prompts.chat_messages import HISTORY_VALUES
+from palladio.http.prompts.chat_messages import COUNTED_BASE, COUNTED_PER_TOKEN, HISTORY_VALUES
 from palladio.http.prompts.chat_template import MAX_SECONDS
-from palladio.http.prompts.text_encoder import COUNTED_BASE, COUNTED_PER_TOKEN
 from palladio.http.prompts.tools import MAX_TOOLS
 from palladio.http.reasoning.family import TagFamily
 from palladio.http.reasoning.registry import ALIASES, FAMILIES

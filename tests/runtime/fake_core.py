@@ -20,7 +20,7 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, 
 from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress, RankStats
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, RequestTrace, TokenLogprob, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileReport
-from palladio.runtime.telemetry.watchdog import Activity
+from palladio.runtime.telemetry.logs import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"
 VOCAB_SIZE = 384

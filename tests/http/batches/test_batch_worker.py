@@ -23,8 +23,8 @@ from palladio.http.files import file_store
 from palladio.http.files.file_store import INPUT_PREFIX, FileStore, NewFile
 from palladio.http.generation.context import Context
 from palladio.http.observability.observer import Observer
+from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.text_encoder import TextEncoder
 from palladio.http.security.callers import SERVER, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig

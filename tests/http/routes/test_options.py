@@ -43,7 +43,7 @@ def test_a_router_chooses_the_group_of_devices(http: httpx.Client, engine: FakeE
     assert [call.options.dp_rank for call in engine.calls] == [0]
     answer = http.post(path, json=BODIES[path] | {"routed_dp_rank": 1})
     assert answer.status_code == 400
-    assert "routed_dp_rank is 1; this server has one group of devices, 0" in answer.text
+    assert "routed_dp_rank is 1; this server has one data-parallel rank, 0" in answer.text
 
 
 @pytest.mark.parametrize("path", ROUTES)

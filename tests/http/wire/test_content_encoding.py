@@ -9,7 +9,7 @@ import zlib
 import httpx
 import pytest
 
-from palladio.http.wire.content_encoding import SLICE, Inflater
+from palladio.http.wire.body import SLICE, Inflater
 from palladio.http.wire.errors import HttpError
 from tests.fake_engine import FakeEngine
 

@@ -12,7 +12,7 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import EngineBusy
 from palladio.runtime.process.busy_reports import BusyReports
 from palladio.runtime.process.transport import Liveness
-from palladio.runtime.telemetry.watchdog import Activity
+from palladio.runtime.telemetry.logs import Activity
 from tests.runtime.process.crashes import QUEUED, running, tokens, until
 
 

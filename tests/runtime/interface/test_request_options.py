@@ -66,7 +66,7 @@ def test_a_priority_needs_the_policy():
     assert RequestOptions().settle(SchedulerConfig()) == RequestOptions()
 
 
-@pytest.mark.parametrize(("num_ranks", "words"), [(1, "one group of devices, 0"), (2, "groups of devices 0 … 1")])
+@pytest.mark.parametrize(("num_ranks", "words"), [(1, "one data-parallel rank, 0"), (2, "data-parallel ranks 0 … 1")])
 def test_a_group_of_devices_must_be_there(num_ranks, words):
     last = RequestOptions.of(routed_dp_rank=num_ranks - 1)
     assert last.settle(SchedulerConfig(), num_ranks).dp_rank == num_ranks - 1

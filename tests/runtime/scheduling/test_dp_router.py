@@ -1,4 +1,4 @@
-"""Which group of devices gets a request."""
+"""Which data-parallel rank gets a request."""
 
 import pytest
 

@@ -9,7 +9,8 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import Shutdown
 from palladio.runtime.process.transport import run_engine
-from palladio.runtime.telemetry.watchdog import Activity, Watchdog
+from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.watchdog import Watchdog
 from tests.runtime.fake_core import FakeEngineCore
 from tests.runtime.process.test_engine_loop import ListInbox
 
