@@ -10,7 +10,6 @@ import pytest
 from palladio.pallas_kernels.grouped_matmul import gpu_triton, grouped_matmul
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
 from palladio.pallas_kernels.target import Target
-from tests.pairwise import pairwise
 from tests.pallas_kernels.interpret_mosaic import EXPERTS, interpret
 
 INTERPRETED = Target("gpu", "9.0", interpret="plain")
@@ -24,11 +23,10 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("backend", "spare_rows", "name"), pairwise(["gpu_triton", "xla", "reference"], [1, 40], list(SIZES))
-)
-def test_matches_numpy(backend, spare_rows, name):
-    sizes = SIZES[name]
+@pytest.mark.parametrize("backend", ["gpu_triton", "xla", "reference"])
+@pytest.mark.parametrize("spare_rows", [1, 40])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_matches_numpy(sizes, spare_rows, backend):
     rows, matrices, expected = _make(sizes, spare_rows, 64, 128)
     call = jax.jit(functools.partial(grouped_matmul, backend=backend, target=INTERPRETED))
     out = call(rows, matrices, jnp.array(sizes, jnp.int32))
