@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from palladio.runtime.core.observers import CallListener
 from palladio.runtime.core.startup import build_executor
-from palladio.runtime.execution.model_runner import CallListener
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import PalladioError

@@ -16,9 +16,10 @@ from palladio.model.weights import load_model
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
+from palladio.runtime.core.observers import CallListener
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
-from palladio.runtime.execution.model_runner import CallListener, DeviceExecutor, ModelRunner
+from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge

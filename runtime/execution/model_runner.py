@@ -1,9 +1,8 @@
 """ModelRunner: a scheduler's steps as calls of programs, made by the executor that owns the device's state."""
 
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -36,10 +35,8 @@ from palladio.runtime.execution.programs import (
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
-from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.request import Request, StepTokens
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
-from palladio.runtime.telemetry.logs import Activity
 
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
@@ -109,30 +106,6 @@ class DeviceExecutor:
         masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)
         array: jax.Array = jax.device_put(self.ranks.repeat(masks), self.ranks.exchanged)
         return array
-
-
-class CallListener:
-    """Told on host 0 of what the executor calls, and of programs that a step waits for.
-
-    Args:
-        hosts: the others, which do the same.
-    """
-
-    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
-        self._activity = activity
-        self._hosts = hosts
-
-    def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-        """See DeviceExecutor."""
-        if self._hosts is not None:
-            self._hosts.call(key, arrays)
-
-    @contextlib.contextmanager
-    def building(self, key: ProgramKey) -> Iterator[None]:
-        """See ProgramCache."""
-        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
-        with self._activity.compiling(str(key)), alongside:
-            yield
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -344,9 +344,8 @@ class RequestOptions:
             message = f"routed_dp_rank is {self.dp_rank}; this server has {ranks} (--dp-size)"
             raise InvalidRequestError(message, param="routed_dp_rank")
         if self.priority != 0 and scheduler.schedule_policy != "priority":
-            policy = f"priority has no effect under --schedule-policy {scheduler.schedule_policy}: "
-            fix = "start the server with --schedule-policy priority, or leave priority out"
-            raise InvalidRequestError(policy + fix, param="priority")
+            message = f"priority needs --schedule-policy priority; this server has {scheduler.schedule_policy}"
+            raise InvalidRequestError(message, param="priority")
         if self.timeout is not None or self.background or scheduler.request_timeout is None:
             return self
         return dataclasses.replace(self, timeout=scheduler.request_timeout)
@@ -389,7 +388,8 @@ class GenerationRequest:
 
 def _check_salt(name: str, value: object) -> None:
     if value is not None and not (isinstance(value, str) and 0 < len(value) <= MAX_SALT_LENGTH):
-        raise InvalidRequestError.of("{param} must have 1 … {most} characters", param=name, most=MAX_SALT_LENGTH)
+        message = "{param} must be a string of 1 … {most} characters"
+        raise InvalidRequestError.of(message, param=name, most=MAX_SALT_LENGTH)
 
 
 def _join_salts(*salts: str | None) -> str | None:
