@@ -9,13 +9,13 @@ from palladio.model.family import Family
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
-        "LlamaForCausalLM": "palladio.model.llama",
-        "MistralForCausalLM": "palladio.model.mistral",
-        "MixtralForCausalLM": "palladio.model.mistral",
-        "Qwen2ForCausalLM": "palladio.model.qwen",
-        "Qwen2MoeForCausalLM": "palladio.model.qwen_moe",
-        "Qwen3ForCausalLM": "palladio.model.qwen",
-        "Qwen3MoeForCausalLM": "palladio.model.qwen_moe",
+        "LlamaForCausalLM": "palladio.model.families.llama",
+        "MistralForCausalLM": "palladio.model.families.mistral",
+        "MixtralForCausalLM": "palladio.model.families.mistral",
+        "Qwen2ForCausalLM": "palladio.model.families.qwen",
+        "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
+        "Qwen3ForCausalLM": "palladio.model.families.qwen",
+        "Qwen3MoeForCausalLM": "palladio.model.families.qwen_moe",
     }
 )
 

@@ -22,15 +22,16 @@ from palladio.model.checkpoint import Checkpoint
 from palladio.model.config import ModelConfig, QuantizationConfig
 from palladio.model.coverage import covers
 from palladio.model.errors import CheckpointError
-from palladio.model.family import Condition, WeightRule
 from palladio.model.parameters import Params
 from palladio.model.registry import find_family
 from palladio.model.safetensors_file import Array, StoredTensor
 from palladio.model.sharding import ShardingRules
 from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weight_rules import ExpertStorage, WeightRule
 from palladio.model.weight_transforms import Part, part_of
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEAD_TABLE = "lm_head.table"  # the parameter that HEAD fills, in models that have one of their own
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
@@ -203,12 +204,12 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
     family, left = find_family(config.architecture), by_name(checkpoint)
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
-    conditions = _Conditions(config, are_stacked=any(name.endswith(_STACKED) for name in left))
+    storage: ExpertStorage = "stacked" if any(name.endswith(_STACKED) for name in left) else "split"
     plan: dict[str, list[Source]] = {name: [] for name in params}
     missing: list[str] = []
     used: set[str] = set()
     for rule in family.weights:
-        for layer, expert in conditions.places(rule):
+        for layer, expert in rule_places(rule, config, params, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             tensor = left.get(name)
             if tensor is None:
@@ -221,7 +222,7 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
                     f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
                 )
             plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
-    ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (not conditions.has_table)))
+    ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in params)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
         raise CheckpointError(f"missing keys in checkpoint {path}: {_some(missing)} (required by config.json)")
@@ -254,55 +255,21 @@ def _check_coverage(path: Path, layout: TensorLayout, params: Params, plan: Mapp
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Conditions:
-    """Which tensors a checkpoint has to hold.
+def rule_places(
+    rule: WeightRule, config: ModelConfig, params: Params, storage: ExpertStorage
+) -> Iterator[tuple[int, int]]:
+    """Layer and expert of each tensor that a rule names; 0 for what it does not number.
 
-    Attributes:
-        are_stacked: the experts of a layer are one tensor.
+    Args:
+        config: of the checkpoint.
+        storage: how the checkpoint stores experts.
     """
-
-    config: ModelConfig
-    are_stacked: bool
-
-    @property
-    def has_table(self) -> bool:
-        return self.config.has_head and not self.config.tie_word_embeddings
-
-    def places(self, rule: WeightRule) -> Iterator[tuple[int, int]]:
-        """Layer and expert of each tensor that a rule names; 0 for what it does not number."""
-        experts = self.config.experts
-        for layer in range(self.config.num_layers) if "{layer}" in rule.name else (0,):
-            if self._holds(rule.condition, layer):
-                numbers = range(experts.num_experts) if experts and "{expert}" in rule.name else (0,)
-                yield from ((layer, expert) for expert in numbers)
-
-    def _holds(self, condition: Condition, layer: int) -> bool:
-        config, experts = self.config, self.config.experts
-        is_sparse = experts is not None and experts.sparse_layers[layer]
-        match condition:
-            case "always":
-                return True
-            case "qkv_bias":
-                return config.qkv_bias
-            case "output_bias":
-                return config.output_bias
-            case "qk_norm":
-                return config.qk_norm
-            case "untied":
-                return self.has_table
-            case "dense":
-                return not is_sparse
-            case "dense_bias":
-                return not is_sparse and config.mlp_bias
-            case "sparse":
-                return is_sparse
-            case "sparse_split":
-                return is_sparse and not self.are_stacked
-            case "sparse_stacked":
-                return is_sparse and self.are_stacked
-            case "shared":
-                return is_sparse and experts is not None and experts.shared_intermediate_size is not None
+    if rule.storage not in (None, storage):
+        return
+    for layer in range(config.num_layers) if "{layer}" in rule.name else (0,):
+        if rule.param.format(layer=layer) in params:
+            numbers = range(config.experts.num_experts) if config.experts and "{expert}" in rule.name else (0,)
+            yield from ((layer, expert) for expert in numbers)
 
 
 def _find_scale(

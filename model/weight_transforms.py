@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 
 from palladio.model.experts_config import ExpertsConfig
-from palladio.model.family import Transform
 from palladio.model.safetensors_file import Array
 from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weight_rules import Transform
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

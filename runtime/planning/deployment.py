@@ -180,7 +180,7 @@ class Deployment:
         if experts is None:
             return 0.0
         sizes = 3 * self.model.hidden_size * experts.intermediate_size * jnp.dtype(self.dtypes.model).itemsize
-        return experts.num_sparse_layers * experts.num_places * sizes / self.num_shards
+        return self.model.num_sparse_layers * experts.num_places * sizes / self.num_shards
 
     @property
     def num_active_parameters(self) -> int:
@@ -190,7 +190,7 @@ class Deployment:
             return self.num_parameters
         idle = experts.num_experts - experts.num_chosen
         one = 3 * self.model.hidden_size * experts.intermediate_size
-        return self.num_parameters - experts.num_sparse_layers * idle * one
+        return self.num_parameters - self.model.num_sparse_layers * idle * one
 
     @property
     def bytes_per_token(self) -> float:
