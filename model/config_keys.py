@@ -79,6 +79,10 @@ class Keys:
             )
         return float(value)
 
+    def optional_number(self, key: str) -> float | None:
+        """A number as of `number`; null, or absent without a default: None."""
+        return None if self.values.get(key) is None else self.number(key)
+
     def numbers(self, key: str) -> tuple[float, ...]:
         """A required list of numbers, each as of `number`."""
         value = self.values.get(key)

@@ -88,13 +88,13 @@ class HfConfig(Keys):
         )
         return rope.checked(self.head_size)
 
-    def layered_rope(self, kind: str, default_theta: float, *, theta_key: str = "rope_theta") -> RopeConfig:
+    def layered_rope(self, kind: str, theta_key: str, default_theta: float) -> RopeConfig:
         """The rotary embedding of the layers of one kind, as `layer_types` names it. rope_parameters (transformers 5)
         has an object for each kind; before, rope_scaling was of layers with full attention alone.
 
         Args:
-            default_theta: when config.json gives none.
-            theta_key: where it did, before transformers 5.
+            theta_key: where config.json gave the base of the frequencies before transformers 5.
+            default_theta: when it gives none.
         """
         nested = self.values.get("rope_parameters")
         nested = {} if nested is None else nested

@@ -20,7 +20,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
 )
 
 BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: checkpoints that are made to embed
-    {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES}
+    {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
 )
 
 

@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
+import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -34,9 +35,13 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 HEAD_TABLE = "lm_head.table"  # the parameter that HEAD fills, in models that have one of their own
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
+_PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
+_OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
+
+logger = logging.getLogger(__name__)
 
 
 _Bounds = tuple[tuple[int | None, int | None], ...]
@@ -204,6 +209,7 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
     family, left = find_family(config.architecture), by_name(checkpoint)
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
+    _warn_of_other_parts(path, checkpoint)
     storage: ExpertStorage = "stacked" if any(name.endswith(_STACKED) for name in left) else "split"
     plan: dict[str, list[Source]] = {name: [] for name in params}
     missing: list[str] = []
@@ -296,11 +302,29 @@ def _find_scale(
 
 
 def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
-    """The tensors, named as in a checkpoint of the model with its head: one without leaves the prefix out."""
+    """The text model's tensors, named as in a checkpoint of it alone, with its head. A checkpoint without a head leaves
+    the prefix out; one of a model that takes images has the text model as one of its parts."""
     tensors = checkpoint.tensors
-    if "embed_tokens.weight" not in tensors:
+    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in tensors), None)
+    if prefix is None:
         return dict(tensors)
-    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in tensors.items()}
+    named = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix) and not name.startswith("lm_head."):
+            named[f"model.{name.removeprefix(prefix)}"] = tensor
+        elif not _OTHER_PARTS.match(name):
+            named[name.removeprefix("language_model.")] = tensor
+    return named
+
+
+def _warn_of_other_parts(path: Path, checkpoint: Checkpoint) -> None:
+    parts = collections.Counter(match[1] for name in checkpoint.tensors if (match := _OTHER_PARTS.match(name)))
+    if parts:
+        logger.warning(
+            "%s: the model is served for text only; images are not supported. Ignored tensors: %s",
+            path,
+            ", ".join(f"{count} of {part}" for part, count in sorted(parts.items())),
+        )
 
 
 def _some(names: list[str]) -> str:

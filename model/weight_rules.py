@@ -14,10 +14,21 @@ Transform = Literal[
     "query_bias",
     "key_bias",
     "value_bias",
+    "fused_query",
+    "fused_key",
+    "fused_value",
+    "query_scale",
+    "key_scale",
+    "query_scales",
+    "key_scales",
     "gate",
     "up",
     "gate_bias",
     "up_bias",
+    "fused_gate",
+    "fused_up",
+    "inner",
+    "inner_bias",
     "transposed",
     "expert_in",
     "expert_down",
@@ -99,6 +110,15 @@ ATTENTION: tuple[WeightRule, ...] = (
 )
 """Queries, keys and values each by itself, and the projection back."""
 
+FUSED_QKV: tuple[WeightRule, ...] = layer_rules(
+    "self_attn.",
+    "attention.",
+    ("qkv_proj.weight", "qkv.kernel", "fused_query"),
+    ("qkv_proj.weight", "qkv.kernel", "fused_key"),
+    ("qkv_proj.weight", "qkv.kernel", "fused_value"),
+)
+"""Queries, keys and values as one tensor."""
+
 HEAD_NORMS: tuple[WeightRule, ...] = layer_rules(
     "self_attn.",
     "attention.",
@@ -127,6 +147,14 @@ MLP: tuple[WeightRule, ...] = (
     *DOWN,
 )
 """Gate and up each by itself, and the projection back."""
+
+FUSED_GATE_UP: tuple[WeightRule, ...] = layer_rules(
+    "mlp.",
+    "mlp.",
+    ("gate_up_proj.weight", "gate_up.kernel", "fused_gate"),
+    ("gate_up_proj.weight", "gate_up.kernel", "fused_up"),
+)
+"""Gate and up as one tensor."""
 
 PRE_NORMS: tuple[WeightRule, ...] = layer_rules(
     "",

@@ -1,9 +1,12 @@
 """The whole engine core against what transformers computed once: chunks, small pages, few slots, padding, overlap."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
+from tests import tiny_families
+from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts_of
 from tests.runtime.tiny_engine import Collector, create_core
 from tests.tiny_model import make_checkpoint
 
@@ -39,8 +42,39 @@ def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> N
         attention_backend=backend,
     )
     collector = Collector(core)
-    for i, prompt in enumerate(prompts()):
+    for i, prompt in enumerate(prompts_of(family)):
         collector.add(str(i), prompt, max_tokens=NUM_TOKENS)
     collector.run()
     for i, expected in enumerate(golden):
-        assert collector.tokens[str(i)] == expected.tolist(), f"prompt of {len(prompts()[i])} tokens"
+        assert collector.tokens[str(i)] == expected.tolist(), f"prompt of {len(prompts_of(family)[i])} tokens"
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=() if name == "gemma3" else pytest.mark.slow) for name in tiny_families.CONFIGS],
+)
+def test_nothing_changes_what_a_family_says(family: str, tmp_path: Path) -> None:
+    """Chunks, small pages, retraction for want of pages, and then every prompt once more, from the prefix cache."""
+    golden, chosen = np.load(GOLDENS / f"{family}.npz")["tokens"], prompts_of(family)[-5:]
+    core = create_core(
+        make_checkpoint(tmp_path, family),
+        load_format="auto",
+        max_total_tokens=200,  # of requests that need up to 139 each
+        schedule_conservativeness=0.0,
+        max_running_requests=3,
+        cuda_graph_bs=(3,),
+        compile="lazy",
+        chunked_prefill_size=20,
+    )
+    retractions = cached = 0
+    for turn in range(2):
+        collector = Collector(core)
+        for i, prompt in enumerate(chosen):
+            collector.add(f"{turn} {i}", prompt, max_tokens=NUM_TOKENS)
+        collector.run()
+        for i, expected in enumerate(golden[-5:]):
+            assert collector.tokens[f"{turn} {i}"] == expected.tolist(), f"prompt of {len(chosen[i])} tokens"
+        retractions += sum(collector.num_retractions.values())
+        cached += sum(collector.cached_tokens.values())
+    assert retractions > 0
+    assert cached > 0

@@ -1,0 +1,86 @@
+"""Tiny models of the families whose layers differ from Llama's: config.json and the tensors of a checkpoint.
+
+Sizes are such that each rule shows: windows and original contexts are shorter than most test prompts, heads are no
+divisor of the hidden size, and there are layers of each kind.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+Shapes = dict[str, tuple[int, ...]]
+
+_LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [1.5, 2.0, 3.5, 6.0],
+}
+
+CONFIGS: dict[str, dict[str, Any]] = {}
+
+SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
+"""By model_type: chosen so that greedy tokens do not repeat themselves too soon."""
+
+TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3}
+"""By model_type, for the same purpose: Gemma multiplies embeddings, and a tied head would favour the token before."""
+
+_BIASED, _UNTIED = {"attention_bias": True}, {"tie_word_embeddings": False}
+VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {}
+"""Keys of config.json with which a family has tensors that it has not as above."""
+
+_MLP_BIAS = {"gate_up.bias", "down.bias"}
+UNUSED_RULES = {}
+"""Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
+
+
+def weight_shapes(config: Mapping[str, Any]) -> Shapes:
+    """Every tensor's name and shape, of one of the families above."""
+    D, V, layers = config["hidden_size"], config["vocab_size"], config["num_hidden_layers"]
+    shapes: Shapes = {"model.embed_tokens.weight": (V, D), "model.norm.weight": (D,)}
+    if config["model_type"] == "starcoder2":
+        shapes["model.norm.bias"] = (D,)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (V, D)
+    layer = _attention(config) | _mlp(config) | _norms(config)
+    return shapes | {f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in layer.items()}
+
+
+def _attention(config: Mapping[str, Any]) -> Shapes:
+    D, N, K = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
+    H = config.get("head_dim") or D // N
+    kind, has_bias = config["model_type"], config.get("attention_bias", config.get("use_bias", False))
+    if kind == "phi3":
+        return {"self_attn.qkv_proj.weight": ((N + 2 * K) * H, D), "self_attn.o_proj.weight": (D, N * H)}
+    shapes = _biased("self_attn.", {"q_proj": (N * H, D), "k_proj": (K * H, D), "v_proj": (K * H, D)}, has_bias)
+    shapes |= _biased("self_attn.", {"o_proj": (D, N * H)}, has_bias and kind != "glm4")
+    by_kind: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+        "gemma3_text": ((H,), (H,)),
+    }
+    if config.get("use_qk_norm", False):
+        by_kind["cohere"] = (N, H), (K, H)
+    if kind in by_kind:
+        shapes["self_attn.q_norm.weight"], shapes["self_attn.k_norm.weight"] = by_kind[kind]
+    return shapes
+
+
+def _mlp(config: Mapping[str, Any]) -> Shapes:
+    D, F, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    if kind == "starcoder2":
+        return _biased("mlp.", {"c_fc": (F, D), "c_proj": (D, F)}, config["use_bias"])
+    if kind in ("phi3", "glm4"):
+        return {"mlp.gate_up_proj.weight": (2 * F, D), "mlp.down_proj.weight": (D, F)}
+    projections = {"gate_proj": (F, D), "up_proj": (F, D), "down_proj": (D, F)}
+    return _biased("mlp.", projections, config.get("mlp_bias", False))
+
+
+def _norms(config: Mapping[str, Any]) -> Shapes:
+    kind, before, middle = config["model_type"], "input_layernorm", "post_attention_layernorm"
+    names = {
+        "gemma3_text": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    }
+    shapes: Shapes = {f"{name}.weight": (config["hidden_size"],) for name in names.get(kind, (before, middle))}
+    return shapes | {f"{name}.bias": (config["hidden_size"],) for name in (before, middle) if kind == "starcoder2"}
+
+
+def _biased(part: str, projections: Mapping[str, tuple[int, ...]], has_bias: bool) -> Shapes:
+    shapes: Shapes = {f"{part}{name}.weight": shape for name, shape in projections.items()}
+    return shapes | {f"{part}{name}.bias": shape[:1] for name, shape in projections.items() if has_bias}
