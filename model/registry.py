@@ -9,6 +9,7 @@ from palladio.model.family import Family
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
+        "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "LlamaForCausalLM": "palladio.model.families.llama",
         "MistralForCausalLM": "palladio.model.families.mistral",
         "MixtralForCausalLM": "palladio.model.families.mistral",

@@ -15,7 +15,20 @@ _LONGROPE = {
     "long_factor": [1.5, 2.0, 3.5, 6.0],
 }
 
-CONFIGS: dict[str, dict[str, Any]] = {}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gemma2": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 20,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 12,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 5.0,
+        "tie_word_embeddings": True,
+    },
+}
 
 SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
 """By model_type: chosen so that greedy tokens do not repeat themselves too soon."""
@@ -24,11 +37,15 @@ TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3}
 """By model_type, for the same purpose: Gemma multiplies embeddings, and a tied head would favour the token before."""
 
 _BIASED, _UNTIED = {"attention_bias": True}, {"tie_word_embeddings": False}
-VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {}
+VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "gemma2": (_BIASED, _UNTIED),
+}
 """Keys of config.json with which a family has tensors that it has not as above."""
 
 _MLP_BIAS = {"gate_up.bias", "down.bias"}
-UNUSED_RULES = {}
+UNUSED_RULES = {
+    "Gemma2ForCausalLM": _MLP_BIAS,
+}
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
 
@@ -75,6 +92,7 @@ def _mlp(config: Mapping[str, Any]) -> Shapes:
 def _norms(config: Mapping[str, Any]) -> Shapes:
     kind, before, middle = config["model_type"], "input_layernorm", "post_attention_layernorm"
     names = {
+        "gemma2": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
         "gemma3_text": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     }
     shapes: Shapes = {f"{name}.weight": (config["hidden_size"],) for name in names.get(kind, (before, middle))}
