@@ -10,6 +10,8 @@ from palladio.model.family import Family
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
+        "Gemma3ForCausalLM": "palladio.model.families.gemma3",
+        "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
         "LlamaForCausalLM": "palladio.model.families.llama",
         "MistralForCausalLM": "palladio.model.families.mistral",
         "MixtralForCausalLM": "palladio.model.families.mistral",

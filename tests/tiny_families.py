@@ -16,6 +16,20 @@ _LONGROPE = {
 }
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 20,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 12,
+        "sliding_window_pattern": 3,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "tie_word_embeddings": True,
+    },
     "gemma2": {
         "architectures": ["Gemma2ForCausalLM"],
         "model_type": "gemma2",
@@ -38,12 +52,14 @@ TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3}
 
 _BIASED, _UNTIED = {"attention_bias": True}, {"tie_word_embeddings": False}
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "gemma3": (_BIASED, _UNTIED),
     "gemma2": (_BIASED, _UNTIED),
 }
 """Keys of config.json with which a family has tensors that it has not as above."""
 
 _MLP_BIAS = {"gate_up.bias", "down.bias"}
 UNUSED_RULES = {
+    "Gemma3ForCausalLM": _MLP_BIAS,
     "Gemma2ForCausalLM": _MLP_BIAS,
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
