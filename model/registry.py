@@ -15,6 +15,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "LlamaForCausalLM": "palladio.model.families.llama",
         "MistralForCausalLM": "palladio.model.families.mistral",
         "MixtralForCausalLM": "palladio.model.families.mistral",
+        "Phi3ForCausalLM": "palladio.model.families.phi3",
         "Qwen2ForCausalLM": "palladio.model.families.qwen",
         "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
         "Qwen3ForCausalLM": "palladio.model.families.qwen",

@@ -42,6 +42,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 5.0,
         "tie_word_embeddings": True,
     },
+    "phi3": {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "sliding_window": 12,
+        "original_max_position_embeddings": 16,
+        "rope_scaling": _LONGROPE,
+        "pad_token_id": 0,
+    },
+    "phi4_mini": {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "max_position_embeddings": 512,
+        "original_max_position_embeddings": 512,
+        "partial_rotary_factor": 0.75,
+        "rope_scaling": {**_LONGROPE, "short_factor": [1.0, 1.3, 1.6], "long_factor": [2.0, 3.0, 4.0]},
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+    },
 }
 
 SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
@@ -61,6 +79,7 @@ _MLP_BIAS = {"gate_up.bias", "down.bias"}
 UNUSED_RULES = {
     "Gemma3ForCausalLM": _MLP_BIAS,
     "Gemma2ForCausalLM": _MLP_BIAS,
+    "Phi3ForCausalLM": {"output.bias", "down.bias"},
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
