@@ -15,6 +15,8 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "LlamaForCausalLM": "palladio.model.families.llama",
         "MistralForCausalLM": "palladio.model.families.mistral",
         "MixtralForCausalLM": "palladio.model.families.mistral",
+        "Olmo2ForCausalLM": "palladio.model.families.olmo",
+        "Olmo3ForCausalLM": "palladio.model.families.olmo",
         "Phi3ForCausalLM": "palladio.model.families.phi3",
         "Qwen2ForCausalLM": "palladio.model.families.qwen",
         "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",

@@ -60,6 +60,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "pad_token_id": 0,
     },
+    "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "pad_token_id": 0},
+    "olmo3": {
+        "architectures": ["Olmo3ForCausalLM"],
+        "model_type": "olmo3",
+        "num_hidden_layers": 4,
+        "sliding_window": 12,
+        "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        "pad_token_id": 0,
+    },
 }
 
 SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
@@ -72,6 +82,8 @@ _BIASED, _UNTIED = {"attention_bias": True}, {"tie_word_embeddings": False}
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "gemma3": (_BIASED, _UNTIED),
     "gemma2": (_BIASED, _UNTIED),
+    "olmo2": (_BIASED,),
+    "olmo3": (_BIASED,),
 }
 """Keys of config.json with which a family has tensors that it has not as above."""
 
@@ -80,6 +92,8 @@ UNUSED_RULES = {
     "Gemma3ForCausalLM": _MLP_BIAS,
     "Gemma2ForCausalLM": _MLP_BIAS,
     "Phi3ForCausalLM": {"output.bias", "down.bias"},
+    "Olmo2ForCausalLM": _MLP_BIAS,
+    "Olmo3ForCausalLM": _MLP_BIAS,
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
@@ -106,6 +120,8 @@ def _attention(config: Mapping[str, Any]) -> Shapes:
     shapes |= _biased("self_attn.", {"o_proj": (D, N * H)}, has_bias and kind != "glm4")
     by_kind: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
         "gemma3_text": ((H,), (H,)),
+        "olmo2": ((N * H,), (K * H,)),
+        "olmo3": ((N * H,), (K * H,)),
     }
     if config.get("use_qk_norm", False):
         by_kind["cohere"] = (N, H), (K, H)
@@ -127,6 +143,8 @@ def _mlp(config: Mapping[str, Any]) -> Shapes:
 def _norms(config: Mapping[str, Any]) -> Shapes:
     kind, before, middle = config["model_type"], "input_layernorm", "post_attention_layernorm"
     names = {
+        "olmo2": (middle, "post_feedforward_layernorm"),
+        "olmo3": (middle, "post_feedforward_layernorm"),
         "gemma2": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
         "gemma3_text": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     }
