@@ -70,6 +70,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
         "pad_token_id": 0,
     },
+    "granite": {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "embedding_multiplier": 6.0,
+        "attention_multiplier": 0.3,
+        "residual_multiplier": 0.6,
+        "logits_scaling": 2.5,
+    },
 }
 
 SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
@@ -94,6 +104,7 @@ UNUSED_RULES = {
     "Phi3ForCausalLM": {"output.bias", "down.bias"},
     "Olmo2ForCausalLM": _MLP_BIAS,
     "Olmo3ForCausalLM": _MLP_BIAS,
+    "GraniteForCausalLM": {"query_norm.scale", "key_norm.scale"},
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
