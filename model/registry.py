@@ -23,6 +23,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
         "Qwen3ForCausalLM": "palladio.model.families.qwen",
         "Qwen3MoeForCausalLM": "palladio.model.families.qwen_moe",
+        "SmolLM3ForCausalLM": "palladio.model.families.smollm3",
     }
 )
 

@@ -80,6 +80,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.6,
         "logits_scaling": 2.5,
     },
+    "smollm3": {
+        "architectures": ["SmolLM3ForCausalLM"],
+        "model_type": "smollm3",
+        "num_hidden_layers": 3,
+        "no_rope_layer_interval": 2,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+    },
 }
 
 SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
@@ -94,6 +102,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "gemma2": (_BIASED, _UNTIED),
     "olmo2": (_BIASED,),
     "olmo3": (_BIASED,),
+    "smollm3": ({**_BIASED, "mlp_bias": True}, _UNTIED),
 }
 """Keys of config.json with which a family has tensors that it has not as above."""
 
@@ -105,6 +114,7 @@ UNUSED_RULES = {
     "Olmo2ForCausalLM": _MLP_BIAS,
     "Olmo3ForCausalLM": _MLP_BIAS,
     "GraniteForCausalLM": {"query_norm.scale", "key_norm.scale"},
+    "SmolLM3ForCausalLM": {"query_norm.scale", "key_norm.scale"},
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
