@@ -9,6 +9,8 @@ from palladio.model.family import Family
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
+        "Cohere2ForCausalLM": "palladio.model.families.cohere",
+        "CohereForCausalLM": "palladio.model.families.cohere",
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",

@@ -88,6 +88,25 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "pad_token_id": 0,
     },
+    "cohere": {
+        "architectures": ["CohereForCausalLM"],
+        "model_type": "cohere",
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "layer_norm_eps": 1e-5,
+        "logit_scale": 0.4,
+        "tie_word_embeddings": True,
+    },
+    "cohere2": {
+        "architectures": ["Cohere2ForCausalLM"],
+        "model_type": "cohere2",
+        "num_hidden_layers": 3,
+        "sliding_window": 12,
+        "sliding_window_pattern": 2,
+        "layer_norm_eps": 1e-5,
+        "logit_scale": 0.4,
+        "tie_word_embeddings": True,
+    },
 }
 
 SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
@@ -103,6 +122,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "olmo2": (_BIASED,),
     "olmo3": (_BIASED,),
     "smollm3": ({**_BIASED, "mlp_bias": True}, _UNTIED),
+    "cohere": (_UNTIED,),
+    "cohere2": (_BIASED, _UNTIED),
 }
 """Keys of config.json with which a family has tensors that it has not as above."""
 
@@ -115,6 +136,8 @@ UNUSED_RULES = {
     "Olmo3ForCausalLM": _MLP_BIAS,
     "GraniteForCausalLM": {"query_norm.scale", "key_norm.scale"},
     "SmolLM3ForCausalLM": {"query_norm.scale", "key_norm.scale"},
+    "CohereForCausalLM": _MLP_BIAS,
+    "Cohere2ForCausalLM": {*_MLP_BIAS, "query_norm.scale", "key_norm.scale"},
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
@@ -164,6 +187,8 @@ def _mlp(config: Mapping[str, Any]) -> Shapes:
 def _norms(config: Mapping[str, Any]) -> Shapes:
     kind, before, middle = config["model_type"], "input_layernorm", "post_attention_layernorm"
     names = {
+        "cohere": (before,),
+        "cohere2": (before,),
         "olmo2": (middle, "post_feedforward_layernorm"),
         "olmo3": (middle, "post_feedforward_layernorm"),
         "gemma2": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
