@@ -14,6 +14,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
+        "Glm4ForCausalLM": "palladio.model.families.glm4",
         "GraniteForCausalLM": "palladio.model.families.granite",
         "LlamaForCausalLM": "palladio.model.families.llama",
         "MistralForCausalLM": "palladio.model.families.mistral",

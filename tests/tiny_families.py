@@ -107,6 +107,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "logit_scale": 0.4,
         "tie_word_embeddings": True,
     },
+    "glm4": {
+        "architectures": ["Glm4ForCausalLM"],
+        "model_type": "glm4",
+        "head_dim": 16,
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+        "pad_token_id": 0,
+    },
 }
 
 SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
@@ -138,6 +146,7 @@ UNUSED_RULES = {
     "SmolLM3ForCausalLM": {"query_norm.scale", "key_norm.scale"},
     "CohereForCausalLM": _MLP_BIAS,
     "Cohere2ForCausalLM": {*_MLP_BIAS, "query_norm.scale", "key_norm.scale"},
+    "Glm4ForCausalLM": {"output.bias", "down.bias"},
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
@@ -191,6 +200,7 @@ def _norms(config: Mapping[str, Any]) -> Shapes:
         "cohere2": (before,),
         "olmo2": (middle, "post_feedforward_layernorm"),
         "olmo3": (middle, "post_feedforward_layernorm"),
+        "glm4": (before, middle, "post_self_attn_layernorm", "post_mlp_layernorm"),
         "gemma2": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
         "gemma3_text": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     }
