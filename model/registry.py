@@ -27,6 +27,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Qwen3ForCausalLM": "palladio.model.families.qwen",
         "Qwen3MoeForCausalLM": "palladio.model.families.qwen_moe",
         "SmolLM3ForCausalLM": "palladio.model.families.smollm3",
+        "Starcoder2ForCausalLM": "palladio.model.families.starcoder2",
     }
 )
 

@@ -115,6 +115,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.5,
         "pad_token_id": 0,
     },
+    "starcoder2": {
+        "architectures": ["Starcoder2ForCausalLM"],
+        "model_type": "starcoder2",
+        "hidden_act": "gelu_pytorch_tanh",
+        "norm_epsilon": 1e-5,
+        "use_bias": True,
+        "sliding_window": 12,
+        "tie_word_embeddings": True,
+    },
 }
 
 SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
@@ -132,6 +141,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "smollm3": ({**_BIASED, "mlp_bias": True}, _UNTIED),
     "cohere": (_UNTIED,),
     "cohere2": (_BIASED, _UNTIED),
+    "starcoder2": (_UNTIED,),
 }
 """Keys of config.json with which a family has tensors that it has not as above."""
 
