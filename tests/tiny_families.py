@@ -160,12 +160,15 @@ UNUSED_RULES = {
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
+_NORM_BIAS = ("starcoder2",)
+_NO_OUTPUT_BIAS = ("glm4",)
+
 
 def weight_shapes(config: Mapping[str, Any]) -> Shapes:
     """Every tensor's name and shape, of one of the families above."""
     D, V, layers = config["hidden_size"], config["vocab_size"], config["num_hidden_layers"]
     shapes: Shapes = {"model.embed_tokens.weight": (V, D), "model.norm.weight": (D,)}
-    if config["model_type"] == "starcoder2":
+    if config["model_type"] in _NORM_BIAS:
         shapes["model.norm.bias"] = (D,)
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (V, D)
@@ -176,11 +179,12 @@ def weight_shapes(config: Mapping[str, Any]) -> Shapes:
 def _attention(config: Mapping[str, Any]) -> Shapes:
     D, N, K = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
     H = config.get("head_dim") or D // N
-    kind, has_bias = config["model_type"], config.get("attention_bias", config.get("use_bias", False))
+    kind = config["model_type"]
+    has_bias = any(config.get(key, False) for key in ("attention_bias", "use_bias", "use_qkv_bias"))
     if kind == "phi3":
         return {"self_attn.qkv_proj.weight": ((N + 2 * K) * H, D), "self_attn.o_proj.weight": (D, N * H)}
     shapes = _biased("self_attn.", {"q_proj": (N * H, D), "k_proj": (K * H, D), "v_proj": (K * H, D)}, has_bias)
-    shapes |= _biased("self_attn.", {"o_proj": (D, N * H)}, has_bias and kind != "glm4")
+    shapes |= _biased("self_attn.", {"o_proj": (D, N * H)}, has_bias and kind not in _NO_OUTPUT_BIAS)
     by_kind: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
         "gemma3_text": ((H,), (H,)),
         "olmo2": ((N * H,), (K * H,)),
@@ -215,7 +219,7 @@ def _norms(config: Mapping[str, Any]) -> Shapes:
         "gemma3_text": (before, middle, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     }
     shapes: Shapes = {f"{name}.weight": (config["hidden_size"],) for name in names.get(kind, (before, middle))}
-    return shapes | {f"{name}.bias": (config["hidden_size"],) for name in (before, middle) if kind == "starcoder2"}
+    return shapes | {f"{name}.bias": (config["hidden_size"],) for name in (before, middle) if kind in _NORM_BIAS}
 
 
 def _biased(part: str, projections: Mapping[str, tuple[int, ...]], has_bias: bool) -> Shapes:

@@ -54,27 +54,26 @@ def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> N
     [pytest.param(name, marks=() if name == "gemma3" else pytest.mark.slow) for name in tiny_families.CONFIGS],
 )
 def test_nothing_changes_what_a_family_says(family: str, tmp_path: Path) -> None:
-    """Chunks, small pages, retraction for want of pages, and then every prompt once more, from the prefix cache."""
+    """Chunks, small pages, retraction for want of pages, and then a prompt once more, from the prefix cache."""
     golden, chosen = np.load(GOLDENS / f"{family}.npz")["tokens"], prompts_of(family)[-5:]
     core = create_core(
         make_checkpoint(tmp_path, family),
         load_format="auto",
-        max_total_tokens=200,  # of requests that need up to 139 each
+        max_total_tokens=160,  # of requests that need up to 139 each
         schedule_conservativeness=0.0,
-        max_running_requests=3,
-        cuda_graph_bs=(3,),
+        max_running_requests=4,
+        cuda_graph_bs=(4,),
         compile="lazy",
         chunked_prefill_size=20,
     )
-    retractions = cached = 0
-    for turn in range(2):
-        collector = Collector(core)
-        for i, prompt in enumerate(chosen):
-            collector.add(f"{turn} {i}", prompt, max_tokens=NUM_TOKENS)
+    collector, last = Collector(core), len(chosen) - 1
+    for i, prompt in enumerate(chosen):
+        collector.add(str(i), prompt, max_tokens=NUM_TOKENS)
+    collector.run()
+    assert sum(collector.num_retractions.values()) > 0
+    for name in ("alone", "again"):
+        collector.add(name, chosen[last], max_tokens=NUM_TOKENS)
         collector.run()
-        for i, expected in enumerate(golden[-5:]):
-            assert collector.tokens[f"{turn} {i}"] == expected.tolist(), f"prompt of {len(chosen[i])} tokens"
-        retractions += sum(collector.num_retractions.values())
-        cached += sum(collector.cached_tokens.values())
-    assert retractions > 0
-    assert cached > 0
+    assert collector.cached_tokens["again"] >= len(chosen[last]) - 4
+    found = [collector.tokens[name] for name in (*map(str, range(last + 1)), "alone", "again")]
+    assert found == [row.tolist() for row in (*golden[-5:], golden[-1], golden[-1])]
