@@ -25,7 +25,7 @@ class Keys:
 
     Attributes:
         values: the object, with a default for each key that it leaves out.
-        defaults: of such keys, and of some that are null; see each method.
+        defaults: these, which some methods take in place of null, too.
     """
 
     def __init__(

@@ -113,7 +113,8 @@ class HfConfig(Keys):
         if own.get("rope_theta") is None:
             own["rope_theta"] = self.number(theta_key, default=default_theta)
         beside = {"original_max_position_embeddings": self.values.get("original_max_position_embeddings")}
-        return RopeConfig.from_hf({"rope_parameters": own, **beside}, self.max_position, default_theta)
+        rope = RopeConfig.from_hf({"rope_parameters": own, **beside}, self.max_position, default_theta)
+        return rope.checked(self.head_size)
 
     def layer_types(self, allowed: tuple[str, ...] = (FULL, SLIDING)) -> tuple[str, ...] | None:
         """Of every layer; None: config.json does not say."""

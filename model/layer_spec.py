@@ -146,6 +146,7 @@ class DecoderSpec:
         embedding_scale: factor on embeddings, rounded to the dtype of activations.
         logits_scale: factor on logits.
         logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.
+        overflows_float16: activations of published models exceed the range of float16.
     """
 
     layers: tuple[LayerSpec, ...]
@@ -154,6 +155,7 @@ class DecoderSpec:
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_soft_cap: float | None = None
+    overflows_float16: bool = False
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:

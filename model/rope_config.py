@@ -145,6 +145,8 @@ class RopeConfig:
         """The long divisors if the model's context is longer than the original one, else the short ones: for good,
         since keys that are in the cache cannot change theirs."""
         given = found.get("attention_factor") is not None
+        if original == 1 and not given:
+            raise ConfigError("original_max_position_embeddings must be at least 2 for longrope, found 1")
         return dataclasses.replace(
             self,
             kind="longrope",

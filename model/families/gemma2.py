@@ -34,6 +34,7 @@ def gemma_decoder(hf: HfConfig, kinds: tuple[str, ...], attention: dict[str, Att
         norm=norm,
         embedding_scale=hf.hidden_size**0.5,
         logits_soft_cap=hf.optional_number("final_logit_softcapping"),
+        overflows_float16=True,
     )
 
 

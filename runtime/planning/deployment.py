@@ -95,7 +95,7 @@ class Deployment:
         num_shards, num_groups, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
-        dtypes = Dtypes.of(config, place.chip.platform)
+        dtypes = Dtypes.of(config, place.chip.platform, model)
         layout = TensorLayout.of(model, num_shards, num_expert_parts)
         over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_groups, num_expert_parts)
         pooling = Pooling() if config.source.is_embedding else None  # other methods keep a row more for each request

@@ -109,6 +109,7 @@ def test_longrope_is_chosen_by_the_models_context() -> None:
         ("gemma2", {"attn_logit_softcapping": "high"}, "attn_logit_softcapping must be a number"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be a number greater than 0"),
         ("phi3", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_type: 'yarn' is not supported here"),
+        ("phi3", {"original_max_position_embeddings": 1}, "original_max_position_embeddings must be at least 2"),
         ("phi3", {"partial_rotary_factor": 0.1}, "partial_rotary_factor 0.1 rotates 0 of the 8 dimensions"),
         ("phi3", {"partial_rotary_factor": 1.5}, "partial_rotary_factor must be at most 1"),
         ("olmo2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5 is not supported"),
