@@ -10,7 +10,7 @@ from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
 from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import DecoderSpec, SparseSpec
+from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
 from palladio.model.registry import BASE_MODELS, find_family
 
@@ -127,6 +127,15 @@ class ModelConfig(DecoderSpec):
             quantization=_quantization(config),
             has_head=architecture not in BASE_MODELS,
         )
+
+    def for_context(self, length: int) -> Self:
+        """The model as it serves sequences of up to so many tokens; only LongRoPE depends on it."""
+
+        def fitted(layer: LayerSpec) -> LayerSpec:
+            rope = layer.attention.rope and layer.attention.rope.for_context(length)
+            return dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rope=rope))
+
+        return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
 
     @property
     def num_layers(self) -> int:

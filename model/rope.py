@@ -73,7 +73,8 @@ def inverse_frequencies(rope: RopeConfig, head_size: int) -> NDArray[np.float32]
     if rope.kind == "yarn":
         return _yarn(rope, plain)
     if rope.kind == "longrope":
-        return (plain / np.array(rope.divisors, np.float32)).astype(np.float32)
+        divisors = rope.long_divisors if rope.is_long else rope.short_divisors
+        return (plain / np.array(divisors, np.float32)).astype(np.float32)
     return plain
 
 

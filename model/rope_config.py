@@ -32,7 +32,9 @@ class RopeConfig:
         attention_factor: yarn, longrope: factor on cos and sin; None: computed from `factor`.
         mscale, mscale_all_dim: yarn: what that computation uses where both are given.
         truncate: yarn: round the blended range to whole dimensions.
-        divisors: longrope: of each frequency.
+        long_divisors, short_divisors: longrope: of each frequency, for contexts longer than the original one and for
+            others.
+        is_long: longrope: which of the two counts.
     """
 
     theta: float
@@ -49,7 +51,9 @@ class RopeConfig:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
-    divisors: tuple[float, ...] = ()
+    long_divisors: tuple[float, ...] = ()
+    short_divisors: tuple[float, ...] = ()
+    is_long: bool = True
 
     @classmethod
     def from_hf(
@@ -142,19 +146,25 @@ class RopeConfig:
         )
 
     def _longrope(self, keys: Keys, found: Mapping[str, Any], original: int, max_position: int) -> Self:
-        """The long divisors if the model's context is longer than the original one, else the short ones: for good,
-        since keys that are in the cache cannot change theirs."""
         given = found.get("attention_factor") is not None
         if original == 1 and not given:
             raise ConfigError("original_max_position_embeddings must be at least 2 for longrope, found 1")
-        return dataclasses.replace(
+        rope = dataclasses.replace(
             self,
             kind="longrope",
             factor=keys.number("factor", default=max_position / original),
             original_max_position=original,
             attention_factor=keys.number("attention_factor") if given else None,
-            divisors=keys.numbers("long_factor" if max_position > original else "short_factor"),
+            long_divisors=keys.numbers("long_factor"),
+            short_divisors=keys.numbers("short_factor"),
         )
+        return rope.for_context(max_position)
+
+    def for_context(self, length: int) -> Self:
+        """For sequences of up to so many tokens. It is settled for all of them before the first one: keys that are in
+        the cache cannot change their frequencies when a sequence outgrows the original context."""
+        is_long = self.kind != "longrope" or length > self.original_max_position
+        return dataclasses.replace(self, is_long=is_long)
 
     def checked(self, head_size: int) -> Self:
         """Itself.
@@ -168,10 +178,10 @@ class RopeConfig:
                 f"partial_rotary_factor {self.fraction} rotates {rotated} of the {head_size} dimensions of a head "
                 "(head_dim); their number must be even (rotary embeddings rotate pairs) and not 0"
             )
-        if self.divisors and len(self.divisors) != rotated // 2:
+        if self.kind == "longrope" and {len(self.long_divisors), len(self.short_divisors)} != {rotated // 2}:
             raise ConfigError(
                 f"long_factor and short_factor must have {rotated // 2} numbers (half of the {rotated} dimensions of a "
-                f"head that are rotated), found {len(self.divisors)}"
+                f"head that are rotated), found {len(self.long_divisors)} and {len(self.short_divisors)}"
             )
         return self
 

@@ -93,6 +93,7 @@ class EnginePlan:
         path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
         model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
+        model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, device.platform, model)
         check_experts(config.parallel, model)
         mesh = _mesh(config)

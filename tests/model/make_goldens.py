@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.model.driver import MAX_LEN
 from tests.tiny_model import FAMILIES, VOCAB_SIZE, make_checkpoint, tiny_config
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -27,11 +28,11 @@ def prompts():
 
 def prompts_of(family):
     """Those that transformers computes as a server has to: with LongRoPE it changes the frequencies where a sequence
-    outgrows the original context, and leaves older keys as they were; ours are those of the long context throughout."""
+    outgrows the original context, and leaves older keys as they were; ours are the same throughout."""
     config = tiny_config(family)
     is_long = (config.get("rope_scaling") or {}).get("rope_type") == "longrope"
     least = config["original_max_position_embeddings"] if is_long else 0
-    least = 0 if least >= config["max_position_embeddings"] else least
+    least = 0 if least >= MAX_LEN else least
     return [prompt for prompt in prompts() if len(prompt) > least]
 
 

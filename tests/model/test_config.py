@@ -16,6 +16,8 @@ from tests.tiny_model import tiny_config
 
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
 
+LONGROPE = {"rope_type": "longrope", "long_factor": [1.0, 2.0, 3.0, 4.0], "short_factor": [1.0] * 4}
+
 
 def read(family="qwen2", generation_config=None, without=(), **overrides):
     config = tiny_config(family, **overrides)
@@ -107,7 +109,10 @@ def test_quantization():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM"),
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            "'GPT2LMHeadModel' is not supported; supported: Cohere.*, LlamaForCausalLM, ",
+        ),
         ({"architectures": None}, "architectures must be"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
         ({"hidden_size": "big"}, "hidden_size must be a whole number"),
@@ -119,9 +124,10 @@ def test_quantization():
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type: 'dynamic'"),
         ({"rope_scaling": {"rope_type": "proportional"}}, "rope_scaling.rope_type: 'proportional'"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.short_factor is missing"),
-        ({"rope_scaling": {"rope_type": "longrope", "short_factor": 4}}, "short_factor must be a list of numbers"),
-        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "short_factor must have 4 numbers"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.long_factor is missing"),
+        ({"rope_scaling": LONGROPE | {"short_factor": 4}}, "short_factor must be a list of numbers"),
+        ({"rope_scaling": LONGROPE | {"short_factor": [1, 2, 3, "4"]}}, "short_factor must be a number"),
+        ({"rope_scaling": LONGROPE | {"short_factor": [1.0]}}, "must have 4 numbers .* found 4 and 1"),
         ({"text_config": "small"}, "text_config must be an object"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling.low_freq_factor is missing"),

@@ -21,7 +21,7 @@ from palladio.model.module import Context
 from palladio.model.norm import Norm, key_norm, query_norm
 from palladio.model.registry import ARCHITECTURES, find_family
 from palladio.model.relayout import relayout
-from palladio.model.rope import Rotations
+from palladio.model.rope import Rotations, inverse_frequencies
 from palladio.model.rope_config import RopeConfig
 from palladio.model.sharding import make_mesh
 from palladio.model.tensor_layout import TensorLayout
@@ -85,11 +85,16 @@ def test_the_others_alternate_too() -> None:
 
 def test_longrope_is_chosen_by_the_models_context() -> None:
     (long,), (short,) = read("phi3").ropes, read("phi3", max_position_embeddings=16).ropes
-    assert (long.divisors, long.factor) == ((1.5, 2.0, 3.5, 6.0), 32.0)
-    assert (short.divisors, short.factor) == ((1.0, 1.1, 1.2, 1.3), 1.0)
+    assert (long.is_long, long.factor, short.is_long, short.factor) == (True, 32.0, False, 1.0)
+    plain = inverse_frequencies(RopeConfig(theta=1e4), 8)
+    np.testing.assert_allclose(plain / inverse_frequencies(long, 8), [1.5, 2.0, 3.5, 6.0], rtol=1e-6)
+    np.testing.assert_allclose(plain / inverse_frequencies(short, 8), [1.0, 1.1, 1.2, 1.3], rtol=1e-6)
     old = dict(tiny_config("phi3")["rope_scaling"], type="su")
     del old["rope_type"]
     assert read("phi3", rope_scaling=old) == read("phi3")
+    assert read("phi3").for_context(16).ropes == (dataclasses.replace(long, is_long=False),)
+    assert read("phi3").for_context(17) == read("phi3")
+    assert read("gemma3").for_context(16) == read("gemma3")
     (partial,) = read("phi4_mini").ropes
     assert partial.rotated(8) == 6
 

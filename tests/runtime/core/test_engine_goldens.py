@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_families
+from tests.model.driver import MAX_LEN
 from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts_of
 from tests.runtime.tiny_engine import Collector, create_core
 from tests.tiny_model import make_checkpoint
@@ -33,6 +34,7 @@ def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> N
     core = create_core(
         make_checkpoint(tmp_path, family),
         load_format="auto",
+        context_length=MAX_LEN,
         page_size=8,
         max_total_tokens=480,
         max_running_requests=3,
@@ -59,6 +61,7 @@ def test_nothing_changes_what_a_family_says(family: str, tmp_path: Path) -> None
     core = create_core(
         make_checkpoint(tmp_path, family),
         load_format="auto",
+        context_length=MAX_LEN,
         max_total_tokens=160,  # of requests that need up to 139 each
         schedule_conservativeness=0.0,
         max_running_requests=4,
