@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from palladio.model.family import Family
 from palladio.model.layer_spec import NormSpec, QKNormSpec
 from palladio.model.module import Context
 from palladio.model.norm import Norm, key_norm, query_norm
+from palladio.model.parameters import parameters_of
 from palladio.model.registry import ARCHITECTURES, find_family
 from palladio.model.relayout import relayout
 from palladio.model.rope import Rotations, inverse_frequencies
@@ -240,3 +242,52 @@ def test_dummy_weights_of_every_family(tmp_path: Path) -> None:
         hidden = Driver(model.config, model, 1).step([[5, 6, 7]])[0]
         assert np.isfinite(hidden).all()
         assert hidden.std() > 0.01
+
+
+_GLM4 = {"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128}
+_LONGROPE = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+_GEMMA3_4B = {
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 34,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes", "keys", "billions"),
+    [
+        ("Gemma3ForConditionalGeneration", None, {"text_config": _GEMMA3_4B}, 3.88),
+        ("Gemma2ForCausalLM", (3584, 14336, 42, 16, 8, 256000), {"head_dim": 256}, 9.24),
+        (
+            "Phi3ForCausalLM",
+            (3072, 8192, 32, 24, 8, 200064),
+            {
+                "max_position_embeddings": 131072,
+                "original_max_position_embeddings": 4096,
+                "partial_rotary_factor": 0.75,
+                "rope_scaling": _LONGROPE,
+                "tie_word_embeddings": True,
+            },
+            3.84,
+        ),
+        ("Olmo2ForCausalLM", (4096, 11008, 32, 32, 32, 100352), {}, 7.30),
+        ("GraniteForCausalLM", (4096, 12800, 40, 32, 8, 49159), {"tie_word_embeddings": True}, 8.17),
+        ("SmolLM3ForCausalLM", (2048, 11008, 36, 16, 4, 128256), {}, 3.08),
+        ("Cohere2ForCausalLM", (4096, 14336, 32, 32, 8, 256000), {"sliding_window_pattern": 4}, 8.03),
+        ("Glm4ForCausalLM", (4096, 13696, 40, 32, 2, 151552), _GLM4, 9.40),
+        ("Starcoder2ForCausalLM", (4608, 18432, 32, 36, 4, 49152), {}, 7.17),
+    ],
+)
+def test_published_sizes(
+    architecture: str, sizes: tuple[int, ...] | None, keys: dict[str, Any], billions: float
+) -> None:
+    """Parameters of the published models, text alone; what config.json leaves out is the family's default."""
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    hf = dict(zip((*names, "vocab_size"), sizes or (), strict=sizes is not None)) | keys
+    config = ModelConfig.from_hf({"architectures": [architecture], **hf})
+    _, params = parameters_of(TensorLayout.of(config, 1), jnp.bfloat16, make_mesh(1))
+    assert sum(math.prod(param.shape) for _, param in params.values()) / 1e9 == pytest.approx(billions, rel=0.005)
+    assert len(set(config.layers)) <= 2
