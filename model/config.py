@@ -1,4 +1,4 @@
-"""ModelConfig: what a model is, in our words. `from_hf` is the only reader of Hugging Face's key names."""
+"""ModelConfig: what a model is, in our words; `from_hf` reads it from config.json, with the help of the family."""
 
 import dataclasses
 import json

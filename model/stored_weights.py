@@ -153,16 +153,20 @@ def _in_order(pool: concurrent.futures.Executor, readers: Mapping[str, _Reader])
         yield name, array
 
 
-def _plain(checkpoint: Checkpoint, quantization: QuantizationConfig | None, dtype: np.dtype, source: Source) -> Array:
+def _plain(
+    checkpoint: Checkpoint,
+    quantization: QuantizationConfig | None,
+    dtype: np.dtype,
+    tensor: StoredTensor,
+    scale: StoredTensor | None,
+) -> Array:
     """A stored tensor without its scale."""
-    stored = checkpoint.read(source.tensor)
-    if source.scale is None:
-        return stored
-    return _dequantized(stored, checkpoint.read(source.scale), quantization, dtype)
+    stored = checkpoint.read(tensor)
+    return stored if scale is None else _dequantized(stored, checkpoint.read(scale), quantization, dtype)
 
 
 def _assemble(
-    plain: Callable[[Source], Array],
+    plain: Callable[[StoredTensor, StoredTensor | None], Array],
     sources: list[Source],
     shape: tuple[int, ...],
     dtype: np.dtype,
@@ -174,7 +178,7 @@ def _assemble(
         out.fill(0)  # the rest is padding
     for source in sources:
         if source.part.touches(index):
-            source.part.copy(plain(source), index, out)
+            source.part.copy(plain(source.tensor, source.scale), index, out)
     return out
 
 
@@ -221,13 +225,13 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
             if tensor is None:
                 missing.append(name)
                 continue
-            used.add(name)
+            used |= {name, *_scale_names(name, tensor, config.quantization, left)}
             part = part_of(rule.transform, params[param][1].shape, layout, expert)
             if tensor.shape != part.file_shape:
                 raise CheckpointError(
                     f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
                 )
-            plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
+            plan[param].append(Source(part, tensor, _find_scale(name, tensor, config.quantization, left)))
     ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in params)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
@@ -278,13 +282,26 @@ def rule_places(
             yield from ((layer, expert) for expert in numbers)
 
 
+def _scale_names(
+    name: str, tensor: StoredTensor, quantization: QuantizationConfig | None, tensors: Mapping[str, StoredTensor]
+) -> list[str]:
+    """Of a float8 tensor's scales, those that are there; none if it is not quantized."""
+    if tensor.dtype != "F8_E4M3" or quantization is None:
+        return []
+    return [name + suffix for suffix in SCALE_SUFFIXES if name + suffix in tensors]
+
+
 def _find_scale(
-    tensor: StoredTensor, quantization: QuantizationConfig | None, left: dict[str, StoredTensor]
+    name: str, tensor: StoredTensor, quantization: QuantizationConfig | None, tensors: Mapping[str, StoredTensor]
 ) -> StoredTensor | None:
-    """Takes a float8 tensor's scale out of `left`; None: the tensor is not quantized."""
+    """A float8 tensor's scale; None: the tensor is not quantized.
+
+    Args:
+        name: of the tensor, as in `tensors`.
+    """
     if tensor.dtype != "F8_E4M3" or quantization is None:
         return None
-    found = [left.pop(tensor.name + suffix) for suffix in SCALE_SUFFIXES if tensor.name + suffix in left]
+    found = [tensors[scale] for scale in _scale_names(name, tensor, quantization, tensors)]
     if not found:
         raise CheckpointError(f"{tensor} is float8, but its scale {tensor.name + SCALE_SUFFIXES[0]} is missing")
     if len(tensor.shape) != 2:

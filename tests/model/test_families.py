@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from flax import nnx
@@ -17,6 +18,7 @@ from palladio.model import families
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.family import Family
+from palladio.model.functional import flatten_model
 from palladio.model.layer_spec import NormSpec, QKNormSpec
 from palladio.model.module import Context
 from palladio.model.norm import Norm, key_norm, query_norm
@@ -31,6 +33,7 @@ from palladio.model.weights import load_model
 from tests import tiny_families
 from tests.model.driver import Driver, load
 from tests.model.make_goldens import GOLDENS, prompts
+from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, tiny_config, write_json
 
 
@@ -291,3 +294,26 @@ def test_published_sizes(
     _, params = parameters_of(TensorLayout.of(config, 1), jnp.bfloat16, make_mesh(1))
     assert sum(math.prod(param.shape) for _, param in params.values()) / 1e9 == pytest.approx(billions, rel=0.005)
     assert len(set(config.layers)) <= 2
+
+
+@pytest.mark.parametrize("family", ["phi3", "gemma3"])
+def test_float8_of_fused_and_of_nested_tensors(family: str, tmp_path: Path) -> None:
+    """A scale serves all parts that a tensor is taken apart into, and has its tensor's prefix."""
+    path = (
+        make_checkpoint(tmp_path, family) if family == "phi3" else gemma3_with_images(tmp_path, "language_model.model.")
+    )
+    file, config = path / "model.safetensors", json.loads((path / "config.json").read_text(encoding="utf-8"))
+    stored, widened = load_file(file), load_file(file)
+    names = [name for name in stored if name.endswith("proj.weight")]
+    assert len(names) >= 4
+    for number, name in enumerate(names):
+        scale = np.float32(0.5 + number / 8)
+        stored[name] = (stored[name] / scale).astype(ml_dtypes.float8_e4m3fn)
+        stored[f"{name}_scale_inv"] = np.asarray(scale)
+        widened[name] = stored[name].astype(np.float32) * scale
+    save_file(widened, file)
+    expected = flatten_model(load(path)[1])[1]
+    write_safetensors(file, stored)
+    write_json(path / "config.json", config | {"quantization_config": {"quant_method": "fp8"}})
+    for found, wanted in zip(flatten_model(load(path)[1])[1], expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
