@@ -34,7 +34,7 @@ from tests import tiny_families
 from tests.model.driver import Driver, load
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.model.safetensors_writer import write_safetensors
-from tests.tiny_model import make_checkpoint, tiny_config, write_json
+from tests.tiny_model import FAMILIES, make_checkpoint, tiny_config, write_json
 
 
 def read(family: str, without: tuple[str, ...] = (), **overrides: Any) -> ModelConfig:
@@ -317,3 +317,34 @@ def test_float8_of_fused_and_of_nested_tensors(family: str, tmp_path: Path) -> N
     write_json(path / "config.json", config | {"quantization_config": {"quant_method": "fp8"}})
     for found, wanted in zip(flatten_model(load(path)[1])[1], expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_config_as_transformers_writes_it(family: str, tmp_path: Path) -> None:
+    """transformers 5 nests and renames what older files say; and it adds every default."""
+    from transformers import AutoConfig
+
+    config = tiny_config(family)
+    write_json(tmp_path / "config.json", config)
+    AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert ModelConfig.from_hf(written) == ModelConfig.from_hf(config)
+
+
+@pytest.mark.parametrize("family", tiny_families.CONFIGS)
+def test_defaults_are_those_of_transformers(family: str) -> None:
+    """A config.json with nothing but sizes."""
+    from transformers import AutoConfig
+
+    kind = tiny_config(family)["model_type"]
+    sizes = {
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    short = {"architectures": tiny_config(family)["architectures"], "model_type": kind, **sizes}
+    whole = AutoConfig.for_model(kind, **sizes).to_dict() | {"architectures": short["architectures"]}
+    assert ModelConfig.from_hf(short) == dataclasses.replace(ModelConfig.from_hf(whole), model_type=kind)
