@@ -27,7 +27,7 @@ import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
 from aot_targets import TARGETS, Compiled, Target
-from checkpoints import HALF_BILLION, LLAMA_8B, QWEN3_30B
+from checkpoints import GEMMA3_4B, HALF_BILLION, LLAMA_8B, QWEN3_30B
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
@@ -61,6 +61,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "llama-3.1-8b": LLAMA_8B,
     "qwen3-30b-a3b": QWEN3_30B,
+    "gemma-3-4b": GEMMA3_4B,
 }
 DTYPE = jnp.bfloat16
 DEFAULTS = PlatformDefaults.of("tpu")

@@ -52,6 +52,25 @@ LLAMA_8B: dict[str, Any] = {
     "bos_token_id": 128000,
     "eos_token_id": [128001, 128008, 128009],
 }
+GEMMA3_4B: dict[str, Any] = {  # the text model
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "vocab_size": 262208,
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 1024,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+
 QWEN3_30B: dict[str, Any] = {  # Qwen3-30B-A3B's shape
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",

@@ -1,4 +1,4 @@
-"""ModelConfig: what a model is, in our words. `from_hf` is the only reader of Hugging Face's key names."""
+"""ModelConfig: what a model is, in our words; `from_hf` reads it from config.json, with the help of the family."""
 
 import dataclasses
 import json
@@ -9,20 +9,15 @@ from typing import Any, Literal, Self
 from palladio.model.config_keys import MAX_INT, Keys, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
-from palladio.model.experts_config import ExpertsConfig
-from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
+from palladio.model.nested_config import text_model
 from palladio.model.registry import BASE_MODELS, find_family
-from palladio.model.rope_config import MAX_CONTEXT, RopeConfig
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 
-# The most that config.json may ask for: several times what the largest published models have. Beyond it, a wrong file
-# would keep the start busy for minutes, or end it in the middle of something else.
-MAX_LAYERS = 512
-MAX_HEADS = 4096
-MAX_HEAD_SIZE = 4096
-MAX_HIDDEN_SIZE = 1 << 17
+# The most that config.json may ask for, as in model/hf_config.py.
 MAX_INTERMEDIATE_SIZE = 1 << 28
 MAX_VOCAB_SIZE = 1 << 24
 _MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
@@ -49,8 +44,24 @@ class QuantizationConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """A decoder-only transformer. Pure data: the HTTP process reads it without jax.
+class HeadCounts:
+    """Which heads of a padded layout are the checkpoint's own: means over all heads count those, each once.
+
+    Attributes:
+        num_heads: query heads of the checkpoint; padding makes queries of zeros.
+        num_kv_heads: kv heads of the checkpoint.
+        counts: of each kv head as laid out: it is neither padding nor another copy of one before it.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    counts: tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(DecoderSpec):
+    """A decoder-only transformer: what each layer computes, and all sizes. Pure data: the HTTP process reads it without
+    jax.
 
     Attributes:
         architecture: the class name that config.json gives.
@@ -58,18 +69,12 @@ class ModelConfig:
         vocab_size: rows of the embedding (V); may be more than the tokenizer knows.
         hidden_size: D.
         intermediate_size: F, of the MLP.
-        experts: in place of the MLP, in some layers or all; None: in none.
-        num_layers: decoder layers.
         num_heads: query heads (N).
         num_kv_heads: key and value heads (K).
         head_size: H.
-        rms_norm_eps: of every norm.
-        rope: rotary embedding.
+        head_counts: of a layout that pads or copies heads; None: every head counts.
         max_position_embeddings: tokens of context that the model is made for, rope scaling included.
         tie_word_embeddings: logits use the embedding's own table.
-        qkv_bias, output_bias, mlp_bias: which projections have a bias.
-        qk_norm: queries and keys are normalized per head.
-        sliding_windows: for each layer, how many keys a query sees; None: all.
         eos_token_ids: tokens that end an answer, those of generation_config.json first.
         bos_token_id: None: the model has none.
         dtype: of the weights as published.
@@ -82,20 +87,12 @@ class ModelConfig:
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    experts: ExpertsConfig | None = None
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_size: int
-    rms_norm_eps: float
-    rope: RopeConfig
+    head_counts: HeadCounts | None = None
     max_position_embeddings: int
     tie_word_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
-    sliding_windows: tuple[int | None, ...]
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     dtype: DType
@@ -117,58 +114,48 @@ class ModelConfig:
         Raises:
             ConfigError: a key is missing, or its value asks for something unsupported; the message names the key.
         """
+        config = text_model(config)
         architecture = _architecture(config)
         family = find_family(architecture)
-        keys = Keys(config)
-        _refuse_unsupported(keys, family)
-        hidden_size = keys.count("hidden_size", most=MAX_HIDDEN_SIZE)
-        num_heads = keys.count("num_attention_heads", most=MAX_HEADS)
-        head_size = keys.optional_count("head_dim", most=MAX_HEAD_SIZE) or family.head_size
-        if head_size is None:
-            if hidden_size % num_heads:
-                raise ConfigError(f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}")
-            head_size = hidden_size // num_heads
-            if head_size > MAX_HEAD_SIZE:
-                raise ConfigError(
-                    f"head size {head_size} (hidden_size {hidden_size} / num_attention_heads {num_heads}) is not "
-                    f"supported; the maximum is {MAX_HEAD_SIZE}"
-                )
-        num_kv_heads = keys.optional_count("num_key_value_heads", most=MAX_HEADS)
-        if num_kv_heads is None:
-            explicit_none = "num_key_value_heads" in config or family.num_kv_heads is None
-            num_kv_heads = num_heads if explicit_none else family.num_kv_heads
-            assert num_kv_heads is not None
-        num_layers = keys.count("num_hidden_layers", most=MAX_LAYERS)
-        max_position = keys.optional_count("max_position_embeddings", most=MAX_CONTEXT)
-        max_position = max_position or family.default_max_position_embeddings
-        rope = RopeConfig.from_hf(config, max_position, family.default_rope_theta)
-        attention_bias = keys.flag("attention_bias", default=False)
+        hf = HfConfig(config, family.defaults)
+        decoder = family.describe(hf)
         return cls(
+            **vars(decoder),
             architecture=architecture,
             model_type=str(config.get("model_type", "")),
-            vocab_size=keys.count("vocab_size", most=MAX_VOCAB_SIZE),
-            hidden_size=hidden_size,
-            intermediate_size=keys.count("intermediate_size", most=MAX_INTERMEDIATE_SIZE),
-            experts=None if family.experts is None else ExpertsConfig.from_hf(keys, family.experts, num_layers),
-            num_layers=num_layers,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_size=head_size,
-            rms_norm_eps=keys.number("rms_norm_eps", default=family.default_rms_norm_eps),
-            rope=rope,
-            max_position_embeddings=rope.context_length(max_position),
-            tie_word_embeddings=keys.flag("tie_word_embeddings", default=False),
-            qkv_bias=family.qkv_bias == "always" or (family.qkv_bias == "configured" and attention_bias),
-            output_bias=family.output_bias == "configured" and attention_bias,
-            mlp_bias=family.mlp_bias == "configured" and keys.flag("mlp_bias", default=False),
-            qk_norm=family.qk_norm,
-            sliding_windows=_sliding_windows(keys, family, num_layers),
-            eos_token_ids=_eos_token_ids(config, generation_config or {}, family),
-            bos_token_id=keys.optional_count("bos_token_id", least=0, default=family.bos_token_id),
+            vocab_size=hf.count("vocab_size", most=MAX_VOCAB_SIZE),
+            hidden_size=hf.hidden_size,
+            intermediate_size=hf.count("intermediate_size", most=MAX_INTERMEDIATE_SIZE),
+            num_heads=hf.num_heads,
+            num_kv_heads=hf.num_kv_heads,
+            head_size=hf.head_size,
+            max_position_embeddings=_context_length(decoder, hf.max_position),
+            tie_word_embeddings=hf.flag("tie_word_embeddings", default=False),
+            eos_token_ids=_eos_token_ids(config, generation_config or {}, family.defaults.get("eos_token_id")),
+            bos_token_id=hf.optional_count("bos_token_id", least=0),
             dtype=_dtype(config),
             quantization=_quantization(config),
             has_head=architecture not in BASE_MODELS,
         )
+
+    def for_context(self, length: int) -> Self:
+        """The model as it serves sequences of up to so many tokens; only LongRoPE depends on it."""
+
+        def fitted(layer: LayerSpec) -> LayerSpec:
+            rope = layer.attention.rope and layer.attention.rope.for_context(length)
+            return dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rope=rope))
+
+        return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
+
+    @property
+    def num_layers(self) -> int:
+        """Of the decoder."""
+        return len(self.layers)
+
+    @property
+    def num_sparse_layers(self) -> int:
+        """Layers with a mixture of experts in place of the MLP."""
+        return sum(isinstance(layer.mlp, SparseSpec) for layer in self.layers)
 
 
 def read_model_dir(
@@ -186,7 +173,7 @@ def read_model_dir(
         has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
-    return override(config, overrides or {}), _read_json(path / "generation_config.json")
+    return override(text_model(config), overrides or {}), _read_json(path / "generation_config.json")
 
 
 def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +182,7 @@ def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         ConfigError: it is not a JSON object.
     """
-    return override(_read_json(path) or {}, overrides)
+    return override(text_model(_read_json(path) or {}), overrides)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -217,44 +204,11 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _refuse_unsupported(keys: Keys, family: Family) -> None:
-    """Settings that would change the numbers silently."""
-    for key, value in (*family.required, *_REQUIRED):
-        keys.require(key, value, default=value)
+def _context_length(decoder: DecoderSpec, max_position: int) -> int:
+    return max((rope.context_length(max_position) for rope in decoder.ropes), default=max_position)
 
 
-def _sliding_windows(keys: Keys, family: Family, num_layers: int) -> tuple[int | None, ...]:
-    types = keys.values.get("layer_types")
-    if types is not None and not isinstance(types, list):
-        raise ConfigError(f"layer_types must be a list of names, found {shown(types)}")
-    if types is not None:
-        unknown = [kind for kind in types if kind not in ("full_attention", "sliding_attention")]
-        if unknown or len(types) != num_layers:
-            raise ConfigError(
-                f"layer_types must list full_attention or sliding_attention for each of the {num_layers} layers,"
-                f" found {shown(types)}"
-            )
-    if family.sliding_window == "none":
-        if types is not None and "sliding_attention" in types:
-            raise ConfigError("layer_types: this architecture does not support sliding_attention")
-        return (None,) * num_layers
-    window = keys.optional_count("sliding_window", default=family.default_sliding_window)
-    if family.sliding_window == "all":
-        if types is not None and window is not None and "full_attention" in types:
-            raise ConfigError("layer_types: this architecture uses sliding_window on every layer")
-        return (window,) * num_layers
-    if not keys.flag("use_sliding_window", default=False):
-        window = None
-    if types is None:
-        first = keys.optional_count("max_window_layers", least=0)
-        first = 28 if first is None else first
-        return tuple(window if layer >= first else None for layer in range(num_layers))
-    if window is None and "sliding_attention" in types:
-        raise ConfigError("layer_types contains sliding_attention, but use_sliding_window or sliding_window is not set")
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
-
-
-def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, Any], family: Family) -> tuple[int, ...]:
+def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, Any], default: object) -> tuple[int, ...]:
     ids: list[int] = []
     for source in (generation_config, config):
         value = source.get("eos_token_id")
@@ -262,8 +216,8 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
         if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token <= MAX_INT for token in found):
             raise ConfigError(f"eos_token_id must be a token id or a list of them, found {shown(value)}")
         ids += [token for token in found if token not in ids]
-    if not ids and "eos_token_id" not in config and family.eos_token_id is not None:
-        ids = [family.eos_token_id]
+    if not ids and "eos_token_id" not in config and default is not None:
+        return _eos_token_ids({"eos_token_id": default}, {}, None)
     return tuple(ids)
 
 

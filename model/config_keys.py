@@ -1,6 +1,7 @@
 """Reading values out of an untyped config.json, with errors that name the key."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from palladio.model.errors import ConfigError
@@ -20,10 +21,19 @@ def shown(value: object) -> str:
 
 
 class Keys:
-    """Typed access to a JSON object. `where` is put before key names in messages (for nested objects)."""
+    """Typed access to a JSON object.
 
-    def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
-        self.values = values
+    Attributes:
+        values: the object, with a default for each key that it leaves out.
+        defaults: these, which some methods take in place of null, too.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], where: str = "", defaults: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
+        """Args: where: is put before key names in messages (for nested objects)."""
+        self.values: Mapping[str, Any] = {**defaults, **values}
+        self.defaults = defaults
         self._where = where
 
     def count(self, key: str, *, most: int = MAX_INT) -> int:
@@ -46,11 +56,19 @@ class Keys:
             raise ConfigError(f"{self._where}{key} must be at most {most}, found {shown(value)}")
         return value
 
+    def count_or_default(self, key: str, *, most: int = MAX_INT) -> int | None:
+        """A whole number in 1 … `most`; absent or null: the default, which may be none."""
+        return self.optional_count(key, most=most) or Keys({}, defaults=self.defaults).optional_count(key, most=most)
+
+    def default_number(self, key: str, otherwise: float) -> float:
+        """The default of a number, or another one if there is none."""
+        return Keys({}, defaults=self.defaults).number(key, default=otherwise)
+
     def number(self, key: str, *, default: float | None = None) -> float:
-        """A number above 0, neither tiny nor huge; absent or null: `default`, or, without one, an error."""
+        """A number above 0, neither tiny nor huge; absent or null: the default, or, without one, an error."""
         value = self.values.get(key)
         if value is None:
-            value = default
+            value = self.defaults.get(key, default)
         if value is None:
             raise ConfigError(f"{self._where}{key} is missing from config.json")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
@@ -60,6 +78,19 @@ class Keys:
                 f"{self._where}{key} must be between {_MIN_NUMBER:g} and {_MAX_NUMBER:g}, found {shown(value)}"
             )
         return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """A number as of `number`; null, or absent without a default: None."""
+        return None if self.values.get(key) is None else self.number(key)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A required list of numbers, each as of `number`."""
+        value = self.values.get(key)
+        if value is None:
+            raise ConfigError(f"{self._where}{key} is missing from config.json")
+        if not isinstance(value, list):
+            raise ConfigError(f"{self._where}{key} must be a list of numbers, found {shown(value)}")
+        return tuple(Keys({key: item}, self._where).number(key) for item in value)
 
     def flag(self, key: str, *, default: bool) -> bool:
         value = self.values.get(key, default)

@@ -48,6 +48,10 @@ def _real_blocks(shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout
                     for number, place in enumerate(layout.places)
                     if place is not None
                 ]
+            case "keys":
+                cuts = [
+                    ((number * H, (number + 1) * H),) for number, place in enumerate(layout.places) if place is not None
+                ]
             case "kv_heads":  # and the slots behind it: queries, and then key and value
                 cuts = [
                     ((number, number + 1), slots)

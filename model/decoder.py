@@ -8,53 +8,67 @@ from flax import nnx
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from palladio.model.attention import Attention, PagedStep
+from palladio.model.attention import Attention, LayerContext, PagedStep
 from palladio.model.config import ModelConfig
 from palladio.model.embedding import TokenTable
 from palladio.model.forward_batch import ForwardBatch
-from palladio.model.mlp import GatedMLP
+from palladio.model.layer_spec import DenseSpec, LayerSpec, SparseSpec
+from palladio.model.mlp import GatedMLP, PlainMLP
 from palladio.model.module import Context, Module
 from palladio.model.moe import SparseMLP
-from palladio.model.norm import RMSNorm
-from palladio.model.rope import Rotation, rotation
+from palladio.model.norm import Norm
+from palladio.model.rope import Rotations
 from palladio.model.sharding import num_shards
 from palladio.pallas_kernels.choice import Kernels
 
 
 class DecoderLayer(Module):
-    """Attention and MLP, each with its norm before and its residual around."""
+    """Attention and MLP, with norms and residual sums where the layer's spec has them."""
 
-    def __init__(self, context: Context, config: ModelConfig, layer: int, kernels: Kernels, mesh: Mesh) -> None:
-        self.attention_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
-        self.attention = Attention(context, config, layer, kernels, mesh)
-        self.mlp_norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
-        is_sparse = config.experts is not None and config.experts.sparse_layers[layer]
-        self.mlp = SparseMLP(context, config, kernels, mesh) if is_sparse else GatedMLP(context, config)
+    def __init__(self, context: Context, config: ModelConfig, spec: LayerSpec, kernels: Kernels, mesh: Mesh) -> None:
+        norm = functools.partial(Norm, context, config.hidden_size, spec.norm)
+        has_inner, has_outer = spec.norm_placement != "post", spec.norm_placement in ("post", "sandwich")
+        self.attention_norm = norm() if has_inner else None
+        self.attention = Attention(context, config, spec.attention, kernels, mesh)
+        self.attention_output_norm = norm() if has_outer else None
+        self.mlp_norm = norm() if has_inner and spec.norm_placement != "parallel" else None
+        self.mlp = _mlp(context, config, spec.mlp, kernels, mesh)
+        self.mlp_output_norm = norm() if has_outer else None
+        self.is_parallel = spec.norm_placement == "parallel"
+        self.residual_scale = spec.residual_scale
 
-    def __call__(
-        self, x: jax.Array, by: Rotation, step: PagedStep, kv_pages: jax.Array, num_tokens: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """x [T, D], of which the first num_tokens rows are real, kv_pages [P, K, S, 2·Hp] → both after this layer."""
-        attended, kv_pages = self.attention(self.attention_norm(x), by, step, kv_pages)
-        x += attended
-        normed = self.mlp_norm(x)
-        x += self.mlp(normed, num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
-        return x, kv_pages
+    def __call__(self, x: jax.Array, by: LayerContext, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """x [T, D], kv_pages [P, K, S, 2·Hp] → both after this layer."""
+        normed = x if self.attention_norm is None else self.attention_norm(x)
+        attended, kv_pages = self.attention(normed, by, kv_pages)
+        x = self._add(x, attended, self.attention_output_norm)
+        if not self.is_parallel:
+            normed = x if self.mlp_norm is None else self.mlp_norm(x)
+        out = self.mlp(normed, by.num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
+        return self._add(x, out, self.mlp_output_norm), kv_pages
+
+    def _add(self, x: jax.Array, out: jax.Array, norm: Norm | None) -> jax.Array:
+        """The residual sum."""
+        if norm is not None:
+            out = norm(out)
+        return x + (out if self.residual_scale == 1.0 else out * self.residual_scale)
+
+
+def _mlp(
+    context: Context, config: ModelConfig, spec: DenseSpec | SparseSpec, kernels: Kernels, mesh: Mesh
+) -> GatedMLP | PlainMLP | SparseMLP:
+    if isinstance(spec, SparseSpec):
+        return SparseMLP(context, config, spec, kernels, mesh)
+    return GatedMLP(context, config, spec) if spec.is_gated else PlainMLP(context, config, spec)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _call_layer(
-    structure: nnx.GraphDef,
-    state: nnx.State,
-    x: jax.Array,
-    by: Rotation,
-    step: PagedStep,
-    kv_pages: jax.Array,
-    num_tokens: jax.Array,
+    structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kv_pages: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """A layer as a function of its own: layers of one structure are traced and lowered once, whatever their number."""
     layer: DecoderLayer = nnx.merge(structure, state)
-    return layer(x, by, step, kv_pages, num_tokens)
+    return layer(x, by, kv_pages)
 
 
 class CausalLM(Module):
@@ -73,8 +87,8 @@ class CausalLM(Module):
         self.kernels = kernels
         self.mesh = mesh
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
-        self.layers = nnx.List(DecoderLayer(context, config, i, kernels, mesh) for i in range(config.num_layers))
-        self.norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps, axis=None)
+        self.layers = nnx.List(DecoderLayer(context, config, spec, kernels, mesh) for spec in config.layers)
+        self.norm = Norm(context, config.hidden_size, config.norm)
         has_table = config.has_head and not config.tie_word_embeddings
         self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None
 
@@ -89,11 +103,14 @@ class CausalLM(Module):
             [T, D] after the final norm, and the cache with the step's keys and values.
         """
         x = self.embedding.embed(batch.token_ids)
-        by = rotation(self.config.rope, self.config.head_size, batch.positions)
+        if self.config.embedding_scale != 1.0:
+            x *= jnp.asarray(self.config.embedding_scale, x.dtype)
+        rotations = Rotations.of(self.config.ropes, self.config.head_size, batch.positions)
         step = PagedStep.of(batch, self.config, x.dtype, kv_cache[0], self.kernels, num_shards(self.mesh))
+        by = LayerContext(batch.positions, rotations, step, batch.num_tokens)
         written = []
         for layer, kv_pages in zip(self.layers, kv_cache, strict=True):
-            x, kv_pages = _call_layer(*nnx.split(layer), x, by, step, kv_pages, batch.num_tokens)
+            x, kv_pages = _call_layer(*nnx.split(layer), x, by, kv_pages)
             written.append(kv_pages)
         return self.norm(x), tuple(written)
 
@@ -111,6 +128,10 @@ class CausalLM(Module):
                 their logits become -inf; None: all are real.
         """
         logits = self.head.logits(hidden)
+        if self.config.logits_scale != 1.0:
+            logits *= self.config.logits_scale
+        if (cap := self.config.logits_soft_cap) is not None:
+            logits = cap * jnp.tanh(logits / cap)
         if num_valid_tokens is None or num_valid_tokens >= self.config.vocab_size:
             return logits
         return jnp.where(jnp.arange(self.config.vocab_size) < num_valid_tokens, logits, -jnp.inf)

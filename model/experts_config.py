@@ -1,14 +1,31 @@
-"""ExpertsConfig: the sparse layers of a mixture of experts."""
+"""ExpertsConfig: sizes of the sparse layers of a mixture of experts, and which layers they are."""
 
 import dataclasses
-from typing import Self
+from typing import Literal, Self
 
 from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import ConfigError
-from palladio.model.family import ExpertKeys
 
 MAX_EXPERTS = 4096
 MAX_EXPERT_SIZE = 1 << 20  # columns
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpertKeys:
+    """How config.json names the sizes of experts.
+
+    Attributes:
+        num_experts: name of their number (E).
+        other_name_wins: where config.json has the number under the other of these two names too, that one counts, as in
+            transformers (its attribute_map); else the other name counts only alone.
+        intermediate_size: name of the F of each.
+        shared_intermediate_size: name of the F of the expert that every token goes to; None: there is no such expert.
+    """
+
+    num_experts: Literal["num_experts", "num_local_experts"]
+    other_name_wins: bool
+    intermediate_size: str
+    shared_intermediate_size: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,8 +39,6 @@ class ExpertsConfig:
         intermediate_size: F, of each expert.
         shared_intermediate_size: F of one more expert, which every token goes to, behind a gate of its own; None: there
             is none.
-        renormalize: the weights of a token's experts are divided by their sum.
-        sparse_layers: of each layer, whether it has experts; the others have a plain MLP.
     """
 
     num_experts: int
@@ -31,19 +46,14 @@ class ExpertsConfig:
     num_chosen: int
     intermediate_size: int
     shared_intermediate_size: int | None
-    renormalize: bool
-    sparse_layers: tuple[bool, ...]
 
     @classmethod
-    def from_hf(cls, keys: Keys, names: ExpertKeys, num_layers: int) -> Self | None:
-        """Reads config.json; None: none of its layers has experts.
+    def from_hf(cls, keys: Keys, names: ExpertKeys) -> Self:
+        """Reads config.json.
 
         Raises:
             ConfigError: a key is missing or does not fit; the message names it.
         """
-        sparse_layers = _sparse_layers(keys, num_layers) if names.dense_layers else (True,) * num_layers
-        if not any(sparse_layers):
-            return None
         other_name = "num_local_experts" if names.num_experts == "num_experts" else "num_experts"
         has_other, has_own = (keys.values.get(key) is not None for key in (other_name, names.num_experts))
         takes_other = has_other and (names.other_name_wins or not has_own)
@@ -58,16 +68,15 @@ class ExpertsConfig:
             num_chosen=num_chosen,
             intermediate_size=keys.count(names.intermediate_size, most=MAX_EXPERT_SIZE),
             shared_intermediate_size=None if shared is None else keys.count(shared, most=MAX_EXPERT_SIZE),
-            renormalize=names.always_renormalized or keys.flag("norm_topk_prob", default=False),
-            sparse_layers=sparse_layers,
         )
 
-    @property
-    def num_sparse_layers(self) -> int:
-        return sum(self.sparse_layers)
 
+def sparse_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
+    """Of each layer, whether it has experts, by decoder_sparse_step and mlp_only_layers; the others have a plain MLP.
 
-def _sparse_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
+    Raises:
+        ConfigError: one of the two is of another type.
+    """
     step = keys.optional_count("decoder_sparse_step", default=1) or 1
     dense = keys.values.get("mlp_only_layers")
     dense = [] if dense is None else dense

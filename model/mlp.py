@@ -1,21 +1,55 @@
-"""The gated feed-forward network."""
+"""The feed-forward network."""
+
+from collections.abc import Callable, Mapping
 
 import jax
+from jax import nn
 
 from palladio.model.config import ModelConfig
+from palladio.model.layer_spec import Activation, DenseSpec
 from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
 
 
-class GatedMLP(Module):
-    """down(silu(gate(x)) · up(x)); gate and up are one kernel [D, 2, F]."""
+def _gelu(x: jax.Array) -> jax.Array:
+    return nn.gelu(x, approximate=False)
 
-    def __init__(self, context: Context, config: ModelConfig) -> None:
+
+def _gelu_tanh(x: jax.Array) -> jax.Array:
+    return nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
+    "silu": nn.silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+}
+
+
+class GatedMLP(Module):
+    """down(activation(gate(x)) · up(x)); gate and up are one kernel [D, 2, F]."""
+
+    def __init__(self, context: Context, config: ModelConfig, spec: DenseSpec) -> None:
         D, F = config.hidden_size, config.intermediate_size
-        self.gate_up = Linear(context, (D, 2, F), (None, None, "ffw"), bias=config.mlp_bias)
-        self.down = Linear(context, (F, D), ("ffw", None), bias=config.mlp_bias)
+        self.gate_up = Linear(context, (D, 2, F), (None, None, "ffw"), bias=spec.bias)
+        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias)
+        self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[T, D] → [T, D]"""
         both = self.gate_up(x)  # [T, 2, F]
-        return self.down(jax.nn.silu(both[:, 0]) * both[:, 1])
+        return self.down(ACTIVATIONS[self.spec.activation](both[:, 0]) * both[:, 1])
+
+
+class PlainMLP(Module):
+    """down(activation(up(x)))."""
+
+    def __init__(self, context: Context, config: ModelConfig, spec: DenseSpec) -> None:
+        D, F = config.hidden_size, config.intermediate_size
+        self.up = Linear(context, (D, F), (None, "ffw"), bias=spec.bias)
+        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias)
+        self.spec = spec
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[T, D] → [T, D]"""
+        return self.down(ACTIVATIONS[self.spec.activation](self.up(x)))

@@ -1,5 +1,6 @@
 """The mixture of experts: a router sends each token to a few of many small MLPs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,6 +9,8 @@ from jax import lax
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
+from palladio.model.layer_spec import RouterSpec, SparseSpec
+from palladio.model.mlp import ACTIVATIONS
 from palladio.model.module import Context, Initializer, Module
 from palladio.model.sharding import EXPERT_AXIS, GROUP_AXES, ShardingRules, num_expert_parts, num_shards, on_each_device
 from palladio.pallas_kernels.choice import Kernels
@@ -15,7 +18,7 @@ from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 
 
 class SparseMLP(Module):
-    """Σ weight · down(silu(gate(x)) · up(x)) over the C experts of E that the router chooses for a token.
+    """Σ weight · down(activation(gate(x)) · up(x)) over the C experts of E that the router chooses for a token.
 
     Each of the three is one parameter of all experts: gate and up [E, D, F], down [E, F, D]. (Gate and up in one would
     have XLA:TPU copy all of it at every step, for the kernel's layout.) Over several devices each part of them has
@@ -23,14 +26,15 @@ class SparseMLP(Module):
     are, and one sum over the devices ends the layer. Weights stay where they are.
     """
 
-    def __init__(self, context: Context, config: ModelConfig, kernels: Kernels, mesh: Mesh) -> None:
+    def __init__(self, context: Context, config: ModelConfig, spec: SparseSpec, kernels: Kernels, mesh: Mesh) -> None:
         """
         Args:
             config: with experts, as laid out; places beyond the router's experts are padding, which it never chooses.
         """
         experts, D = config.experts, config.hidden_size
         assert experts is not None
-        E, F, shared = experts.num_places, experts.intermediate_size, experts.shared_intermediate_size
+        E, F = experts.num_places, experts.intermediate_size
+        shared = experts.shared_intermediate_size if spec.has_shared_expert else None
         from_second = Initializer("uniform", fan_in=1)
         self.router = context.param((D, experts.num_experts), (None, None), Initializer("uniform"))
         self.gate = context.param((E, D, F), ("experts", None, "expert_ffw"), from_second)
@@ -38,7 +42,7 @@ class SparseMLP(Module):
         self.down = context.param((E, F, D), ("experts", "expert_ffw", None), from_second)
         self.shared = None if shared is None else SharedExpert(context, D, shared)
         self.num_chosen = experts.num_chosen
-        self.renormalize = experts.renormalize
+        self.spec = spec
         self.kernels = kernels
         self.mesh = mesh
 
@@ -61,13 +65,13 @@ class SparseMLP(Module):
             params: gate, up and down; then those of the shared expert.
         """
         experts, shared = params[:3], params[3:]
-        weights, chosen = choose_experts(x, router, self.num_chosen, renormalize=self.renormalize)
+        weights, chosen = choose_experts(x, router, self.num_chosen, self.spec.router)
         if num_expert_parts(self.mesh) > 1:
             chosen -= lax.axis_index(EXPERT_AXIS) * experts[0].shape[0]
         is_real = jnp.arange(x.shape[0]) < num_tokens
         out = self._experts(x, weights, jnp.where(is_real[:, None], chosen, -1), *experts)
         if shared:
-            out += shared_expert(x, *shared)
+            out += shared_expert(x, *shared, activation=self._activation)
         out = out.astype(x.dtype)
         return lax.psum(out, GROUP_AXES) if num_shards(self.mesh) > 1 else out
 
@@ -97,11 +101,15 @@ class SparseMLP(Module):
         order = jnp.argsort(groups)  # row after row of the first expert, then of the second…
         sizes = jnp.sum(groups[:, None] == jnp.arange(E), axis=0, dtype=jnp.int32)
         rows = _rows(x, order // C)  # [T·C, D]
-        inner = jax.nn.silu(self._product(rows, gate, sizes)) * self._product(rows, up, sizes)  # [T·C, F]
+        inner = self._activation(self._product(rows, gate, sizes)) * self._product(rows, up, sizes)  # [T·C, F]
         out = _rows(self._product(inner, down, sizes), jnp.argsort(order))  # token after token again
         # Rows of no group are taken for anything: XLA:TPU's kernel does not write them.
         weighted = weights[:, :, None] * out.reshape(T, C, D).astype(jnp.float32)
         return jnp.sum(jnp.where(is_here[:, :, None], weighted, 0.0), axis=1)
+
+    @property
+    def _activation(self) -> Callable[[jax.Array], jax.Array]:
+        return ACTIVATIONS[self.spec.activation]
 
     def _product(self, rows: jax.Array, matrices: jax.Array, sizes: jax.Array) -> jax.Array:
         return grouped_matmul(rows, matrices, sizes, backend=self.kernels.grouped_matmul, target=self.kernels.target)
@@ -122,31 +130,36 @@ class SharedExpert(Module):
         return self.gate_up, self.down, self.gate
 
 
-def shared_expert(x: jax.Array, gate_up: jax.Array, down: jax.Array, gate: jax.Array) -> jax.Array:
+def shared_expert(
+    x: jax.Array,
+    gate_up: jax.Array,
+    down: jax.Array,
+    gate: jax.Array,
+    *,
+    activation: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
     """x [T, D], gate_up [D, 2, F], down [F, D], gate [D, 1] → f32[T, D]; with some of F, that part of the sum."""
     both = lax.dot_general(x, gate_up, (((1,), (0,)), ((), ())))  # [T, 2, F]
-    inner = jax.nn.silu(both[:, 0]) * both[:, 1]
+    inner = activation(both[:, 0]) * both[:, 1]
     out = lax.dot_general(inner, down, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
     return out * jax.nn.sigmoid(_in_float32(x, gate))
 
 
-def choose_experts(
-    x: jax.Array, router: jax.Array, num_chosen: int, *, renormalize: bool
-) -> tuple[jax.Array, jax.Array]:
+def choose_experts(x: jax.Array, router: jax.Array, num_chosen: int, spec: RouterSpec) -> tuple[jax.Array, jax.Array]:
     """The router, in float32 whatever the dtype: small differences of its logits choose other experts.
 
     Args:
         x: [T, D].
         router: [D, E].
         num_chosen: C.
-        renormalize: the weights of a token add up to 1; else they are the experts' shares of all E.
+        spec: how they are chosen.
 
     Returns:
         f32[T, C], weights of the chosen experts, the largest first, and i32[T, C], their numbers.
     """
     shares = jax.nn.softmax(_in_float32(x, router), axis=-1)
     weights, chosen = lax.top_k(shares, num_chosen)
-    if renormalize:
+    if spec.renormalize:
         weights /= jnp.sum(weights, axis=-1, keepdims=True)
     return weights, chosen.astype(jnp.int32)
 

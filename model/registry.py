@@ -9,18 +9,30 @@ from palladio.model.family import Family
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
-        "LlamaForCausalLM": "palladio.model.llama",
-        "MistralForCausalLM": "palladio.model.mistral",
-        "MixtralForCausalLM": "palladio.model.mistral",
-        "Qwen2ForCausalLM": "palladio.model.qwen",
-        "Qwen2MoeForCausalLM": "palladio.model.qwen_moe",
-        "Qwen3ForCausalLM": "palladio.model.qwen",
-        "Qwen3MoeForCausalLM": "palladio.model.qwen_moe",
+        "Cohere2ForCausalLM": "palladio.model.families.cohere",
+        "CohereForCausalLM": "palladio.model.families.cohere",
+        "Gemma2ForCausalLM": "palladio.model.families.gemma2",
+        "Gemma3ForCausalLM": "palladio.model.families.gemma3",
+        "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
+        "Glm4ForCausalLM": "palladio.model.families.glm4",
+        "GraniteForCausalLM": "palladio.model.families.granite",
+        "LlamaForCausalLM": "palladio.model.families.llama",
+        "MistralForCausalLM": "palladio.model.families.mistral",
+        "MixtralForCausalLM": "palladio.model.families.mistral",
+        "Olmo2ForCausalLM": "palladio.model.families.olmo",
+        "Olmo3ForCausalLM": "palladio.model.families.olmo",
+        "Phi3ForCausalLM": "palladio.model.families.phi3",
+        "Qwen2ForCausalLM": "palladio.model.families.qwen",
+        "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
+        "Qwen3ForCausalLM": "palladio.model.families.qwen",
+        "Qwen3MoeForCausalLM": "palladio.model.families.qwen_moe",
+        "SmolLM3ForCausalLM": "palladio.model.families.smollm3",
+        "Starcoder2ForCausalLM": "palladio.model.families.starcoder2",
     }
 )
 
 BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: checkpoints that are made to embed
-    {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES}
+    {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
 )
 
 

@@ -17,6 +17,8 @@ def stored_shape(shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout
                 pass
             case "heads":
                 sizes[dimension] = stored.num_heads * stored.head_size
+            case "keys":
+                sizes[dimension] = stored.num_kv_heads * stored.head_size
             case "kv_heads":
                 sizes[dimension : dimension + 2] = stored.num_kv_heads, stored.num_heads // stored.num_kv_heads + 2
             case _:
@@ -38,6 +40,8 @@ def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout) -> jax.
                 pass
             case "heads":
                 values = _place_heads(values, dimension, layout)
+            case "keys":
+                values = _place_keys(values, dimension, layout)
             case "kv_heads":
                 values = _place_fused_heads(values, dimension, layout)
             case _:
@@ -69,6 +73,16 @@ def _place_heads(values: jax.Array, dimension: int, layout: TensorLayout) -> jax
         first, count = (place.first_query, place.num_queries) if place is not None else (0, 0)
         heads = jax.lax.slice_in_dim(values, first * H, (first + count) * H, axis=dimension)
         parts.append(_padded(heads, dimension, layout.group * H))
+    return jnp.concatenate(parts, axis=dimension)
+
+
+def _place_keys(values: jax.Array, dimension: int, layout: TensorLayout) -> jax.Array:
+    """[…, K·H, …], kv heads along `dimension`, as the layout places them."""
+    H, parts = layout.stored.head_size, []
+    for place in layout.places:
+        number = place.kv_head if place is not None else 0
+        head = jax.lax.slice_in_dim(values, number * H, (number + 1) * H, axis=dimension)
+        parts.append(jnp.zeros_like(head) if place is None else head)
     return jnp.concatenate(parts, axis=dimension)
 
 

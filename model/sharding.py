@@ -89,6 +89,7 @@ class ShardingRules:
         vocab: rows of the token tables (V).
         kv_heads: kv heads with their query heads (K), and the cache's.
         heads: query heads times head size, where the output projection takes them in (N·H).
+        keys: kv heads times head size, of what keys alone have (K·H).
         ffw: inner size of the MLP (F).
         experts: of a mixture (E).
         expert_ffw: inner size of each expert (F).
@@ -99,6 +100,7 @@ class ShardingRules:
     vocab: MeshAxes = GROUP_AXES
     kv_heads: MeshAxes = GROUP_AXES
     heads: MeshAxes = GROUP_AXES
+    keys: MeshAxes = GROUP_AXES
     ffw: MeshAxes = GROUP_AXES
     experts: MeshAxes = EXPERT_AXIS
     expert_ffw: MeshAxes = TENSOR_AXIS

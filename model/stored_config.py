@@ -14,7 +14,7 @@ from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.orbax_weights import MANIFEST, Manifest, is_converted
 from palladio.model.safetensors_file import StoredTensor
-from palladio.model.stored_weights import EMBEDDING, HEAD, by_name
+from palladio.model.stored_weights import EMBEDDING, HEAD, HEAD_TABLE, by_name
 
 LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]
 
@@ -41,7 +41,7 @@ def agree_with_weights(path: Path, config: ModelConfig, load_format: LoadFormat)
             return config  # whoever loads it says what is missing
         names = Manifest.read(path).shapes
         _check_layers(path, names, config)
-        return _untied(path, config) if "lm_head.table" in names and _is_tied(config) else config
+        return _untied(path, config) if HEAD_TABLE in names and _is_tied(config) else config
     if not has_safetensors(path):
         return config
     with Checkpoint(path) as checkpoint:

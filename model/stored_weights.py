@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
+import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -22,20 +23,25 @@ from palladio.model.checkpoint import Checkpoint
 from palladio.model.config import ModelConfig, QuantizationConfig
 from palladio.model.coverage import covers
 from palladio.model.errors import CheckpointError
-from palladio.model.family import Condition, WeightRule
 from palladio.model.parameters import Params
 from palladio.model.registry import find_family
 from palladio.model.safetensors_file import Array, StoredTensor
 from palladio.model.sharding import ShardingRules
 from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weight_rules import ExpertStorage, WeightRule
 from palladio.model.weight_transforms import Part, part_of
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEAD_TABLE = "lm_head.table"  # the parameter that HEAD fills, in models that have one of their own
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
+_PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
+_OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
+
+logger = logging.getLogger(__name__)
 
 
 _Bounds = tuple[tuple[int | None, int | None], ...]
@@ -147,16 +153,20 @@ def _in_order(pool: concurrent.futures.Executor, readers: Mapping[str, _Reader])
         yield name, array
 
 
-def _plain(checkpoint: Checkpoint, quantization: QuantizationConfig | None, dtype: np.dtype, source: Source) -> Array:
+def _plain(
+    checkpoint: Checkpoint,
+    quantization: QuantizationConfig | None,
+    dtype: np.dtype,
+    tensor: StoredTensor,
+    scale: StoredTensor | None,
+) -> Array:
     """A stored tensor without its scale."""
-    stored = checkpoint.read(source.tensor)
-    if source.scale is None:
-        return stored
-    return _dequantized(stored, checkpoint.read(source.scale), quantization, dtype)
+    stored = checkpoint.read(tensor)
+    return stored if scale is None else _dequantized(stored, checkpoint.read(scale), quantization, dtype)
 
 
 def _assemble(
-    plain: Callable[[Source], Array],
+    plain: Callable[[StoredTensor, StoredTensor | None], Array],
     sources: list[Source],
     shape: tuple[int, ...],
     dtype: np.dtype,
@@ -168,7 +178,7 @@ def _assemble(
         out.fill(0)  # the rest is padding
     for source in sources:
         if source.part.touches(index):
-            source.part.copy(plain(source), index, out)
+            source.part.copy(plain(source.tensor, source.scale), index, out)
     return out
 
 
@@ -203,25 +213,26 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
     family, left = find_family(config.architecture), by_name(checkpoint)
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
-    conditions = _Conditions(config, are_stacked=any(name.endswith(_STACKED) for name in left))
+    _warn_of_other_parts(path, checkpoint)
+    storage: ExpertStorage = "stacked" if any(name.endswith(_STACKED) for name in left) else "split"
     plan: dict[str, list[Source]] = {name: [] for name in params}
     missing: list[str] = []
     used: set[str] = set()
     for rule in family.weights:
-        for layer, expert in conditions.places(rule):
+        for layer, expert in rule_places(rule, config, params, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             tensor = left.get(name)
             if tensor is None:
                 missing.append(name)
                 continue
-            used.add(name)
+            used |= {name, *_scale_names(name, tensor, config.quantization, left)}
             part = part_of(rule.transform, params[param][1].shape, layout, expert)
             if tensor.shape != part.file_shape:
                 raise CheckpointError(
                     f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
                 )
-            plan[param].append(Source(part, tensor, _find_scale(tensor, config.quantization, left)))
-    ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (not conditions.has_table)))
+            plan[param].append(Source(part, tensor, _find_scale(name, tensor, config.quantization, left)))
+    ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in params)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
         raise CheckpointError(f"missing keys in checkpoint {path}: {_some(missing)} (required by config.json)")
@@ -254,55 +265,43 @@ def _check_coverage(path: Path, layout: TensorLayout, params: Params, plan: Mapp
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Conditions:
-    """Which tensors a checkpoint has to hold.
+def rule_places(
+    rule: WeightRule, config: ModelConfig, params: Params, storage: ExpertStorage
+) -> Iterator[tuple[int, int]]:
+    """Layer and expert of each tensor that a rule names; 0 for what it does not number.
 
-    Attributes:
-        are_stacked: the experts of a layer are one tensor.
+    Args:
+        config: of the checkpoint.
+        storage: how the checkpoint stores experts.
     """
+    if rule.storage not in (None, storage):
+        return
+    for layer in range(config.num_layers) if "{layer}" in rule.name else (0,):
+        if rule.param.format(layer=layer) in params:
+            numbers = range(config.experts.num_experts) if config.experts and "{expert}" in rule.name else (0,)
+            yield from ((layer, expert) for expert in numbers)
 
-    config: ModelConfig
-    are_stacked: bool
 
-    @property
-    def has_table(self) -> bool:
-        return self.config.has_head and not self.config.tie_word_embeddings
-
-    def places(self, rule: WeightRule) -> Iterator[tuple[int, int]]:
-        """Layer and expert of each tensor that a rule names; 0 for what it does not number."""
-        experts = self.config.experts
-        for layer in range(self.config.num_layers) if "{layer}" in rule.name else (0,):
-            if self._holds(rule.condition, layer):
-                numbers = range(experts.num_experts) if experts and "{expert}" in rule.name else (0,)
-                yield from ((layer, expert) for expert in numbers)
-
-    def _holds(self, condition: Condition, layer: int) -> bool:
-        config, experts = self.config, self.config.experts
-        is_sparse = experts is not None and experts.sparse_layers[layer]
-        holds: dict[Condition, bool] = {
-            "always": True,
-            "qkv_bias": config.qkv_bias,
-            "output_bias": config.output_bias,
-            "qk_norm": config.qk_norm,
-            "untied": self.has_table,
-            "dense": not is_sparse,
-            "dense_bias": not is_sparse and config.mlp_bias,
-            "sparse": is_sparse,
-            "sparse_split": is_sparse and not self.are_stacked,
-            "sparse_stacked": is_sparse and self.are_stacked,
-            "shared": is_sparse and experts is not None and experts.shared_intermediate_size is not None,
-        }
-        return holds[condition]
+def _scale_names(
+    name: str, tensor: StoredTensor, quantization: QuantizationConfig | None, tensors: Mapping[str, StoredTensor]
+) -> list[str]:
+    """Of a float8 tensor's scales, those that are there; none if it is not quantized."""
+    if tensor.dtype != "F8_E4M3" or quantization is None:
+        return []
+    return [name + suffix for suffix in SCALE_SUFFIXES if name + suffix in tensors]
 
 
 def _find_scale(
-    tensor: StoredTensor, quantization: QuantizationConfig | None, left: dict[str, StoredTensor]
+    name: str, tensor: StoredTensor, quantization: QuantizationConfig | None, tensors: Mapping[str, StoredTensor]
 ) -> StoredTensor | None:
-    """Takes a float8 tensor's scale out of `left`; None: the tensor is not quantized."""
+    """A float8 tensor's scale; None: the tensor is not quantized.
+
+    Args:
+        name: of the tensor, as in `tensors`.
+    """
     if tensor.dtype != "F8_E4M3" or quantization is None:
         return None
-    found = [left.pop(tensor.name + suffix) for suffix in SCALE_SUFFIXES if tensor.name + suffix in left]
+    found = [tensors[scale] for scale in _scale_names(name, tensor, quantization, tensors)]
     if not found:
         raise CheckpointError(f"{tensor} is float8, but its scale {tensor.name + SCALE_SUFFIXES[0]} is missing")
     if len(tensor.shape) != 2:
@@ -320,11 +319,29 @@ def _find_scale(
 
 
 def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
-    """The tensors, named as in a checkpoint of the model with its head: one without leaves the prefix out."""
+    """The text model's tensors, named as in a checkpoint of it alone, with its head. A checkpoint without a head leaves
+    the prefix out; one of a model that takes images has the text model as one of its parts."""
     tensors = checkpoint.tensors
-    if "embed_tokens.weight" not in tensors:
+    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in tensors), None)
+    if prefix is None:
         return dict(tensors)
-    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in tensors.items()}
+    named = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix) and not name.startswith("lm_head."):
+            named[f"model.{name.removeprefix(prefix)}"] = tensor
+        elif not _OTHER_PARTS.match(name):
+            named[name.removeprefix("language_model.")] = tensor
+    return named
+
+
+def _warn_of_other_parts(path: Path, checkpoint: Checkpoint) -> None:
+    parts = collections.Counter(match[1] for name in checkpoint.tensors if (match := _OTHER_PARTS.match(name)))
+    if parts:
+        logger.warning(
+            "%s: the model is served for text only; images are not supported. Ignored tensors: %s",
+            path,
+            ", ".join(f"{count} of {part}" for part, count in sorted(parts.items())),
+        )
 
 
 def _some(names: list[str]) -> str:

@@ -5,8 +5,9 @@ from typing import Self
 
 from jax.sharding import Mesh
 
-from palladio.model.config import ModelConfig
+from palladio.model.config import HeadCounts, ModelConfig
 from palladio.model.experts_config import ExpertsConfig
+from palladio.model.layer_spec import DenseSpec
 from palladio.model.sharding import num_expert_parts, num_shards
 
 VOCAB_MULTIPLE = 128  # rows of the token table a device holds: whole lanes, and whole words of a mask
@@ -58,6 +59,7 @@ class TensorLayout:
             model,
             num_kv_heads=len(places),
             num_heads=len(places) * group,
+            head_counts=_head_counts(model, places, group),
             intermediate_size=_round_up(model.intermediate_size, num_shards if _has_mlp(model) else 1),
             experts=model.experts and _lay_out_experts(model.experts, num_shards, num_expert_parts),
             vocab_size=_round_up(model.vocab_size, num_shards * VOCAB_MULTIPLE) if num_shards > 1 else model.vocab_size,
@@ -110,7 +112,15 @@ class TensorLayout:
 
 
 def _has_mlp(model: ModelConfig) -> bool:
-    return model.experts is None or not all(model.experts.sparse_layers)
+    return any(isinstance(layer.mlp, DenseSpec) for layer in model.layers)
+
+
+def _head_counts(model: ModelConfig, places: tuple[HeadPlace | None, ...], group: int) -> HeadCounts | None:
+    if len(places) == model.num_kv_heads and len(places) * group == model.num_heads:
+        return None
+    heads = [None if place is None else place.kv_head for place in places]
+    counts = (head is not None and head not in heads[:number] for number, head in enumerate(heads))
+    return HeadCounts(num_heads=model.num_heads, num_kv_heads=model.num_kv_heads, counts=tuple(counts))
 
 
 def _lay_out_experts(experts: ExpertsConfig, num_shards: int, num_expert_parts: int) -> ExpertsConfig:

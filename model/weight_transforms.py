@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 
 from palladio.model.experts_config import ExpertsConfig
-from palladio.model.family import Transform
 from palladio.model.safetensors_file import Array
 from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weight_rules import Transform
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,6 +93,13 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return _output(shape, layout)
         case "down":
             return _whole((shape[1], stored.intermediate_size), (1, 0))
+        case "inner":
+            return _whole((stored.intermediate_size, shape[0]), (1, 0))
+        case "inner_bias":
+            return _whole((stored.intermediate_size,), (0,))
+        case "fused_gate" | "fused_up":  # rows of one tensor, the gate's first
+            D, F, slot = shape[0], stored.intermediate_size, ("fused_gate", "fused_up").index(transform)
+            return Part((2 * F, D), (2, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, slot, 0)),))
         case "gate" | "up":
             return _gate_or_up(shape[0], stored.intermediate_size, ("gate", "up").index(transform))
         case "gate_bias" | "up_bias":
@@ -104,6 +111,11 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             heads = _num_stored_heads(transform, layout)
             whole = tuple(Box((D, *box.shape, H), (0, *box.target, 0), (0, *box.source, 0)) for box in boxes)
             return Part((heads * H, D), (1, heads, H, D), (3, 0, 1, 2), whole)
+        case "fused_query" | "fused_key" | "fused_value":
+            return _of_fused_heads(transform.removeprefix("fused_"), shape, layout)
+        case "query_scale" | "key_scale" | "query_scales" | "key_scales":
+            kind, _, number = transform.partition("_")
+            return _head_scales(kind, layout, are_apart=number == "scales")
         case "query_bias" | "key_bias" | "value_bias":
             kind = transform.removesuffix("_bias")
             H, heads = shape[-1], _num_stored_heads(kind, layout)
@@ -164,6 +176,34 @@ def _output(shape: tuple[int, ...], layout: TensorLayout) -> Part:
         if place is not None
     )
     return Part(file_shape, file_shape, (1, 0), boxes)
+
+
+def _of_fused_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -> Part:
+    """Of [(N + 2·K)·H, D]: the rows of all query heads, then those of all key heads, then those of all value heads."""
+    N, K, D, H = layout.stored.num_heads, layout.stored.num_kv_heads, shape[0], shape[-1]
+    first = {"query": 0, "key": N, "value": N + K}[kind]
+    boxes = tuple(
+        Box((D, *box.shape, H), (0, *box.target, 0), (0, box.source[0], first + box.source[1], 0))
+        for box in _head_boxes(kind, layout)
+    )
+    return Part(((N + 2 * K) * H, D), (1, N + 2 * K, H, D), (3, 0, 1, 2), boxes)
+
+
+def _head_scales(kind: str, layout: TensorLayout, *, are_apart: bool) -> Part:
+    """Of the scales of all query heads [N·H], or of all key heads [K·H].
+
+    Args:
+        are_apart: the file's tensor has a row for each head.
+    """
+    H, heads = layout.stored.head_size, _num_stored_heads(kind, layout)
+    boxes = []
+    for number, place in enumerate(layout.places):
+        if place is not None and kind == "query":
+            first = number * layout.group * H
+            boxes.append(Box((place.num_queries * H,), (first,), (place.first_query * H,)))
+        elif place is not None:
+            boxes.append(Box((H,), (number * H,), (place.kv_head * H,)))
+    return Part((heads, H) if are_apart else (heads * H,), (heads * H,), (0,), tuple(boxes))
 
 
 def _num_stored_heads(kind: str, layout: TensorLayout) -> int:

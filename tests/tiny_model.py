@@ -14,6 +14,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
+from tests import tiny_families
+
 VOCAB_SIZE = 384
 
 _COMMON: dict[str, Any] = {
@@ -103,6 +105,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "intermediate_size": 36,
         "sliding_window": 12,
     },
+    **tiny_families.CONFIGS,
 }
 
 
@@ -123,11 +126,16 @@ def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
 
 def tiny_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Random float32 weights under the names of Hugging Face, each a function of its name and shape."""
-    return {name: _random(name, shape) for name, shape in weight_shapes(config).items()}
+    seed = tiny_families.SEEDS.get(config["model_type"], "")
+    weights = {name: _random(f"{seed}{name}", shape) for name, shape in weight_shapes(config).items()}
+    weights["model.embed_tokens.weight"] *= np.float32(tiny_families.TABLE_FACTORS.get(config["model_type"], 1))
+    return weights
 
 
 def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Every tensor's name and shape."""
+    if any(config["architectures"] == other["architectures"] for other in tiny_families.CONFIGS.values()):
+        return tiny_families.weight_shapes(config)
     D, V = config["hidden_size"], config["vocab_size"]
     N, K = config["num_attention_heads"], config["num_key_value_heads"]
     H = config.get("head_dim") or D // N
@@ -194,7 +202,7 @@ def _random(name: str, shape: tuple[int, ...]) -> np.ndarray:
     # RandomState, not default_rng: its stream is frozen, and the goldens depend on it.
     rng = np.random.RandomState(zlib.crc32(name.encode()))
     values = rng.standard_normal(shape)
-    if name.endswith("norm.weight"):
+    if name.endswith("norm.weight"):  # of Gemma too, which adds 1 to it
         values = 1.0 + 0.2 * values
     elif name.endswith(".bias"):
         values *= 0.2

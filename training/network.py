@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from palladio.model.attention import Attention
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
-from palladio.model.rope import Rotation, rotate, rotation
+from palladio.model.rope import Rotations
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 
@@ -63,7 +63,7 @@ def hidden_states(model: CausalLM, token_ids: jax.Array, positions: jax.Array, d
     """
     order = jnp.arange(token_ids.shape[1])
     visible = (documents[:, :, None] == documents[:, None, :]) & (order[:, None] >= order[None, :])
-    by = rotation(model.config.rope, model.config.head_size, positions.reshape(-1))
+    by = Rotations.of(model.config.ropes, model.config.head_size, positions.reshape(-1))
     x = model.embedding.embed(token_ids.reshape(-1))  # [B·T, D]: the modules take tokens in one dimension
     for layer in model.layers:
         x += _attend(layer.attention, layer.attention_norm(x), by, visible)
@@ -71,14 +71,15 @@ def hidden_states(model: CausalLM, token_ids: jax.Array, positions: jax.Array, d
     return model.norm(x)
 
 
-def _attend(attention: Attention, x: jax.Array, by: Rotation, visible: jax.Array) -> jax.Array:
+def _attend(attention: Attention, x: jax.Array, by: Rotations, visible: jax.Array) -> jax.Array:
     B, T, _ = visible.shape
     qkv = attention.qkv(x)  # [B·T, K, G+2, H]
     _, K, heads, H = qkv.shape
     q, k, v = qkv[:, :, :-2].reshape(B * T, K * (heads - 2), H), qkv[:, :, -2], qkv[:, :, -1]
     assert attention.query_norm is not None
     assert attention.key_norm is not None
-    q, k = rotate(attention.query_norm(q), by), rotate(attention.key_norm(k), by)
+    rope = attention.spec.rope
+    q, k = by.rotate(attention.query_norm(q), rope), by.rotate(attention.key_norm(k), rope)
     G = heads - 2
     # Products of matrices that lie together: XLA:CPU is slow on others.
     q = q.reshape(B, T, K, G, H).transpose(0, 2, 3, 1, 4).reshape(B * K, G * T, H)

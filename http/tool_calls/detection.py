@@ -40,6 +40,9 @@ _BY_MODEL_TYPE: Mapping[str, str] = {
     "minimax_m2": "minimax-m2",
     "llama4": "pythonic",
     "lfm2": "lfm2",
+    "granite": "granite",
+    "smollm3": "qwen25",
+    "cohere2": "cohere_command4",
 }
 
 _BY_TOKEN: Mapping[str, str] = {"[TOOL_CALLS]": "mistral", "<|python_tag|>": "llama3"}

@@ -91,7 +91,8 @@ class EnginePlan:
         path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
         model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
-        dtypes = Dtypes.of(config, device.platform)
+        model = model.for_context(limits.context_length)
+        dtypes = Dtypes.of(config, device.platform, model)
         check_experts(config.parallel, model)
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)

@@ -101,7 +101,8 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
 
     pages = jax.ShapeDtypeStruct(kv_page_shape(2, K, shape.page_size, H), shape.cache.dtype)
     rest = (ints(B + 1), ints(B), ints(B, shape.pages_per_request), ints(), ints())
-    attend = functools.partial(ragged_paged_attention, scale=1.0, backend=kernels.attention, target=kernels.target)
+    attend = functools.partial(ragged_paged_attention, backend=kernels.attention, target=kernels.target)
+    masks = {(layer.attention.window, layer.attention.soft_cap) for layer in model.layers}
     write = functools.partial(kv_cache_update, backend=kernels.cache_update, target=kernels.target)
     experts = model.experts
     try:
@@ -112,8 +113,10 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
             for D, columns in ((model.hidden_size, F), (F, model.hidden_size)):
                 sizes = (T * C, D), (E, D, columns)
                 jax.eval_shape(multiply, *(jax.ShapeDtypeStruct(size, shape.dtype) for size in sizes), ints(E))
-        for kind in ("decode", "prefill"):  # kernels of their own, with block sizes of their own
-            jax.eval_shape(attend, rows(N), pages, AttentionMetadata(*rest, kind))  # type: ignore[arg-type]
+        for window, cap in masks:
+            layer = functools.partial(attend, scale=1.0, sliding_window=window, soft_cap=cap)
+            for kind in ("decode", "prefill"):  # kernels of their own, with block sizes of their own
+                jax.eval_shape(layer, rows(N), pages, AttentionMetadata(*rest, kind))  # type: ignore[arg-type]
         jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(ints(T), ints(T), one_each=True))  # type: ignore[arg-type]
     except NotImplementedError as error:
         return str(error)

@@ -57,10 +57,19 @@ class Dtypes:
     kv_cache: DTypeLike
 
     @classmethod
-    def of(cls, config: EngineConfig, platform: str) -> Self:
-        """Of weights and activations, and of the KV cache."""
-        model, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
-        model_dtype = _DTYPES[PlatformDefaults.of(platform).dtype if model == "auto" else model]
+    def of(cls, config: EngineConfig, platform: str, model: ModelConfig) -> Self:
+        """Of weights and activations, and of the KV cache.
+
+        Raises:
+            ConfigError: the model's activations do not fit the dtype that a flag asks for.
+        """
+        dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
+        model_dtype = _DTYPES[PlatformDefaults.of(platform).dtype if dtype == "auto" else dtype]
+        if model_dtype == jnp.float16 and model.overflows_float16:
+            raise ConfigError(
+                f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
+                "--dtype bfloat16 or float32"
+            )
         if kv_cache != "auto":
             return cls(model_dtype, _DTYPES[kv_cache])
         # XLA:CPU has no bfloat16 scatter: it would convert the whole cache to float32 and back at every write.

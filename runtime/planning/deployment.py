@@ -98,7 +98,7 @@ class Deployment:
         num_shards, num_ranks, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
-        dtypes = Dtypes.of(config, place.chip.platform)
+        dtypes = Dtypes.of(config, place.chip.platform, model)
         layout = TensorLayout.of(model, num_shards, num_expert_parts)
         over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_ranks, num_expert_parts)
         pooling = Pooling() if config.source.is_embedding else None  # other methods keep a row more for each request
@@ -183,7 +183,7 @@ class Deployment:
         if experts is None:
             return 0.0
         sizes = 3 * self.model.hidden_size * experts.intermediate_size * jnp.dtype(self.dtypes.model).itemsize
-        return experts.num_sparse_layers * experts.num_places * sizes / self.num_shards
+        return self.model.num_sparse_layers * experts.num_places * sizes / self.num_shards
 
     @property
     def num_active_parameters(self) -> int:
@@ -193,7 +193,7 @@ class Deployment:
             return self.num_parameters
         idle = experts.num_experts - experts.num_chosen
         one = 3 * self.model.hidden_size * experts.intermediate_size
-        return self.num_parameters - experts.num_sparse_layers * idle * one
+        return self.num_parameters - self.model.num_sparse_layers * idle * one
 
     @property
     def bytes_per_token(self) -> float:

@@ -1,6 +1,6 @@
 """The step programs compile for TPU and GPU, by the accelerators' own compilers; skipped where those are not installed.
 
-Two layers, one bucket of each kind: what a compiler refuses, it refuses there too.
+Two layers (of Gemma 3 seven: it has two kinds), one bucket of each kind: what a compiler refuses, it refuses there too.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("target", COMPILER)
-@pytest.mark.parametrize("model", ["qwen2.5-0.5b", "llama-3.1-8b"])
+@pytest.mark.parametrize("model", ["qwen2.5-0.5b", "llama-3.1-8b", "gemma-3-4b"])
 def test_every_program_compiles(target, model, tmp_path):
     programs, table = compile_programs(target, model, tmp_path)
     assert [row["program"] for row in programs] == [
@@ -71,7 +71,8 @@ def compile_programs(target, model, tmp_path, *flags):
     if importlib.util.find_spec(COMPILER[target]) is None:
         pytest.skip(f"{COMPILER[target]} is not installed")
     report = tmp_path / "report.json"
-    sizes = ["--layers", "2", "--decode", "16", "--prefill", "256", "--json", str(report), *flags]
+    layers = "7" if model == "gemma-3-4b" else "2"
+    sizes = ["--layers", layers, "--decode", "16", "--prefill", "256", "--json", str(report), *flags]
     command = [sys.executable, "benchmarks/aot_steps.py", "--target", target, "--model", model, *sizes]
     done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
     assert report.exists(), done.stderr[-3000:]

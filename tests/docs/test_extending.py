@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from palladio.model.registry import ARCHITECTURES
 from tests.docs.worked_example import PAGES, ROOT, apply_step, copy_tree, edited, run_in, steps_of
 
 EXAMPLES = sorted(page.name for page in PAGES.glob("*.md") if page.name != "README.md")
@@ -58,3 +59,8 @@ def test_an_edit_needs_its_lines_exactly_once() -> None:
     for text in ("a\nb\na\nb\n", "ab\nb\n", ""):
         with pytest.raises(AssertionError, match="times, not once"):
             edited(text, " a\n-b\n", "file")
+
+
+def test_the_page_of_models_has_every_architecture() -> None:
+    rows = re.findall(r"^\| `(\w+For\w+)` \|", (ROOT / "docs" / "models.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == sorted(ARCHITECTURES)

@@ -13,20 +13,21 @@ from palladio.model.stored_config import agree_with_weights
 from palladio.model.weights import load_model
 
 PAGE_SIZE = 16
+MAX_LEN = 160
 
 
 def load(path, overrides=None, **options):
     """(config, float32 model) of a directory; `overrides` as of --json-model-override-args."""
     options = {"dtype": jnp.float32, "mesh": make_mesh(1), "load_format": "auto", **options}
     config = ModelConfig.from_hf(*read_model_dir(path, overrides))
-    config = agree_with_weights(path, config, options["load_format"])
+    config = agree_with_weights(path, config, options["load_format"]).for_context(MAX_LEN)
     return config, load_model(path, config, **options)
 
 
 class Driver:
     """Sequences in slots 0 … B-1 with pages of their own, scattered over the pool."""
 
-    def __init__(self, config, model, num_sequences, max_len=160, page_size=PAGE_SIZE, mesh=None):
+    def __init__(self, config, model, num_sequences, max_len=MAX_LEN, page_size=PAGE_SIZE, mesh=None):
         self.page_size, self.width = page_size, -(-max_len // page_size)
         structure, self.leaves = flatten_model(model)
         num_pages = num_sequences * self.width

@@ -7,7 +7,7 @@ import pytest
 
 from palladio.pallas_kernels.choice import Kernels
 from tests.model.driver import Driver, greedy, load
-from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
+from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts, prompts_of
 from tests.tiny_model import FAMILIES, make_checkpoint
 
 # test_golden has every family; of this one a single position shows least.
@@ -18,9 +18,9 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 @pytest.mark.parametrize("family", FAMILIES)
 def test_golden(family, tmp_path):
     """Without torch: what transformers computed once (tests/model/make_goldens.py)."""
-    golden = np.load(GOLDENS / f"{family}.npz")
+    golden, chosen = np.load(GOLDENS / f"{family}.npz"), prompts_of(family)
     config, model = load(make_checkpoint(tmp_path, family))
-    logits, tokens = greedy(Driver(config, model, len(prompts())), prompts(), NUM_TOKENS)
+    logits, tokens = greedy(Driver(config, model, len(chosen)), chosen, NUM_TOKENS)
     np.testing.assert_allclose(logits, golden["logits"], atol=1e-4, rtol=0)
     np.testing.assert_array_equal(tokens, golden["tokens"])
 
@@ -36,8 +36,8 @@ def test_every_logit_of_the_prompts(family, tmp_path):
 
     path = make_checkpoint(tmp_path, family)
     config, model = load(path)
-    ours = Driver(config, model, len(prompts())).step(prompts())
-    theirs, _ = hf_oracle.run(path, prompts(), 1)
+    ours = Driver(config, model, len(prompts_of(family))).step(prompts_of(family))
+    theirs, _ = hf_oracle.run(path, prompts_of(family), 1)
     for b, expected in enumerate(theirs):
         np.testing.assert_allclose(ours[b], expected, atol=1e-4, rtol=0)
 

@@ -9,16 +9,23 @@ import pytest
 
 from palladio.model.config import ModelConfig, QuantizationConfig, read_model_dir
 from palladio.model.errors import ConfigError
+from palladio.model.layer_spec import DenseSpec, NormSpec, QKNormSpec
 from palladio.model.rope import attention_factor, inverse_frequencies
 from palladio.model.rope_config import RopeConfig
 from tests.tiny_model import tiny_config
 
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
 
+LONGROPE = {"rope_type": "longrope", "long_factor": [1.0, 2.0, 3.0, 4.0], "short_factor": [1.0] * 4}
+
 
 def read(family="qwen2", generation_config=None, without=(), **overrides):
     config = tiny_config(family, **overrides)
     return ModelConfig.from_hf({k: v for k, v in config.items() if k not in without}, generation_config)
+
+
+def windows(*args, **options):
+    return tuple(layer.attention.window for layer in read(*args, **options).layers)
 
 
 def test_imports_no_jax():
@@ -30,11 +37,13 @@ def test_sizes_and_flags():
     config = read("qwen2", dtype="bfloat16")
     assert (config.hidden_size, config.intermediate_size, config.num_layers, config.vocab_size) == (48, 80, 2, 384)
     assert (config.num_heads, config.num_kv_heads, config.head_size) == (6, 2, 8)
-    assert (config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm) == (True, False, False, False)
+    (layer,) = set(config.layers)
+    assert (layer.attention.qkv_bias, layer.attention.output_bias, layer.attention.qk_norm) == (True, False, None)
+    assert layer.mlp == DenseSpec()
     assert config.dtype == "bfloat16"
-    assert read("llama_biased").mlp_bias
-    assert read("llama_biased").output_bias
-    assert read("qwen3").qk_norm
+    assert read("llama_biased").layers[0].mlp == DenseSpec(bias=True)
+    assert read("llama_biased").layers[0].attention.output_bias
+    assert read("qwen3").layers[0].attention.qk_norm == QKNormSpec(norm=NormSpec(eps=1e-6))
     assert read("qwen3").head_size == 32
     assert read("qwen3", without=["head_dim"]).head_size == 128
 
@@ -43,7 +52,7 @@ def test_missing_optional_keys_mean_what_transformers_means():
     assert read("llama3", without=["num_key_value_heads"]).num_kv_heads == 4
     assert read("qwen2", num_key_value_heads=None).num_kv_heads == 6
     assert read("mistral", num_attention_heads=8, hidden_size=64, without=["num_key_value_heads"]).num_kv_heads == 8
-    assert read("mistral", without=["sliding_window"]).sliding_windows == (4096, 4096)
+    assert windows("mistral", without=["sliding_window"]) == (4096, 4096)
     assert read("llama3", without=["eos_token_id"]).eos_token_ids == (2,)
     assert read("qwen2", without=["tie_word_embeddings"]).tie_word_embeddings is False
 
@@ -53,9 +62,9 @@ def test_both_styles_of_rope():
     old = read(rope_theta=5e5, rope_scaling=yarn)
     older = read(rope_theta=5e5, rope_scaling={**yarn, "type": "yarn", "rope_type": "yarn"})
     new = read(without=["rope_theta"], rope_parameters={**yarn, "rope_theta": 5e5})
-    assert old.rope == older.rope == new.rope
-    assert new.rope == RopeConfig(theta=5e5, kind="yarn", factor=4.0, original_max_position=64)
-    assert read(rope_scaling=None).rope == RopeConfig(theta=1e4)
+    assert old.ropes == older.ropes == new.ropes
+    assert new.ropes == (RopeConfig(theta=5e5, kind="yarn", factor=4.0, original_max_position=64),)
+    assert read(rope_scaling=None).ropes == (RopeConfig(theta=1e4),)
     extended = read(max_position_embeddings=64, rope_scaling=yarn)
     assert extended.max_position_embeddings == 256
 
@@ -75,13 +84,13 @@ def test_frequencies():
 
 
 def test_sliding_windows():
-    assert read("mistral").sliding_windows == (12, 12)
-    assert read("mistral", sliding_window=None).sliding_windows == (None, None)
-    assert read("qwen2", sliding_window=12).sliding_windows == (None, None)
-    assert read("qwen2_windowed").sliding_windows == (None, 12)
+    assert windows("mistral") == (12, 12)
+    assert windows("mistral", sliding_window=None) == (None, None)
+    assert windows("qwen2", sliding_window=12) == (None, None)
+    assert windows("qwen2_windowed") == (None, 12)
     types = ["sliding_attention", "full_attention"]
-    assert read("qwen2_windowed", layer_types=types).sliding_windows == (12, None)
-    assert read("llama3", sliding_window=12).sliding_windows == (None, None)
+    assert windows("qwen2_windowed", layer_types=types) == (12, None)
+    assert windows("llama3", sliding_window=12) == (None, None)
 
 
 def test_eos_tokens_of_both_files():
@@ -100,7 +109,10 @@ def test_quantization():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM"),
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            "'GPT2LMHeadModel' is not supported; supported: Cohere.*, LlamaForCausalLM, ",
+        ),
         ({"architectures": None}, "architectures must be"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
         ({"hidden_size": "big"}, "hidden_size must be a whole number"),
@@ -111,7 +123,12 @@ def test_quantization():
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type: 'dynamic'"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type: 'longrope'"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "rope_scaling.rope_type: 'proportional'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.long_factor is missing"),
+        ({"rope_scaling": LONGROPE | {"short_factor": 4}}, "short_factor must be a list of numbers"),
+        ({"rope_scaling": LONGROPE | {"short_factor": [1, 2, 3, "4"]}}, "short_factor must be a number"),
+        ({"rope_scaling": LONGROPE | {"short_factor": [1.0]}}, "must have 4 numbers .* found 4 and 1"),
+        ({"text_config": "small"}, "text_config must be an object"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling.low_freq_factor is missing"),
         ({"rope_parameters": {"rope_theta": -1}}, "rope_parameters.rope_theta must be"),

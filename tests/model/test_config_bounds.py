@@ -145,6 +145,7 @@ def test_any_value_in_any_place_is_read_or_refused(family: str, changes: list[tu
     with contextlib.suppress(ConfigError):
         config = ModelConfig.from_hf(hf)
         TensorLayout.of(config, 4)
-        assert math.isfinite(float(inverse_frequencies(config.rope, config.head_size).sum()))
-        assert math.isfinite(attention_factor(config.rope))
+        for rope in config.ropes:
+            assert math.isfinite(float(inverse_frequencies(rope, config.head_size).sum()))
+            assert math.isfinite(attention_factor(rope))
     assert time.monotonic() - start < 5

@@ -15,7 +15,9 @@ from palladio.pallas_kernels.choice import Kernels
 from tests.tiny_model import tiny_config
 
 
-@pytest.mark.parametrize(("family", "kinds"), [("qwen3", 1), ("qwen2_windowed", 2)])
+@pytest.mark.parametrize(
+    ("family", "kinds"), [("qwen3", 1), ("qwen2_windowed", 2), ("gemma3", 2), ("cohere2", 2), ("granite", 1)]
+)
 def test_layers_that_are_alike_are_traced_once(family: str, kinds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     traced, call = [], DecoderLayer.__call__
 

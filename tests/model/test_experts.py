@@ -15,6 +15,7 @@ from palladio.model import orbax_weights
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.functional import flatten_model
+from palladio.model.layer_spec import RouterSpec, SparseSpec
 from palladio.model.module import Context
 from palladio.model.moe import SparseMLP, choose_experts
 from palladio.model.sharding import make_mesh
@@ -36,16 +37,19 @@ def read(family="qwen3_moe", without=(), **overrides):
 def test_config():
     experts = read().experts
     assert (experts.num_experts, experts.num_places, experts.num_chosen, experts.intermediate_size) == (8, 8, 3, 20)
-    assert (experts.shared_intermediate_size, experts.renormalize, experts.sparse_layers) == (None, True, (True, True))
+    assert experts.shared_intermediate_size is None
+    assert [layer.mlp for layer in read().layers] == [SparseSpec(router=RouterSpec(renormalize=True))] * 2
     assert read("qwen2_moe").experts.shared_intermediate_size == 36
-    assert not read(without=["norm_topk_prob"]).experts.renormalize
-    assert read("mixtral").experts.renormalize
+    assert not read(without=["norm_topk_prob"]).layers[0].mlp.router.renormalize
+    assert read("mixtral").layers[0].mlp.router.renormalize
     assert read("mixtral").experts.intermediate_size == 36
-    assert read("mixtral", without=["rope_theta", "sliding_window", "rms_norm_eps"]).sliding_windows == (None, None)
-    assert read("mixtral", without=["rope_theta"]).rope.theta == 1e6
+    unlimited = read("mixtral", without=["sliding_window"])
+    assert [layer.attention.window for layer in unlimited.layers] == [None, None]
+    assert [rope.theta for rope in read("mixtral", without=["rope_theta"]).ropes] == [1e6]
+    assert read("mixtral", without=["rms_norm_eps"]).norm.eps == read("mixtral", rms_norm_eps=None).norm.eps == 1e-5
     assert read(without=["num_experts"], num_local_experts=5).experts.num_experts == 5
     assert read("mixtral", without=["num_local_experts"], num_experts=5).experts.num_experts == 5
-    assert read("qwen2_moe", sliding_window=0).sliding_windows == (None, None)  # as transformers 5 writes it
+    assert read("qwen2_moe", sliding_window=0).layers == read("qwen2_moe").layers  # as transformers 5 writes it
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,8 @@ def test_config():
     ],
 )
 def test_layers_with_experts(overrides, sparse):
-    assert read(num_hidden_layers=4, **overrides).experts.sparse_layers == sparse
+    layers = read(num_hidden_layers=4, **overrides).layers
+    assert tuple(isinstance(layer.mlp, SparseSpec) for layer in layers) == sparse
 
 
 def test_a_mixture_without_sparse_layers_is_a_dense_model():
@@ -105,17 +110,18 @@ def test_the_router_is_exact_in_bfloat16_too():
     logits = x.astype(np.float64) @ router.astype(np.float64)
     shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     expected = np.argsort(-shares, axis=-1)[:, :4]
-    weights, chosen = choose_experts(jnp.asarray(x), jnp.asarray(router), 4, renormalize=False)
+    weights, chosen = choose_experts(jnp.asarray(x), jnp.asarray(router), 4, RouterSpec(renormalize=False))
     np.testing.assert_array_equal(chosen, expected)
     np.testing.assert_allclose(weights, np.take_along_axis(shares, expected, -1), rtol=1e-5)
-    weights, _ = choose_experts(jnp.asarray(x), jnp.asarray(router), 4, renormalize=True)
+    weights, _ = choose_experts(jnp.asarray(x), jnp.asarray(router), 4, RouterSpec(renormalize=True))
     np.testing.assert_allclose(np.sum(weights, -1), 1.0, rtol=1e-6)
 
 
 def sparse_mlp(kernels=Kernels(), **overrides):
     """(layer, its config): of random weights."""
     config = read("qwen2_moe", **overrides)
-    layer = SparseMLP(Context(jnp.float32, nnx.Rngs(1)), config, kernels, make_mesh(1))
+    spec = config.layers[-1].mlp
+    layer = SparseMLP(Context(jnp.float32, nnx.Rngs(1)), config, spec, kernels, make_mesh(1))
     return layer, config.experts
 
 
@@ -133,7 +139,7 @@ def plain_loop(layer, experts, x):
         shares = np.exp(row @ router)
         shares /= shares.sum()
         chosen = np.argsort(-shares)[: experts.num_chosen]
-        weights = shares[chosen] / (shares[chosen].sum() if experts.renormalize else 1.0)
+        weights = shares[chosen] / (shares[chosen].sum() if layer.spec.router.renormalize else 1.0)
         total = mlp(row, shared_in[:, 0], shared_in[:, 1], shared_down) / (1 + np.exp(-(row @ shared_gate)))
         out.append(total + sum(w * mlp(row, gate[e], up[e], down[e]) for w, e in zip(weights, chosen, strict=True)))
     return np.array(out)
@@ -182,7 +188,8 @@ def test_all_tokens_to_one_expert(favourite):
     router = np.zeros((48, 6), np.float32)
     router[0, favourite] = 4.0
     layer.router[...] = jnp.asarray(router)
-    assert set(np.asarray(choose_experts(x, layer.router[...], 1, renormalize=False)[1]).ravel()) == {favourite}
+    _, chosen = choose_experts(x, layer.router[...], 1, layer.spec.router)
+    assert set(np.asarray(chosen).ravel()) == {favourite}
     np.testing.assert_allclose(layer(x, jnp.int32(33)), plain_loop(layer, experts, x), atol=2e-5, rtol=0)
 
 

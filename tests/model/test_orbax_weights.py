@@ -134,3 +134,14 @@ def test_a_parameter_that_was_never_written_is_named(source: Path, tmp_path: Pat
     convert(source, tmp_path)
     with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down\.kernel"):
         weights(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gemma3", "olmo2", "cohere", "phi3", "starcoder2"])
+def test_families_on_one_device_and_on_four(family: str, tmp_path: Path) -> None:
+    """Scales of each head, fused tensors, biases of norms."""
+    source, out = make_checkpoint(tmp_path / "source", family), tmp_path / "out"
+    convert(source, out)
+    for wanted, found in zip(weights(source), weights(out), strict=True):
+        np.testing.assert_array_equal(wanted, found)
+    call_with_devices(4, __name__, "compare_on_four_devices", str(source), str(out))

@@ -103,7 +103,8 @@ def hf_config(values: dict[str, Any], family: str = "qwen2") -> dict[str, Any]:
 
 def ours(config: dict[str, Any]) -> tuple[np.ndarray, float]:
     read = ModelConfig.from_hf(config)
-    return inverse_frequencies(read.rope, read.head_size), attention_factor(read.rope)
+    (rope,) = read.ropes
+    return inverse_frequencies(rope, read.head_size), attention_factor(rope)
 
 
 def theirs(folder: Path, config: dict[str, Any]) -> tuple[np.ndarray, float]:
@@ -162,7 +163,7 @@ def test_logits_with_both_objects(by: str, tmp_path: Path) -> None:
 
 def test_a_theta_that_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    assert ModelConfig.from_hf(hf_config(CASES["theta nowhere else"])).rope.theta == 10000.0
+    assert [rope.theta for rope in ModelConfig.from_hf(hf_config(CASES["theta nowhere else"])).ropes] == [10000.0]
     (told,) = caplog.messages
     assert "rope_theta 500000.0 is ignored and 10000.0 is used" in told
     assert 'add "rope_theta": 500000.0 to rope_scaling' in told
@@ -177,7 +178,7 @@ def test_a_scaling_without_a_kind_is_told(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_kinds_that_are_not_supported_are_refused_in_either_object() -> None:
-    for kind in ("dynamic", "longrope"):
+    for kind in ("dynamic", "proportional"):
         with pytest.raises(ValueError, match=rf"rope_scaling\.rope_type: '{kind}' is not supported"):
             ModelConfig.from_hf(hf_config({"rope_parameters": PLAIN, "rope_scaling": {"type": kind, "factor": 2.0}}))
         with pytest.raises(ValueError, match=rf"rope_parameters\.rope_type: '{kind}' is not supported"):

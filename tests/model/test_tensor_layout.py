@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.sharding import make_mesh
 from palladio.model.tensor_layout import TensorLayout
+from tests import tiny_families
 from tests.many_devices import call_with_devices
 from tests.model.driver import Driver, greedy, load
 from tests.tiny_model import make_checkpoint
@@ -128,7 +129,7 @@ def test_four_devices_with_heads_that_do_not_divide(tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama3", "mistral"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama3", "mistral", *tiny_families.CONFIGS])
 def test_every_family_on_every_mesh(tmp_path, family: str) -> None:
     make_checkpoint(tmp_path, family)
     check_meshes(str(tmp_path), [1, 2, 4, 8])

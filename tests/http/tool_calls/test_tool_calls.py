@@ -305,6 +305,9 @@ def test_names() -> None:
         ("[TOOL_CALLS]", "mistral", "mistral"),
         ("{{ messages }}", "qwen2", "qwen25"),
         (None, "gpt_oss", "gpt-oss"),
+        (None, "granite", "granite"),
+        (None, "smollm3", "qwen25"),
+        (None, "cohere2", "cohere_command4"),
         ("{{ messages }}", "gpt2", "json"),
     ],
 )

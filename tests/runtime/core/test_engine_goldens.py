@@ -1,9 +1,13 @@
 """The whole engine core against what transformers computed once: chunks, small pages, few slots, padding, overlap."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts
+from tests import tiny_families
+from tests.model.driver import MAX_LEN
+from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts_of
 from tests.runtime.tiny_engine import Collector, create_core
 from tests.tiny_model import make_checkpoint
 
@@ -30,6 +34,7 @@ def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> N
     core = create_core(
         make_checkpoint(tmp_path, family),
         load_format="auto",
+        context_length=MAX_LEN,
         page_size=8,
         max_total_tokens=480,
         max_running_requests=3,
@@ -39,8 +44,39 @@ def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> N
         attention_backend=backend,
     )
     collector = Collector(core)
-    for i, prompt in enumerate(prompts()):
+    for i, prompt in enumerate(prompts_of(family)):
         collector.add(str(i), prompt, max_tokens=NUM_TOKENS)
     collector.run()
     for i, expected in enumerate(golden):
-        assert collector.tokens[str(i)] == expected.tolist(), f"prompt of {len(prompts()[i])} tokens"
+        assert collector.tokens[str(i)] == expected.tolist(), f"prompt of {len(prompts_of(family)[i])} tokens"
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=() if name == "gemma3" else pytest.mark.slow) for name in tiny_families.CONFIGS],
+)
+def test_nothing_changes_what_a_family_says(family: str, tmp_path: Path) -> None:
+    """Chunks, small pages, retraction for want of pages, and then a prompt once more, from the prefix cache."""
+    golden, chosen = np.load(GOLDENS / f"{family}.npz")["tokens"], prompts_of(family)[-5:]
+    core = create_core(
+        make_checkpoint(tmp_path, family),
+        load_format="auto",
+        context_length=MAX_LEN,
+        max_total_tokens=160,  # of requests that need up to 139 each
+        schedule_conservativeness=0.0,
+        max_running_requests=4,
+        cuda_graph_bs=(4,),
+        compile="lazy",
+        chunked_prefill_size=20,
+    )
+    collector, last = Collector(core), len(chosen) - 1
+    for i, prompt in enumerate(chosen):
+        collector.add(str(i), prompt, max_tokens=NUM_TOKENS)
+    collector.run()
+    assert sum(collector.num_retractions.values()) > 0
+    for name in ("alone", "again"):
+        collector.add(name, chosen[last], max_tokens=NUM_TOKENS)
+        collector.run()
+    assert collector.cached_tokens["again"] >= len(chosen[last]) - 4
+    found = [collector.tokens[name] for name in (*map(str, range(last + 1)), "alone", "again")]
+    assert found == [row.tolist() for row in (*golden[-5:], golden[-1], golden[-1])]

@@ -4,15 +4,19 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import pytest
 
+from palladio.model.config import ModelConfig
 from palladio.runtime.core import aot_compile, engine_plan, startup
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
+from palladio.runtime.core.sizing import Dtypes
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.runtime.tiny_engine import FLAGS
+from tests.tiny_model import tiny_config
 
 MIB = 2**20
 SHALLOW = {
@@ -232,3 +236,11 @@ def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
     monkeypatch.setitem(declared, key, type(declared[key])(Refusing(), declared[key].args))
     with pytest.raises(ConfigError, match=r"forward\[bs=2,tok=64\] does not fit .* --chunked-prefill-size 16"):
         startup.build_engine_parts(config(tiny_dir, chunked_prefill_size=64), lambda progress: None)
+
+
+def test_a_dtype_that_the_models_activations_exceed_is_refused():
+    gemma = ModelConfig.from_hf(tiny_config("gemma3"))
+    for platform in ("tpu", "gpu"):
+        assert Dtypes.of(EngineConfig.from_flags({"model_path": "x"}), platform, gemma).model == jnp.bfloat16
+    with pytest.raises(ConfigError, match=r"--dtype half: activations of Gemma3ForCausalLM exceed .* --dtype bfloat16"):
+        Dtypes.of(EngineConfig.from_flags({"model_path": "x", "dtype": "half"}), "gpu", gemma)

@@ -11,11 +11,13 @@ from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
+from palladio.runtime.core import kernel_choice
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache, refusal
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.interface.errors import ConfigError
 from tests.runtime.tiny_engine import TINY_CONFIG
+from tests.tiny_model import tiny_config
 
 MODEL = ModelConfig.from_hf(TINY_CONFIG)
 V6E = Target("tpu", "v6e")
@@ -123,3 +125,39 @@ def test_tokens_that_kernels_cannot_address_are_refused_with_what_would_fit():
     cache, plan = cache_plan("gpu_triton", 3.4)
     with pytest.raises(ConfigError, match=rf"--max-total-tokens \d+ is too large: .* {plan.num_tokens} would fit"):
         cache_plan("gpu_triton", 3.4, wanted_tokens=int(3 * 2**30 / (cache.bytes_per_page / cache.num_layers) * 16))
+
+
+@pytest.mark.parametrize(
+    ("backend", "target", "head_size", "reason"),
+    [
+        ("tpu", V6E, 256, None),
+        ("gpu_triton", Target("gpu", "9.0"), 256, None),
+        ("gpu_triton", Target("gpu", "9.0"), 288, "heads of 288 exceed 256"),
+        ("gpu_mosaic", Target("gpu", "9.0"), 256, "it takes heads of 64, 128, not of 256"),
+    ],
+)
+def test_every_kind_of_layer_is_asked_for(backend: str, target: Target, head_size: int, reason: str | None) -> None:
+    """Gemma 2: capped scores, windows, and heads larger than other models'."""
+    model = ModelConfig.from_hf(tiny_config("gemma2", head_dim=head_size))
+    cache = KVCacheSpec.of(model, page_size=64, dtype=jnp.bfloat16)
+    sizes = dataclasses.replace(shape(page_size=64, dtype=jnp.bfloat16), cache=cache)
+    said = refusal(Kernels(backend, target), model, sizes)
+    assert (said is None) if reason is None else reason in str(said), said
+
+
+def test_a_window_that_a_kernel_cannot_take_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the last layer alone."""
+    asked = []
+
+    def attend(q, kv_pages, metadata, *, sliding_window, soft_cap, **_):
+        asked.append((sliding_window, soft_cap))
+        if sliding_window is not None:
+            raise NotImplementedError("no windows")
+        return q
+
+    monkeypatch.setattr(kernel_choice, "ragged_paged_attention", attend)
+    model = ModelConfig.from_hf(tiny_config("gemma3", num_hidden_layers=1, sliding_window_pattern=1))
+    assert refusal(Kernels("xla"), model, shape()) is None
+    model = ModelConfig.from_hf(tiny_config("gemma3", layer_types=["full_attention"] * 3 + ["sliding_attention"]))
+    assert refusal(Kernels("xla"), model, shape()) == "no windows"
+    assert {window for window, _ in asked} == {None, 12}

@@ -1,0 +1,68 @@
+"""Command R (Cohere) and Command R7B, A (Cohere2): attention and MLP side by side, after one LayerNorm."""
+
+import dataclasses
+
+from palladio.model.family import Family
+from palladio.model.hf_config import FULL, SLIDING, HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QKNormSpec
+from palladio.model.weight_rules import ATTENTION, MLP, TABLES, layer_rules
+
+
+def _describe_cohere(hf: HfConfig) -> DecoderSpec:
+    layer = _layer(hf)
+    if hf.flag("use_qk_norm", default=False):
+        norm = QKNormSpec(norm=layer.norm, form="own_scales")
+        layer = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, qk_norm=norm))
+    return _decoder(hf, (layer,) * hf.num_layers)
+
+
+def _describe_cohere2(hf: HfConfig) -> DecoderSpec:
+    """Layers with a window are rotated, those with full attention are not."""
+    period, layer = hf.count("sliding_window_pattern"), _layer(hf)
+    kinds = hf.alternating_types(lambda number: (number + 1) % period == 0)
+    specs = {FULL: dataclasses.replace(layer.attention, rope=None)}
+    if SLIDING in kinds:
+        specs[SLIDING] = dataclasses.replace(layer.attention, window=hf.window(SLIDING))
+    return _decoder(hf, tuple(dataclasses.replace(layer, attention=specs[kind]) for kind in kinds))
+
+
+def _layer(hf: HfConfig) -> LayerSpec:
+    has_bias = hf.flag("attention_bias", default=False)
+    rope = hf.rope(is_interleaved=True)
+    return LayerSpec(
+        attention=AttentionSpec(rope=rope, scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias),
+        mlp=DenseSpec(activation=hf.activation("hidden_act", "silu")),
+        norm=NormSpec(kind="layer", eps=hf.number("layer_norm_eps", default=1e-5), scaling="float32"),
+        norm_placement="parallel",
+    )
+
+
+def _decoder(hf: HfConfig, layers: tuple[LayerSpec, ...]) -> DecoderSpec:
+    return DecoderSpec(layers=layers, norm=layers[0].norm, logits_scale=hf.number("logit_scale"))
+
+
+_WEIGHTS = (
+    *TABLES,
+    *ATTENTION,
+    *MLP,
+    *layer_rules("", "", ("input_layernorm.weight", "attention_norm.scale", "vector")),
+    *layer_rules(
+        "self_attn.",
+        "attention.",
+        ("q_norm.weight", "query_norm.scale", "query_scales"),
+        ("k_norm.weight", "key_norm.scale", "key_scales"),
+    ),
+)
+_DEFAULTS = {
+    "max_position_embeddings": 8192,
+    "logit_scale": 0.0625,
+    "tie_word_embeddings": True,
+    "bos_token_id": 5,
+    "eos_token_id": 255001,
+}
+_WINDOWS = {"sliding_window": 4096, "sliding_window_pattern": 4}
+
+FAMILIES = {
+    "CohereForCausalLM": Family(describe=_describe_cohere, weights=_WEIGHTS, defaults={**_DEFAULTS, "rope_theta": 5e5}),
+    "Cohere2ForCausalLM": Family(describe=_describe_cohere2, weights=_WEIGHTS, defaults={**_DEFAULTS, **_WINDOWS}),
+}

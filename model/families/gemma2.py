@@ -1,0 +1,79 @@
+"""Gemma 2: layers with and without a window in turn, norms around both sublayers, scores and logits capped."""
+
+from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
+from palladio.model.weight_rules import ATTENTION, MLP, TABLES, WeightRule, layer_rules
+
+SANDWICH_NORMS: tuple[WeightRule, ...] = layer_rules(
+    "",
+    "",
+    ("input_layernorm.weight", "attention_norm.scale", "vector"),
+    ("post_attention_layernorm.weight", "attention_output_norm.scale", "vector"),
+    ("pre_feedforward_layernorm.weight", "mlp_norm.scale", "vector"),
+    ("post_feedforward_layernorm.weight", "mlp_output_norm.scale", "vector"),
+)
+
+
+def gemma_decoder(hf: HfConfig, kinds: tuple[str, ...], attention: dict[str, AttentionSpec]) -> DecoderSpec:
+    """What Gemma 2 and 3 share.
+
+    Args:
+        kinds: of each layer.
+        attention: of each kind.
+    """
+    hf.require("use_bidirectional_attention", False, default=False)
+    norm = hf.rms_norm("plus_one")
+    mlp = DenseSpec(activation=hf.activation("hidden_activation", "gelu_pytorch_tanh"))
+    layers = {
+        kind: LayerSpec(attention=spec, mlp=mlp, norm=norm, norm_placement="sandwich")
+        for kind, spec in attention.items()
+    }
+    return DecoderSpec(
+        layers=tuple(layers[kind] for kind in kinds),
+        norm=norm,
+        embedding_scale=hf.hidden_size**0.5,
+        logits_soft_cap=hf.optional_number("final_logit_softcapping"),
+        overflows_float16=True,
+    )
+
+
+def _describe(hf: HfConfig) -> DecoderSpec:
+    kinds = hf.alternating_types(lambda layer: layer % 2 == 1)
+    has_bias, rope = hf.flag("attention_bias", default=False), hf.rope()
+    attention = {
+        kind: AttentionSpec(
+            rope=rope,
+            scale=hf.number("query_pre_attn_scalar") ** -0.5,
+            window=hf.window(kind),
+            soft_cap=hf.optional_number("attn_logit_softcapping"),
+            qkv_bias=has_bias,
+            output_bias=has_bias,
+        )
+        for kind in {*kinds}
+    }
+    return gemma_decoder(hf, kinds, attention)
+
+
+DEFAULTS = {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+}
+
+FAMILIES = {
+    "Gemma2ForCausalLM": Family(
+        describe=_describe,
+        weights=(*TABLES, *ATTENTION, *MLP, *SANDWICH_NORMS),
+        defaults={
+            **DEFAULTS,
+            "max_position_embeddings": 8192,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+    )
+}

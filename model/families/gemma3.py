@@ -1,0 +1,44 @@
+"""Gemma 3: five layers with a window and a rotary embedding of their own, then one with full attention; and so on."""
+
+from palladio.model.families.gemma2 import DEFAULTS, SANDWICH_NORMS, gemma_decoder
+from palladio.model.family import Family
+from palladio.model.hf_config import SLIDING, HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, QKNormSpec
+from palladio.model.weight_rules import ATTENTION, HEAD_NORMS, MLP, TABLES
+
+
+def _describe(hf: HfConfig) -> DecoderSpec:
+    period = hf.count("sliding_window_pattern")
+    kinds = hf.alternating_types(lambda layer: (layer + 1) % period == 0)
+    has_bias, norm = hf.flag("attention_bias", default=False), QKNormSpec(norm=hf.rms_norm("plus_one"))
+    attention = {}
+    for kind in dict.fromkeys(kinds):
+        theta = ("rope_local_base_freq", 1e4) if kind == SLIDING else ("rope_theta", 1e6)
+        attention[kind] = AttentionSpec(
+            rope=hf.layered_rope(kind, *theta),
+            scale=hf.number("query_pre_attn_scalar") ** -0.5,
+            window=hf.window(kind),
+            soft_cap=hf.optional_number("attn_logit_softcapping"),
+            qk_norm=norm,
+            qkv_bias=has_bias,
+            output_bias=has_bias,
+        )
+    return gemma_decoder(hf, kinds, attention)
+
+
+GEMMA3 = Family(
+    describe=_describe,
+    weights=(*TABLES, *ATTENTION, *HEAD_NORMS, *MLP, *SANDWICH_NORMS),
+    defaults={
+        **DEFAULTS,
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "max_position_embeddings": 131072,
+        "sliding_window_pattern": 6,
+    },
+)
+
+FAMILIES = {"Gemma3ForCausalLM": GEMMA3, "Gemma3ForConditionalGeneration": GEMMA3}

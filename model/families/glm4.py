@@ -1,0 +1,44 @@
+"""GLM-4-0414: norms around both sublayers, and a rotary embedding of interleaved pairs over half of each head."""
+
+from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
+from palladio.model.weight_rules import ATTENTION, DOWN, FUSED_GATE_UP, TABLES, layer_rules
+
+
+def _describe(hf: HfConfig) -> DecoderSpec:
+    layer = LayerSpec(
+        attention=AttentionSpec(
+            rope=hf.rope(is_interleaved=True, default_fraction=0.5),
+            scale=hf.scale,
+            qkv_bias=hf.flag("attention_bias", default=True),
+        ),
+        mlp=DenseSpec(activation=hf.activation("hidden_act", "silu")),
+        norm=hf.rms_norm(),
+        norm_placement="sandwich",
+    )
+    return DecoderSpec(layers=(layer,) * hf.num_layers, norm=layer.norm)
+
+
+_NORMS = layer_rules(
+    "",
+    "",
+    ("input_layernorm.weight", "attention_norm.scale", "vector"),
+    ("post_self_attn_layernorm.weight", "attention_output_norm.scale", "vector"),
+    ("post_attention_layernorm.weight", "mlp_norm.scale", "vector"),
+    ("post_mlp_layernorm.weight", "mlp_output_norm.scale", "vector"),
+)
+
+FAMILIES = {
+    "Glm4ForCausalLM": Family(
+        describe=_describe,
+        weights=(*TABLES, *ATTENTION, *FUSED_GATE_UP, *DOWN, *_NORMS),
+        defaults={
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1.5625e-7,
+            "eos_token_id": [151329, 151336, 151338],
+        },
+    )
+}

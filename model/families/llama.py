@@ -1,0 +1,25 @@
+"""Llama, 1 to 3.3, and what is distilled into them."""
+
+from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
+from palladio.model.weight_rules import DECODER_WEIGHTS
+
+
+def describe(hf: HfConfig) -> DecoderSpec:
+    """Every layer alike, with biases as configured."""
+    hf.no_windows()
+    norm, has_bias = hf.rms_norm(), hf.flag("attention_bias", default=False)
+    attention = AttentionSpec(rope=hf.rope(), scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias)
+    mlp = DenseSpec(activation=hf.activation("hidden_act", "silu"), bias=hf.flag("mlp_bias", default=False))
+    layer = LayerSpec(attention=attention, mlp=mlp, norm=norm)
+    return DecoderSpec(layers=(layer,) * hf.num_layers, norm=norm)
+
+
+LLAMA = Family(
+    describe=describe,
+    weights=DECODER_WEIGHTS,
+    defaults={"max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2},
+)
+
+FAMILIES = {"LlamaForCausalLM": LLAMA}

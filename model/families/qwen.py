@@ -1,0 +1,44 @@
+"""Qwen2, Qwen2.5 and Qwen3 (dense), and what is distilled into them."""
+
+import dataclasses
+
+from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec
+from palladio.model.weight_rules import DECODER_WEIGHTS
+
+
+def qwen2_attention(hf: HfConfig) -> AttentionSpec:
+    """Queries, keys and values have a bias."""
+    return AttentionSpec(rope=hf.rope(), scale=hf.scale, qkv_bias=True)
+
+
+def qwen3_attention(hf: HfConfig) -> AttentionSpec:
+    """Queries and keys are normalized per head."""
+    has_bias = hf.flag("attention_bias", default=False)
+    norm = QKNormSpec(norm=hf.rms_norm())
+    return AttentionSpec(rope=hf.rope(), scale=hf.scale, qk_norm=norm, qkv_bias=has_bias, output_bias=has_bias)
+
+
+def _dense(hf: HfConfig, attention: AttentionSpec) -> DecoderSpec:
+    norm, mlp = hf.rms_norm(), DenseSpec(activation=hf.activation("hidden_act", "silu"))
+    layers = (
+        LayerSpec(attention=dataclasses.replace(attention, window=window), mlp=mlp, norm=norm)
+        for window in hf.windows_of_upper_layers()
+    )
+    return DecoderSpec(layers=tuple(layers), norm=norm)
+
+
+QWEN2 = Family(
+    describe=lambda hf: _dense(hf, qwen2_attention(hf)),
+    weights=DECODER_WEIGHTS,
+    defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_position_embeddings": 32768},
+)
+
+QWEN3 = dataclasses.replace(
+    QWEN2,
+    describe=lambda hf: _dense(hf, qwen3_attention(hf)),
+    defaults={**QWEN2.defaults, "head_dim": 128},
+)
+
+FAMILIES = {"Qwen2ForCausalLM": QWEN2, "Qwen3ForCausalLM": QWEN3}

@@ -1,0 +1,62 @@
+"""Qwen2-MoE and Qwen3-MoE: Qwen's attention, and a mixture of experts."""
+
+from palladio.model.experts_config import ExpertKeys, ExpertsConfig, sparse_layers
+from palladio.model.families.qwen import qwen2_attention, qwen3_attention
+from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, RouterSpec, SparseSpec
+from palladio.model.weight_rules import DECODER_WEIGHTS, EXPERTS
+
+_QWEN2_KEYS = ExpertKeys(
+    num_experts="num_experts",
+    other_name_wins=False,
+    intermediate_size="moe_intermediate_size",
+    shared_intermediate_size="shared_expert_intermediate_size",
+)
+_QWEN3_KEYS = ExpertKeys(
+    num_experts="num_experts",
+    other_name_wins=True,
+    intermediate_size="moe_intermediate_size",
+    shared_intermediate_size=None,
+)
+
+
+def _describe_qwen2(hf: HfConfig) -> DecoderSpec:
+    hf.require("qkv_bias", True, default=True)
+    return _describe(hf, qwen2_attention(hf), _QWEN2_KEYS)
+
+
+def _describe_qwen3(hf: HfConfig) -> DecoderSpec:
+    return _describe(hf, qwen3_attention(hf), _QWEN3_KEYS)
+
+
+def _describe(hf: HfConfig, attention: AttentionSpec, keys: ExpertKeys) -> DecoderSpec:
+    hf.require("use_sliding_window", False, default=False)  # no published model has one; transformers' releases differ
+    hf.no_windows()
+    norm, activation = hf.rms_norm(), hf.activation("hidden_act", "silu")
+    are_sparse = sparse_layers(hf, hf.num_layers)
+    sparse = SparseSpec(
+        router=RouterSpec(renormalize=hf.flag("norm_topk_prob", default=False)),
+        activation=activation,
+        has_shared_expert=keys.shared_intermediate_size is not None,
+    )
+    dense = DenseSpec(activation=activation)
+    layers = (LayerSpec(attention=attention, mlp=sparse if is_sparse else dense, norm=norm) for is_sparse in are_sparse)
+    experts = ExpertsConfig.from_hf(hf, keys) if any(are_sparse) else None
+    return DecoderSpec(layers=tuple(layers), norm=norm, experts=experts)
+
+
+_WEIGHTS = (*DECODER_WEIGHTS, *EXPERTS)
+
+FAMILIES = {
+    "Qwen2MoeForCausalLM": Family(
+        describe=_describe_qwen2,
+        weights=_WEIGHTS,
+        defaults={"num_key_value_heads": 16, "max_position_embeddings": 32768},
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        describe=_describe_qwen3,
+        weights=_WEIGHTS,
+        defaults={"num_key_value_heads": 4, "max_position_embeddings": 32768},
+    ),
+}

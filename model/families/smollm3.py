@@ -1,0 +1,51 @@
+"""SmolLM3: Llama without a rotary embedding on every fourth layer."""
+
+import dataclasses
+
+from palladio.model.config_keys import shown
+from palladio.model.errors import ConfigError
+from palladio.model.families import llama
+from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import DecoderSpec
+
+
+def _describe(hf: HfConfig) -> DecoderSpec:
+    hf.require("use_sliding_window", False, default=False)  # no published model has one
+    plain = llama.describe(hf)
+    rotated = plain.layers[0]
+    unrotated = dataclasses.replace(rotated, attention=dataclasses.replace(rotated.attention, rope=None))
+    has_rope = _has_rope(hf)
+    return dataclasses.replace(plain, layers=tuple(rotated if has else unrotated for has in has_rope))
+
+
+def _has_rope(hf: HfConfig) -> list[int]:
+    """Of each layer, 1 or 0."""
+    found = hf.values.get("no_rope_layers")
+    if found is None:
+        interval = hf.count("no_rope_layer_interval")
+        return [int((layer + 1) % interval != 0) for layer in range(hf.num_layers)]
+    flags = [int(has) for has in found if type(has) is int and has in (0, 1)] if isinstance(found, list) else []
+    if len(flags) != hf.num_layers or len(found) != hf.num_layers:
+        raise ConfigError(
+            f"no_rope_layers must list 1 (rotary embedding) or 0 (none) for each of the {hf.num_layers} layers, found "
+            f"{shown(found)}"
+        )
+    return flags
+
+
+FAMILIES = {
+    "SmolLM3ForCausalLM": Family(
+        describe=_describe,
+        weights=llama.LLAMA.weights,
+        defaults={
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 32768,
+            "rope_theta": 2e6,
+            "no_rope_layer_interval": 4,
+            "tie_word_embeddings": True,
+            "bos_token_id": 128000,
+            "eos_token_id": 128001,
+        },
+    )
+}

@@ -1,0 +1,163 @@
+"""What each layer of a decoder computes, as plain values: a model is a tuple of these. Sizes are ModelConfig's.
+
+Equal layers have equal specs, so nothing in a spec is of one layer alone (its number, say): layers of one spec are
+traced and lowered once.
+"""
+
+import dataclasses
+from typing import Literal
+
+from palladio.model.experts_config import ExpertsConfig
+from palladio.model.rope_config import RopeConfig
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+"""gelu_tanh is the approximation by tanh."""
+
+NormScaling = Literal["rounded", "float32", "plus_one"]
+
+NormPlacement = Literal["pre", "post", "sandwich", "parallel"]
+"""Of a layer's norms: before attention and MLP (pre), after each and before the residual sum (post), both (sandwich),
+or one norm whose result both attention and MLP take in (parallel)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NormSpec:
+    """A norm over the last dimension; mean and mean of squares are in float32.
+
+    Attributes:
+        eps: added to the mean of squares.
+        kind: rms: x / rms(x); layer: the mean is subtracted first.
+        scaling: rounded: the normalized x is rounded to the dtype of activations, then multiplied by the scale;
+            float32: multiplied, then rounded; plus_one: the same with 1 + scale.
+        bias: one is added after the scale.
+    """
+
+    eps: float
+    kind: Literal["rms", "layer"] = "rms"
+    scaling: NormScaling = "rounded"
+    bias: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QKNormSpec:
+    """The norm of queries and of keys, before they are rotated.
+
+    Attributes:
+        norm: what it computes.
+        form: head: each head by itself, all with one scale [H]; own_scales: each head by itself, with a scale of its
+            own ([N, H] of queries, [K, H] of keys); all_heads: one mean over all heads, scales [N·H] and [K·H].
+    """
+
+    norm: NormSpec
+    form: Literal["head", "own_scales", "all_heads"] = "head"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionSpec:
+    """Grouped-query attention.
+
+    Attributes:
+        rope: rotary embedding of queries and keys; None: they are not rotated.
+        scale: factor on scores.
+        window: how many keys a query sees, its own included; None: all before it.
+        soft_cap: scores become soft_cap · tanh(score / soft_cap); None: unchanged.
+        qk_norm: norm of queries and keys; None: there is none.
+        qkv_bias: of the three projections.
+        output_bias: of the projection back.
+    """
+
+    rope: RopeConfig | None
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+    qk_norm: QKNormSpec | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseSpec:
+    """An MLP that every token goes through.
+
+    Attributes:
+        activation: of the gate, or, without one, between the two projections.
+        is_gated: down(activation(gate(x)) · up(x)); else down(activation(up(x))).
+        bias: of all its projections.
+    """
+
+    activation: Activation = "silu"
+    is_gated: bool = True
+    bias: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RouterSpec:
+    """How a token's experts are chosen: the largest shares of a softmax over all of them.
+
+    Attributes:
+        renormalize: the weights of a token's experts are divided by their sum.
+    """
+
+    renormalize: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparseSpec:
+    """A mixture of experts; ModelConfig.experts has its sizes.
+
+    Attributes:
+        router: which experts a token goes to.
+        activation: of each expert's gate.
+        has_shared_expert: one more expert, which every token goes to, behind a gate of its own.
+    """
+
+    router: RouterSpec
+    activation: Activation = "silu"
+    has_shared_expert: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerSpec:
+    """One layer of the decoder.
+
+    Attributes:
+        attention: how tokens see each other.
+        mlp: what each token goes through.
+        norm: every norm of hidden states in this layer.
+        norm_placement: where they are.
+        residual_scale: factor on what attention and MLP add to the hidden states.
+    """
+
+    attention: AttentionSpec
+    mlp: DenseSpec | SparseSpec
+    norm: NormSpec
+    norm_placement: NormPlacement = "pre"
+    residual_scale: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderSpec:
+    """A decoder as its family describes it.
+
+    Attributes:
+        layers: from the embedding up.
+        norm: the last one, before the head.
+        experts: sizes of the layers with a mixture of experts; None: no layer has one.
+        embedding_scale: factor on embeddings, rounded to the dtype of activations.
+        logits_scale: factor on logits.
+        logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.
+        overflows_float16: activations of published models exceed the range of float16.
+    """
+
+    layers: tuple[LayerSpec, ...]
+    norm: NormSpec
+    experts: ExpertsConfig | None = None
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_soft_cap: float | None = None
+    overflows_float16: bool = False
+
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """The rotary embeddings of all layers, each once."""
+        return tuple(dict.fromkeys(rope for layer in self.layers if (rope := layer.attention.rope) is not None))

@@ -1,0 +1,211 @@
+"""Weight tables: where each tensor of a checkpoint goes, and the tables that several families share."""
+
+import dataclasses
+from typing import Literal
+
+Transform = Literal[
+    "vector",
+    "output",
+    "down",
+    "rows",
+    "query",
+    "key",
+    "value",
+    "query_bias",
+    "key_bias",
+    "value_bias",
+    "fused_query",
+    "fused_key",
+    "fused_value",
+    "query_scale",
+    "key_scale",
+    "query_scales",
+    "key_scales",
+    "gate",
+    "up",
+    "gate_bias",
+    "up_bias",
+    "fused_gate",
+    "fused_up",
+    "inner",
+    "inner_bias",
+    "transposed",
+    "expert_in",
+    "expert_down",
+    "experts_gate",
+    "experts_up",
+    "experts_down",
+    "shared_gate",
+    "shared_up",
+    "shared_down",
+]
+"""How a file's tensor becomes (a part of) a parameter; model/weight_transforms.py says what each does."""
+
+ExpertStorage = Literal["split", "stacked"]
+"""Experts are stored each by itself (split), or all of a layer as one tensor (stacked)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightRule:
+    """One line of a weight table. It holds in every layer whose spec makes its parameter (a bias, say, or the router of
+    a mixture); where there is no such parameter, there must be no such tensor either.
+
+    Attributes:
+        name: the tensor's name in the checkpoint; `{layer}` stands for each layer's number, `{expert}` for each
+            expert's.
+        param: path of our parameter, with the same `{layer}`.
+        transform: how the tensor becomes the parameter, or its part of a fused one.
+        storage: it holds only where experts are stored like this; None: wherever.
+    """
+
+    name: str
+    param: str
+    transform: Transform
+    storage: ExpertStorage | None = None
+
+
+def layer_rules(
+    part: str, module: str, *rules: tuple[str, str, Transform] | tuple[str, str, Transform, ExpertStorage]
+) -> tuple[WeightRule, ...]:
+    """Rules of each layer.
+
+    Args:
+        part: what their tensors' names begin with, behind the layer's number.
+        module: what the paths of their parameters begin with, likewise.
+        rules: the rest of the name, the rest of the path, the transform, and perhaps the storage.
+    """
+    return tuple(
+        WeightRule(f"model.layers.{{layer}}.{part}{name}", f"layers.{{layer}}.{module}{param}", *rest)
+        for name, param, *rest in rules
+    )
+
+
+TABLES: tuple[WeightRule, ...] = (
+    WeightRule("model.embed_tokens.weight", "embedding.table", "rows"),
+    WeightRule("model.norm.weight", "norm.scale", "vector"),
+    WeightRule("lm_head.weight", "lm_head.table", "rows"),
+)
+"""What is before and after the layers."""
+
+OUTPUT: tuple[WeightRule, ...] = layer_rules(
+    "self_attn.",
+    "attention.",
+    ("o_proj.weight", "output.kernel", "output"),
+    ("o_proj.bias", "output.bias", "vector"),
+)
+"""Attention's projection back."""
+
+ATTENTION: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "self_attn.",
+        "attention.",
+        ("q_proj.weight", "qkv.kernel", "query"),
+        ("k_proj.weight", "qkv.kernel", "key"),
+        ("v_proj.weight", "qkv.kernel", "value"),
+        ("q_proj.bias", "qkv.bias", "query_bias"),
+        ("k_proj.bias", "qkv.bias", "key_bias"),
+        ("v_proj.bias", "qkv.bias", "value_bias"),
+    ),
+    *OUTPUT,
+)
+"""Queries, keys and values each by itself, and the projection back."""
+
+FUSED_QKV: tuple[WeightRule, ...] = layer_rules(
+    "self_attn.",
+    "attention.",
+    ("qkv_proj.weight", "qkv.kernel", "fused_query"),
+    ("qkv_proj.weight", "qkv.kernel", "fused_key"),
+    ("qkv_proj.weight", "qkv.kernel", "fused_value"),
+)
+"""Queries, keys and values as one tensor."""
+
+HEAD_NORMS: tuple[WeightRule, ...] = layer_rules(
+    "self_attn.",
+    "attention.",
+    ("q_norm.weight", "query_norm.scale", "vector"),
+    ("k_norm.weight", "key_norm.scale", "vector"),
+)
+"""One scale for all heads."""
+
+DOWN: tuple[WeightRule, ...] = layer_rules(
+    "mlp.",
+    "mlp.",
+    ("down_proj.weight", "down.kernel", "down"),
+    ("down_proj.bias", "down.bias", "vector"),
+)
+"""The MLP's projection back."""
+
+MLP: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "mlp.",
+        "mlp.",
+        ("gate_proj.weight", "gate_up.kernel", "gate"),
+        ("up_proj.weight", "gate_up.kernel", "up"),
+        ("gate_proj.bias", "gate_up.bias", "gate_bias"),
+        ("up_proj.bias", "gate_up.bias", "up_bias"),
+    ),
+    *DOWN,
+)
+"""Gate and up each by itself, and the projection back."""
+
+FUSED_GATE_UP: tuple[WeightRule, ...] = layer_rules(
+    "mlp.",
+    "mlp.",
+    ("gate_up_proj.weight", "gate_up.kernel", "fused_gate"),
+    ("gate_up_proj.weight", "gate_up.kernel", "fused_up"),
+)
+"""Gate and up as one tensor."""
+
+PRE_NORMS: tuple[WeightRule, ...] = layer_rules(
+    "",
+    "",
+    ("input_layernorm.weight", "attention_norm.scale", "vector"),
+    ("post_attention_layernorm.weight", "mlp_norm.scale", "vector"),
+)
+"""Before attention, and before the MLP."""
+
+DECODER_WEIGHTS: tuple[WeightRule, ...] = (*TABLES, *ATTENTION, *HEAD_NORMS, *MLP, *PRE_NORMS)
+"""The names that Llama gave and Qwen and Mistral kept."""
+
+STACKED_EXPERTS = layer_rules(
+    "mlp.",
+    "mlp.",
+    ("experts.gate_up_proj", "gate", "experts_gate", "stacked"),
+    ("experts.gate_up_proj", "up", "experts_up", "stacked"),
+    ("experts.down_proj", "down", "experts_down", "stacked"),
+)
+"""As transformers 5 holds them, and writes them where it is told to."""
+
+EXPERTS: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "mlp.",
+        "mlp.",
+        ("gate.weight", "router", "transposed"),
+        ("experts.{expert}.gate_proj.weight", "gate", "expert_in", "split"),
+        ("experts.{expert}.up_proj.weight", "up", "expert_in", "split"),
+        ("experts.{expert}.down_proj.weight", "down", "expert_down", "split"),
+        ("shared_expert.gate_proj.weight", "shared.gate_up", "shared_gate"),
+        ("shared_expert.up_proj.weight", "shared.gate_up", "shared_up"),
+        ("shared_expert.down_proj.weight", "shared.down", "shared_down"),
+        ("shared_expert_gate.weight", "shared.gate", "transposed"),
+    ),
+    *STACKED_EXPERTS,
+)
+"""Experts as Qwen named them."""
+
+MIXTRAL_EXPERTS: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "block_sparse_moe.",
+        "mlp.",
+        ("gate.weight", "router", "transposed", "split"),
+        ("experts.{expert}.w1.weight", "gate", "expert_in", "split"),
+        ("experts.{expert}.w3.weight", "up", "expert_in", "split"),
+        ("experts.{expert}.w2.weight", "down", "expert_down", "split"),
+    ),
+    *layer_rules("mlp.", "mlp.", ("gate.weight", "router", "transposed", "stacked")),
+    *STACKED_EXPERTS,
+)
+"""Experts as Mixtral named them, and as transformers 5 does."""
+
+ROTARY_BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
+"""Old checkpoints stored this table; it is computed from the config."""
