@@ -1,6 +1,7 @@
 """One step as the host sees it: which requests take part with which tokens, and what the device answered."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Literal
@@ -67,7 +68,7 @@ class ScheduledBatch:
         return len(self.rows) if self.kind == "decode" else sum(row.samples for row in self.rows)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class ScheduledStep:
     """One step of all ranks: one shape serves them all, that of the largest batch.
 
@@ -77,7 +78,7 @@ class ScheduledStep:
 
     batches: tuple[ScheduledBatch | None, ...]
 
-    @property
+    @functools.cached_property
     def parts(self) -> list[tuple[int, ScheduledBatch]]:
         """The batches, each with the number of its rank."""
         return [(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None]
