@@ -5,6 +5,7 @@ small int32 vector a step crosses the border. Their layout is here and nowhere e
 """
 
 import dataclasses
+import functools
 import itertools
 import operator
 from collections.abc import Mapping, Sequence
@@ -43,10 +44,11 @@ NUM_COLUMNS = 13
 
 ON_DEVICE = -1  # in place of a token id: the one that the request's slot sampled last
 SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
+NOTHING = np.zeros(0, np.int32)  # in place of a vector that a step does not need
 EARLY_UPDATES = 512  # longer ones are written ahead of the step, so many at a time
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class ForwardLayout:
     """Where each part of a forward step's vector lies. T = 0 for a decode step: its tokens are on the device.
 
@@ -76,6 +78,7 @@ class ForwardLayout:
     def size(self) -> int:
         return 2 + 3 * self.num_requests + 3 * self.num_updates + self.num_tokens
 
+    @functools.cached_property
     def sections(self) -> tuple[slice, ...]:
         """Slices of: counts [2] (requests, decodes), slot_ids [B], starts [B], lengths [B], updates [3·U] (as [U, 3]),
         token_ids [T]."""
@@ -152,6 +155,12 @@ class HostBatch:
     early_updates: list[Int32Array]
     score_targets: Int32Array
 
+    def early(self, number: int) -> Int32Array:
+        """The array of this number; zeros, if other ranks have more."""
+        return (
+            self.early_updates[number] if number < len(self.early_updates) else np.zeros((EARLY_UPDATES, 3), np.int32)
+        )
+
 
 class BatchBuilder:
     """Fills the vectors of one rank, and knows its slots."""
@@ -198,28 +207,26 @@ class BatchBuilder:
     def build(self, form: StepForm, batch: ScheduledBatch | None) -> HostBatch:
         """Args: batch: None: the rank has nothing to do."""
         layout = form.layout
-        sampling = self._columns[np.zeros(form.num_sampled, np.int32)]
-        targets = np.zeros(layout.num_tokens if form.scores else 0, np.int32)
         forward = np.zeros(layout.size, np.int32)
-        if batch is None:
-            return HostBatch(forward, sampling, [], targets)
-        early = _fill_forward(forward, form, batch)
-        if form.num_sampled:
-            rows = batch.rows[: batch.num_sampled_rows]
-            count = len(rows)
-            slots = np.array([row.request.slot if row.request.max_tokens > 0 else 0 for row in rows], np.int32)
-            sampling[:count] = self._columns[slots]
-            sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
-        if form.scores:
-            _fill_targets(targets, batch)
-        return HostBatch(forward, sampling, early, targets)
+        early = [] if batch is None else _fill_forward(forward, form, batch)
+        sampling = self._sampling(form, batch) if form.num_sampled else NOTHING
+        return HostBatch(forward, sampling, early, _score_targets(form, batch) if form.scores else NOTHING)
+
+    def _sampling(self, form: StepForm, batch: ScheduledBatch | None) -> Int32Array:
+        slots = np.zeros(form.num_sampled, np.int32)
+        rows = [] if batch is None else batch.rows[: batch.num_sampled_rows]
+        count = len(rows)
+        slots[:count] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
+        sampling = self._columns[slots]
+        sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
+        return sampling
 
 
 def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch) -> list[Int32Array]:
     """Returns the changes of the block table that come before."""
     rows, layout = batch.rows, form.layout
     num_rows = len(rows)
-    counts, slot_ids, starts, lengths, updates, token_ids = layout.sections()
+    counts, slot_ids, starts, lengths, updates, token_ids = layout.sections
     forward[counts] = num_rows, batch.num_decodes if form.marks_decodes else 0
     forward[slot_ids][:num_rows] = [row.request.slot for row in rows]
     forward[starts][:num_rows] = [row.start for row in rows]
@@ -248,12 +255,14 @@ def _split_updates(
     return early, updates
 
 
-def _fill_targets(targets: Int32Array, batch: ScheduledBatch) -> None:
+def _score_targets(form: StepForm, batch: ScheduledBatch | None) -> Int32Array:
+    targets = np.zeros(form.layout.num_tokens, np.int32)
     begin = 0
-    for row in batch.rows:
+    for row in [] if batch is None else batch.rows:
         count = num_scored(row.request, row.start, row.num_tokens)
         targets[begin : begin + count] = row.request.given.prompt_ids[row.start + 1 : row.start + 1 + count]
         begin += row.num_tokens
+    return targets
 
 
 def num_scored(request: Request, start: int, num_tokens: int) -> int:

@@ -1,7 +1,6 @@
 """ModelRunner: a scheduler's steps as calls of programs, made by the executor that owns the device's state."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import jax
 import numpy as np
 
 from palladio.runtime.execution.batch_builder import (
-    EARLY_UPDATES,
     BatchBuilder,
     HostBatch,
     Int32Array,
@@ -190,9 +188,8 @@ class ModelRunner:
                     if self._builders[rank].assign(row.request):
                         self._load_history(rank, row.request)
         form, hosts = self._build(step)
-        nothing = np.zeros((EARLY_UPDATES, 3), np.int32)
-        for updates in itertools.zip_longest(*(host.early_updates for host in hosts), fillvalue=nothing):
-            self.executor.run(Tables.key_of(), updates)
+        for number in range(max([len(host.early_updates) for host in hosts])):
+            self.executor.run(Tables.key_of(), [host.early(number) for host in hosts])
         last_array = None
         if form.layout.num_steps == 1:
             key = Forward.key_of(form.layout.num_requests, form.layout.num_tokens)

@@ -28,7 +28,7 @@ def pool_step(
         The new `pooled`, and f32[B, D]: the embedding of each row as if its prompt ended with this step. It is not
         finite where a hidden state that went into it is not.
     """
-    _, slots, starts, lengths, _, _ = (packed[part] for part in layout.sections())
+    _, slots, starts, lengths, _, _ = (packed[part] for part in layout.sections)
     ends = jnp.cumsum(lengths, dtype=jnp.int32)
     if pooling.method == "last":
         vectors = _rows(hidden, ends - 1)

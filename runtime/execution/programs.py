@@ -83,8 +83,7 @@ class _Sampling(Program):
     def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
         if self.key.tier == "full":
             return state._replace(**new)
-        sampler = dataclasses.replace(state.sampler, last_token=new["sampler"])
-        return state._replace(**{**new, "sampler": sampler})
+        return state._replace(**{**new, "sampler": state.sampler.with_last_token(new["sampler"])})
 
 
 class Decode(_Sampling):

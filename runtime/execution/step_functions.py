@@ -36,7 +36,7 @@ def unpack_forward(
     Returns:
         The batch, and the block tables with the step's changes.
     """
-    counts, slots, starts, lengths, updates, tokens = (packed[part] for part in layout.sections())
+    counts, slots, starts, lengths, updates, tokens = (packed[part] for part in layout.sections)
     tables = update_tables(tables, updates.reshape(-1, 3))
     block_table = tables[slots]
     if layout.num_tokens == 0:
@@ -142,7 +142,7 @@ def decode_steps(
         The new state, and the outputs, stacked: token_ids i32[num_steps, B] and so on.
     """
     kv_cache, tables, sampler = state
-    counts, slots, starts, lengths, updates, _ = (packed[part] for part in layout.sections())
+    counts, slots, starts, lengths, updates, _ = (packed[part] for part in layout.sections)
     tables = update_tables(tables, updates.reshape(-1, 3))
     block_table = tables[slots]
     sampling = unpack_sampling(packed_sampling)

@@ -25,7 +25,7 @@ from palladio.runtime.execution.programs import declare_programs
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.pooling import Pooling
 from palladio.runtime.planning.hardware import Slice
-from palladio.runtime.planning.workspace_estimate import ProgramCounts, WorkspaceEstimate
+from palladio.runtime.planning.workspace_estimate import WorkspaceEstimate
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 
@@ -161,7 +161,7 @@ class Deployment:
             self.dtypes.model,
             num_shards=self.num_shards,
             num_expert_parts=self.num_expert_parts,
-            counts=ProgramCounts.of(declare_programs(design)),
+            programs=declare_programs(design),
             layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
             memory_share=self.weight_bytes / self.place.chip.memory,
         )

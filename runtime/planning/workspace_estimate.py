@@ -50,28 +50,6 @@ _GPU = _Compiler(5.5)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ProgramCounts:
-    """How many programs an engine has, see `declare_programs`.
-
-    Attributes:
-        prefill, decode: with layers, for prompts and for decode steps. others: without.
-    """
-
-    prefill: int
-    decode: int
-    others: int
-
-    @classmethod
-    def of(cls, programs: Collection[Program]) -> Self:
-        layers = [bool(program.key.num_tokens) for program in programs if program.runs_layers]
-        return cls(sum(layers), len(layers) - sum(layers), len(programs) - len(layers))
-
-    @property
-    def total(self) -> int:
-        return self.prefill + self.decode + self.others
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class WorkspaceEstimate:
     """Bytes of one device.
 
@@ -101,7 +79,7 @@ class WorkspaceEstimate:
         *,
         num_shards: int,
         num_expert_parts: int,
-        counts: ProgramCounts,
+        programs: Collection[Program],
         layer_weights: int,
         memory_share: float,
     ) -> Self:
@@ -110,7 +88,7 @@ class WorkspaceEstimate:
             platform: as jax names it.
             model: as it is laid out over so many shards, and its experts over so many parts of them.
             dtype: of hidden states.
-            counts: of the closed set.
+            programs: the closed set.
             layer_weights: of one layer, on one device.
             memory_share: of a device, that the weights take.
         """
@@ -125,8 +103,10 @@ class WorkspaceEstimate:
         logits = max(buckets.sample) * model.vocab_size // num_shards * 4 if model.has_head else 0
         decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
         num_layers = model.num_layers if memory_share < _SHARED_FROM else min(model.num_layers, _SHARED_LAYERS)
-        layers = num_layers * (counts.prefill * compiler.prefill_code + counts.decode * decode_layer)
-        code = counts.total * compiler.code + layers
+        with_layers = [
+            compiler.prefill_code if one.key.num_tokens else decode_layer for one in programs if one.runs_layers
+        ]
+        code = len(programs) * compiler.code + num_layers * sum(with_layers)
         return cls(
             prefill=int(_PREFILL_MARGIN * num_tokens * widest * itemsize),
             sampling=int(compiler.sampler_arrays * logits),

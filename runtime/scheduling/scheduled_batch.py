@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Literal, Self
@@ -199,7 +200,7 @@ class ScheduledBatch:
         return len(self.rows) if self.kind == "decode" else sum(row.samples for row in self.rows)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class ScheduledStep:
     """One step of all ranks: one shape serves them all, that of the largest batch.
 
@@ -209,7 +210,7 @@ class ScheduledStep:
 
     batches: tuple[ScheduledBatch | None, ...]
 
-    @property
+    @functools.cached_property
     def parts(self) -> list[tuple[int, ScheduledBatch]]:
         """The batches, each with the number of its rank."""
         return [(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None]

@@ -15,7 +15,6 @@ from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.planning.deployment import Deployment
 from palladio.runtime.planning.hardware import find_slice
-from palladio.runtime.planning.workspace_estimate import ProgramCounts
 
 KEPT = json.loads(
     (Path(__file__).resolve().parents[2] / "benchmarks/results/aot-2026-11-22/workspace.json").read_text()
@@ -88,13 +87,14 @@ def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, la
         {"is_embedding": True},
     ],
 )
-def test_the_number_of_programs_is_that_of_the_closed_set(flags: dict[str, Any]) -> None:
+def test_the_programs_that_are_counted_are_those_of_the_closed_set(flags: dict[str, Any]) -> None:
     one = deployment("v6e-1", KEPT["models"]["qwen2.5-0.5b"] | {"num_hidden_layers": 1}, **flags)
-    design = ProgramDesign(one.static_model, len(one.weights), one.shape, one.buckets)
-    counts, keys = ProgramCounts.of(declare_programs(design)), declared(one)
-    assert counts.total == len(keys)
-    assert counts.prefill == sum(key.family == ("forward", True) for key in keys)
-    assert counts.decode == sum(key.family in (("forward", False), ("decode", False)) for key in keys)
+    programs = declare_programs(ProgramDesign(one.static_model, len(one.weights), one.shape, one.buckets))
+    assert [program.key for program in programs] == declared(one)
+    for program in programs:
+        assert program.runs_layers == (program.key.kind in ("forward", "decode")), program.key
+    prefill = sum(program.key.family == ("forward", True) for program in programs)
+    assert prefill == len(one.buckets.prefill)
 
 
 def test_more_of_anything_needs_more() -> None:

@@ -76,7 +76,7 @@ def test_a_file_that_is_no_json(tmp_path):
 def pack(rows):
     """A step's vector of rows (slot, start, length)."""
     packed = np.zeros(LAYOUT.size, np.int32)
-    counts, slots, starts, lengths, _, _ = LAYOUT.sections()
+    counts, slots, starts, lengths, _, _ = LAYOUT.sections
     packed[counts] = len(rows), 0
     for column, values in zip((slots, starts, lengths), zip(*rows, strict=True), strict=True):
         packed[column][: len(rows)] = values
