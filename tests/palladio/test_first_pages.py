@@ -77,10 +77,9 @@ def test_what_is_not_supported_is_refused() -> None:
 
 
 def test_supported_models_are_those_of_the_registry() -> None:
-    (row,) = [line for line in page("limitations").splitlines() if line.startswith("| other architectures than ")]
-    named = row.split("(for example")[0].replace("-", "").replace(".", "").lower()
-    for architecture in ARCHITECTURES:
-        assert architecture.removesuffix("ForCausalLM").lower() in named, architecture
+    assert "(models.md)" in page("limitations")
+    named = set(re.findall(r"`(\w+For(?:CausalLM|ConditionalGeneration))`", page("models")))
+    assert named == ARCHITECTURES.keys()
 
 
 def test_extras_and_drivers_are_those_that_the_start_names() -> None:
