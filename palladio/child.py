@@ -1,9 +1,11 @@
 """A command's work in a process of its own: jax is imported there, and not in the command line's."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -24,10 +26,43 @@ def run_module(module: str, *arguments: str, environment: Mapping[str, str], req
     words = None if request is None else msgspec.json.encode(request)
     env = {**environment, "PYTHONPATH": python_path()}
     try:
-        child = subprocess.run(command, input=words, env=env, check=False)
+        status = run_process(command, env, words)
     except KeyboardInterrupt:  # the child has had it too
         return INTERRUPTED
-    return child.returncode if child.returncode >= 0 else 1
+    return status if status >= 0 else 1
+
+
+def run_process(command: Sequence[str], environment: Mapping[str, str], words: bytes | None) -> int:
+    """Its exit code, once it has ended; what is raised meanwhile, by a signal's handler too, kills it.
+
+    Args:
+        words: its standard input; None: this process's.
+    """
+    with contextlib.ExitStack() as at_end:
+        with _signals_wait():
+            pipe = None if words is None else subprocess.PIPE
+            child = at_end.enter_context(subprocess.Popen(command, stdin=pipe, env=environment))
+            at_end.callback(child.kill)  # which does nothing to one that has ended
+        child.communicate(words)
+    return child.returncode
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """SIGINT and SIGTERM are handled at the end of this: if a handler raised in the constructor of Popen, nobody would
+    know the child that has just been started, and it would go on."""
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}  # nohup
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
 
 
 def python_path() -> str:

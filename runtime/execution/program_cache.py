@@ -1,4 +1,4 @@
-"""What XLA compiles, counted by thread, and JAX's persistent cache of it."""
+"""ProgramCache: compiled programs of this process, by key; what XLA compiles, counted, and JAX's cache of it."""
 
 import collections
 import concurrent.futures

@@ -1,4 +1,5 @@
-"""PageAllocator: which KV pages are free. Numbers only; the pages themselves live on the device."""
+"""CacheManager: who holds which KV pages; PageAllocator: which are free. Page numbers only; the pages themselves live
+on the device."""
 
 import collections
 import dataclasses

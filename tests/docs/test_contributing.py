@@ -4,6 +4,8 @@ import re
 import tomllib
 from collections import Counter
 
+import pytest
+
 from tests.docs.worked_example import ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -23,6 +25,14 @@ def test_files_and_folders_of_the_rules_exist() -> None:
         r"\b((?:tests|runtime|http|benchmarks|docs)/[\w/.]*)", re.sub(r"\]\(.*?\)|http://\S+", "", prose)
     )
     assert [path for path in named if not (ROOT / path.rstrip(".")).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_files_and_folders_of_the_map_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:http|runtime|model|pallas_kernels|tests|scripts|benchmarks)/[\w/.]*)`", text)
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_make_targets_exist() -> None:

@@ -37,8 +37,11 @@ CACHE = (
     *(_SCHEDULING + name for name in ("test_scheduler.py", "test_scheduler_interleavings.py")),
     _CORE + "test_prefix_cache.py",
 )
-SAMPLER = ("tests/runtime/execution/test_sampler.py", "tests/runtime/execution", _CORE + "test_engine_core.py")
-GRAMMAR = ("tests/runtime/grammar",)
+SAMPLER = (
+    *(f"tests/runtime/execution/{name}.py" for name in ("test_sampler", "test_sampler_history")),
+    *("tests/runtime/execution", _CORE + "test_engine_core.py"),
+)
+GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/test_limits.py", "tests/runtime/grammar")
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
 LOADER = ("tests/model/test_weights.py", "tests/model/test_coverage.py", "tests/model/test_against_transformers.py")
 

@@ -229,6 +229,7 @@ def test_mistrals_second_copy_is_not_a_duplicate(path):
         (lambda raw: b"\xff" * 8 + raw[8:], "header is longer than the file"),
         (lambda raw: raw[:8] + b"x" + raw[9:], "corrupt header"),
         (lambda raw: raw.replace(b'"F32"', b'"F16"', 1), "is corrupt: tensor .* cannot have"),
+        (lambda raw: raw.replace(b'"F32"', b'"F64"', 1), "is corrupt: tensor .* cannot have"),
         (lambda raw: raw.replace(b'"shape"', b'"sharp"', 1), "corrupt header"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from palladio import launch_server
+from palladio import child, launch_server
 from palladio.__main__ import main
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.interface.config import EngineConfig
@@ -80,11 +80,11 @@ def test_a_wrong_flag_is_exit_code_2(model, flags, message):
     ],
 )
 def test_several_hosts_are_refused(model, monkeypatch, capsys, flags, variables):
-    def in_this_process(command, *, input, **_):  # noqa: A002
-        config = msgspec.json.decode(input, type=EngineConfig)
-        return subprocess.CompletedProcess(command, launch_server.run_worker(lambda: compile_ahead(config)))
+    def in_this_process(command, environment, words):
+        config = msgspec.json.decode(words, type=EngineConfig)
+        return launch_server.run_worker(lambda: compile_ahead(config))
 
-    monkeypatch.setattr(subprocess, "run", in_this_process)
+    monkeypatch.setattr(child, "run_process", in_this_process)
     monkeypatch.setattr(launch_server, "configure_logging", lambda level, log_format: None)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from palladio.child import run_module
 from palladio.default_model import default_model_path
+from palladio.early_signals import raise_on_terminate
 from palladio.utils import _descendants
 
 MODEL = str(default_model_path())
@@ -120,3 +122,26 @@ def test_sigterm_to_a_command_ends_its_worker(start):
     status, output = end(process)
     assert (status, "Traceback" in output) == (143, False), output
     assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers)
+
+
+def test_sigterm_while_a_worker_is_being_started_ends_it_too(monkeypatch):
+    """In the constructor of Popen: the child runs, and its parent has nothing yet to end it by."""
+    children = []
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            children.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    handler = signal.getsignal(signal.SIGTERM)
+    raise_on_terminate()
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            run_module("timeit", "-n1", "import time; time.sleep(60)", environment=os.environ)
+        assert children[0].returncode == -signal.SIGKILL
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        children[0].kill()
+        children[0].wait()

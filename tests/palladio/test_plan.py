@@ -4,14 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import checkpoints
-from palladio import plan_worker
+from palladio import child, plan_worker
 from palladio.__main__ import main
 from palladio.model.config import ModelConfig
 from palladio.model.module import Initializer
@@ -168,12 +168,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """The command in this process: exit code, output, errors. LLAMA is the folder's model."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
 
-    def in_this_process(command: list[str], *, input: bytes, **_: object) -> subprocess.CompletedProcess[bytes]:  # noqa: A002
-        return subprocess.CompletedProcess(command, plan_worker.answer(input))
+    def in_this_process(command: list[str], environment: Mapping[str, str], words: bytes) -> int:
+        return plan_worker.answer(words)
 
     def call(*words: str) -> tuple[int, str, str]:
         with monkeypatch.context() as patch:
-            patch.setattr(subprocess, "run", in_this_process)
+            patch.setattr(child, "run_process", in_this_process)
             code = main(["plan", *words])
         return code, *capsys.readouterr()
 

@@ -119,15 +119,16 @@ def test_a_missing_device_is_an_error_of_the_flag(failing, name, error):
     assert "\n" not in str(raised.value)
 
 
-def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing, monkeypatch):
-    failing(RuntimeError("Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices."))
-    with pytest.raises(
-        ConfigError, match=r"^--device auto: .*CUDA_VISIBLE_DEVICES.*; or use --device cpu\. jax error: "
-    ):
-        choose_device("auto", Machine(GPU_HOST, CUDA))
-    platforms = jax.config.values["jax_platforms"]
-    failing(AssertionError())
+def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing):
+    platforms = jax.config.values["jax_platforms"]  # JAX_PLATFORMS may be set where the tests run
     try:
+        jax.config.update("jax_platforms", None)
+        failing(RuntimeError("Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices."))
+        with pytest.raises(
+            ConfigError, match=r"^--device auto: .*CUDA_VISIBLE_DEVICES.*; or use --device cpu\. jax error: "
+        ):
+            choose_device("auto", Machine(GPU_HOST, CUDA))
+        failing(AssertionError())
         jax.config.update("jax_platforms", "cuda")
         with pytest.raises(
             ConfigError, match=r"^JAX_PLATFORMS=cuda: jax-cuda13-plugin or jax-cuda12-plugin is not inst"

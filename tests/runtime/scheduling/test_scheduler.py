@@ -197,6 +197,16 @@ def test_a_jump_is_not_worth_the_step_of_many() -> None:
         assert all(count > len(batch.rows) for count in jumps)
 
 
+def test_a_jump_asks_for_no_page_beyond_max_tokens() -> None:
+    """Six tokens are forced where three may still come, and the pool has pages for just those three."""
+    prompt, max_tokens = [3, 5], 9
+    sim = Simulation(num_pages=1 + len(prompt) + max_tokens, page_size=1)
+    sim.add("a", prompt, max_tokens, is_constrained=True)
+    sim.run()
+    check(sim, {"a": (prompt, max_tokens)}, {"a"})
+    assert len(sim.batches) < max_tokens, "it did not jump"
+
+
 def prefill_tokens(sim: Simulation, name: str) -> int:
     return sum(
         row.num_tokens
