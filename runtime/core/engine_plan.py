@@ -153,7 +153,7 @@ def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
     if config.execution.cuda_graph_bs is None and config.execution.cuda_graph_max_bs is None:
         return
     size, larger = max(itertools.pairwise((0, *buckets.decode)), key=lambda pair: pair[1] / (pair[0] + 1))
-    if larger >= 2 * (size + 1):
+    if larger > 2 * (size + 1):
         logger.warning(
             "Decode batches of %d requests are padded to %d because no batch size in between is compiled; add sizes "
             "with --cuda-graph-bs, raise --cuda-graph-max-bs, or lower --max-running-requests",

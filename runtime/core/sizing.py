@@ -31,6 +31,8 @@ class PlatformDefaults:
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
+        min_decode: rows of the smallest decode step. XLA:GPU computes products of one row as multiply and reduce, some
+            of them in two kernels with weight × x in memory between them, and rounded to the weights' dtype.
         mixes: prefill steps decode as well.
         pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
             each. A CPU's memory is the host's, so only take what is likely to be used.
@@ -40,6 +42,7 @@ class PlatformDefaults:
     max_running: int
     chunk: int
     bucket_growth: int
+    min_decode: int
     mixes: bool
     pool_per_request: int | None
 
@@ -47,8 +50,24 @@ class PlatformDefaults:
     def of(cls, platform: str) -> Self:
         """Args: platform: as jax names it."""
         if platform == "cpu":
-            return cls("float32", max_running=64, chunk=1024, bucket_growth=4, mixes=False, pool_per_request=1024)
-        return cls("bfloat16", max_running=256, chunk=8192, bucket_growth=2, mixes=True, pool_per_request=None)
+            return cls(
+                dtype="float32",
+                max_running=64,
+                chunk=1024,
+                bucket_growth=4,
+                min_decode=1,
+                mixes=False,
+                pool_per_request=1024,
+            )
+        return cls(
+            dtype="bfloat16",
+            max_running=256,
+            chunk=8192,
+            bucket_growth=2,
+            min_decode=2 if platform == "gpu" else 1,
+            mixes=True,
+            pool_per_request=None,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,6 +169,7 @@ class EngineLimits:
             max_running=self.max_running,
             max_step_tokens=self.max_step_tokens,
             growth=defaults.bucket_growth,
+            min_decode=defaults.min_decode,
             decode=execution.cuda_graph_bs,
             max_decode=execution.cuda_graph_max_bs,
         )

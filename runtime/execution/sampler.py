@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from palladio.runtime.execution.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.scoring import token_logprobs
 from palladio.runtime.interface.generation_request import GREEDY_TEMPERATURE
@@ -123,17 +124,17 @@ def sample(
         The output, and the state with last_token (tier "full": and output_counts) updated at slot_ids.
     """
     if tier == "greedy":
-        token_ids = jnp.argmax(logits, axis=-1).astype(jnp.int32)  # of equals, the lowest id
+        token_ids = row_argmax(logits)
     else:
         scores = processed_logits(logits if allowed is None else drop_forbidden(logits, allowed), state, batch, tier)
         noise = gumbel_noise(batch.seeds, batch.positions, logits.shape[1])
         scores = jnp.where(_is_greedy(batch)[:, None], scores, scores + noise)
-        token_ids = _argmax_of_computed(scores)
+        token_ids = row_argmax_of_computed(scores)
     last_token = state.last_token.at[batch.slot_ids].set(token_ids)
     if tier != "full":
-        output = SampleOutput(token_ids, jnp.isfinite(logits.max(axis=-1)))
+        output = SampleOutput(token_ids, rows_are_finite(logits))
         return output, dataclasses.replace(state, last_token=last_token)
-    output = SampleOutput(token_ids, jnp.isfinite(logits.max(axis=-1)), *token_logprobs(logits, token_ids))
+    output = SampleOutput(token_ids, rows_are_finite(logits), *token_logprobs(logits, token_ids))
     output_counts = state.output_counts.at[batch.slot_ids, token_ids].add(1)
     return output, dataclasses.replace(state, last_token=last_token, output_counts=output_counts)
 
@@ -199,22 +200,6 @@ def gumbel_noise(seeds: jax.Array, positions: jax.Array, vocab_size: int) -> jax
     bits = jax.vmap(random_bits)(seeds, positions)
     uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
     return -jnp.log(-jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24)))
-
-
-def _argmax_of_computed(scores: jax.Array) -> jax.Array:
-    """argmax of each row, the lowest id of equals. f32[B, V] → i32[B]
-
-    XLA:CPU fuses what computes the scores into an argmax and then takes one scalar logarithm after the other; its
-    top-k is a call that nothing is fused into, which makes the sampler twice as fast there. XLA:TPU fuses it too, and
-    then compiles for minutes (64 rows of 151,936: 108 s, with the barrier 14 s).
-    """
-    token_ids: jax.Array = lax.platform_dependent(
-        scores,
-        cpu=lambda x: lax.top_k(x, 1)[1][:, 0].astype(jnp.int32),
-        tpu=lambda x: jnp.argmax(lax.optimization_barrier(x), axis=-1).astype(jnp.int32),
-        default=lambda x: jnp.argmax(x, axis=-1).astype(jnp.int32),
-    )
-    return token_ids
 
 
 def _is_greedy(batch: SamplingBatch) -> jax.Array:

@@ -167,7 +167,7 @@ class ExecutionConfig:
             it.
         cuda_graph_bs: Decode batch sizes to compile (on a GPU, one CUDA graph each); a smaller batch is padded to the
             next size. --max-running-requests (per data-parallel rank) is always included; larger sizes are ignored.
-            Default: powers of two.
+            Default: powers of two; on a GPU from 2 on, because products of one row are slow there.
         cuda_graph_max_bs: Largest batch size to compile, besides --max-running-requests. A smaller value starts faster
             but pads larger batches more.
         deterministic: Make greedy tokens and logprobs bitwise independent of the other requests, of prompt chunking, of

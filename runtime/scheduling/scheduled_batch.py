@@ -68,6 +68,7 @@ class Buckets:
         max_running: int,
         max_step_tokens: int,
         growth: int,
+        min_decode: int = 1,
         decode_growth: int = 2,
         decode: Sequence[int] | None = None,
         max_decode: int | None = None,
@@ -79,11 +80,12 @@ class Buckets:
             max_step_tokens: most tokens of a prefill step.
             growth: ratio of neighbouring token counts of prefill steps: 2 pads less, 4 compiles less. At most 2 from
                 FINE_PREFILL_TOKENS on.
+            min_decode: requests of the smallest decode step; less only where less is the most.
             decode_growth: the same for requests: decode steps are many, and each pays for its padding.
             decode: sizes to take in their place. max_decode: leaves larger ones out. max_running is one in any case.
         """
-        sizes = _geometric(1, max_running, decode_growth) if decode is None else decode
         most = max_running if max_decode is None else min(max_running, max_decode)
+        sizes = _geometric(min(min_decode, most), max_running, decode_growth) if decode is None else decode
         requests = (*sorted({size for size in sizes if size <= most} - {max_running}), max_running)
         prefill = tuple(
             PrefillBucket(tokens, min(tokens, max_running)) for tokens in _prefill_sizes(max_step_tokens, growth)

@@ -64,6 +64,7 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     [
         ({}, ""),
         ({"cuda_graph_bs": (1, 2, 4, 8, 16)}, ""),
+        ({"cuda_graph_bs": (2, 4, 8, 16)}, ""),  # as on a GPU by default: one request is padded to two
         ({"cuda_graph_bs": (2, 6)}, "Decode batches of 7 requests are padded to 32"),
         ({"cuda_graph_max_bs": 8}, "Decode batches of 9 requests are padded to 32"),
         ({"cuda_graph_bs": ()}, "Decode batches of 1 requests are padded to 32"),

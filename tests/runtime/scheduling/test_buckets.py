@@ -32,6 +32,9 @@ def test_prefill_buckets_sample_in_decode_sizes() -> None:
     ("asked", "sizes"),
     [
         ({}, (1, 2, 4, 8, 16, 32, 64, 100)),
+        ({"min_decode": 2}, (2, 4, 8, 16, 32, 64, 100)),
+        ({"min_decode": 2, "max_decode": 1}, (1, 100)),
+        ({"min_decode": 2, "decode": (1, 8)}, (1, 8, 100)),
         ({"decode": (64, 1, 8, 8)}, (1, 8, 64, 100)),
         ({"decode": (8, 512)}, (8, 100)),
         ({"decode": ()}, (100,)),
@@ -43,3 +46,10 @@ def test_prefill_buckets_sample_in_decode_sizes() -> None:
 def test_sizes_that_are_asked_for(asked: dict[str, Any], sizes: tuple[int, ...]) -> None:
     buckets = Buckets.create(max_running=100, max_step_tokens=512, growth=2, **asked)
     assert buckets.decode == buckets.sample == sizes
+
+
+@pytest.mark.parametrize(("max_running", "sizes"), [(1, (1,)), (2, (2,)), (3, (2, 3)), (4, (2, 4))])
+def test_a_smallest_decode_step_is_no_larger_than_what_may_run(max_running: int, sizes: tuple[int, ...]) -> None:
+    buckets = Buckets.create(max_running=max_running, max_step_tokens=16, growth=2, min_decode=2)
+    assert buckets.decode == buckets.sample == sizes
+    assert [buckets.pick_decode(count) for count in (1, max_running)] == [sizes[0], max_running]
