@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from palladio.runtime.grammar.backend import JsonFormat
@@ -41,6 +42,7 @@ def fits(backend: LlguidanceBackend, tokenizer: Tokenizer, schema: Any, value: A
 @pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.name)
 def test_the_corpus(backend: LlguidanceBackend, standard: LlguidanceBackend, tokenizer: Tokenizer, case: Case) -> None:
     for value in case.good:
+        jsonschema.validate(value, case.schema)
         assert fits(backend, tokenizer, case.schema, value), value
         assert fits(standard, tokenizer, case.schema, value), value
     for value in case.bad:
