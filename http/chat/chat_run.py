@@ -175,7 +175,8 @@ async def translate(
     template_tools = context.chat_template.tools_to_write(tokenizer, tools)
     variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
     reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
-    asks = "tools" if grammar is None and tools.grammar is not None else grammar_field
+    is_of_tools = tools.grammar is not None and (grammar is None or tools.is_forced)
+    asks = "tools" if is_of_tools else grammar_field
     names.add(engine_names(body, limit_name, asks))
     params = _params(body, context, limit_name, grammar)
     length = default_length(params, context.sampling_defaults)
