@@ -9,7 +9,9 @@ import jsonschema
 import pytest
 
 from palladio.runtime.grammar.backend import JsonFormat
+from palladio.runtime.grammar.compiler import json_format_of
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
+from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
@@ -219,3 +221,9 @@ def test_rewriting_takes_little(name: str) -> None:
 
     assert least_cpu_seconds(write) < 0.5
     assert len(text) < 1 << 19
+
+
+@pytest.mark.parametrize(("reading", "closes"), [(None, True), ("closed", True), ("standard", False)])
+def test_the_flag_says_how_schemas_are_read(reading: str | None, closes: bool) -> None:
+    flags = {"model_path": "x"} | ({} if reading is None else {"json_additional_properties": reading})
+    assert json_format_of(EngineConfig.from_flags(flags)).closes_objects == closes
