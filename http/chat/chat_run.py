@@ -175,29 +175,34 @@ async def translate(
     template_tools = context.chat_template.tools_to_write(tokenizer, tools)
     variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
     reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
-    asks = "tools" if grammar is None and tools.grammar is not None else grammar_field
+    is_of_tools = tools.grammar is not None and (grammar is None or tools.is_forced)
+    asks = "tools" if is_of_tools else grammar_field
     names.add(engine_names(body, limit_name, asks))
     params = _params(body, context, limit_name, grammar)
     length = default_length(params, context.sampling_defaults)
     reserved = params.max_tokens if length is None else length
+    kwargs = {**(body.chat_template_kwargs or {}), **reasoning.template_kwargs}
     prompt = await context.chat_template.encode(
         context.counting_encoder if is_counted else context.encoder,
         body.messages,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         add_special_tokens=body.add_special_tokens,
-        kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
+        kwargs=kwargs,
         tools=template_tools,
         truncation=None if is_counted else context.truncation(body.truncate_prompt_tokens, reserved),
     )
     if tools.grammar is not None or grammar is not None:
         grammar = await run_encoding(lambda: tools.grammar_with(grammar, grammar_field), size)
-    end = PromptEnd(prompt.text, prompt.continued)
+    end, is_off = PromptEnd(prompt.text, prompt.continued), reasoning.is_off(context.chat_template.settings(kwargs))
+    thinking = reasoning.thinking(
+        tokenizer, end, has_grammar=grammar is not None, has_tools=tools.reads_calls, is_off=is_off
+    )
     params = dataclasses.replace(
         params,
         grammar=grammar,
         visible_special_ids=(*reasoning.visible_special_ids(tokenizer), *tools.visible_special_ids),
-        thinking=reasoning.thinking(tokenizer, end, has_grammar=grammar is not None, has_tools=tools.reads_calls),
+        thinking=thinking,
     )
     plan = MessagePlan(reasoning, end, tools.new_parser if tools.reads_calls else None)
     request = GenerationRequest(

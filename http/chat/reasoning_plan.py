@@ -85,11 +85,28 @@ class ReasoningPlan:
         found = (tokenizer.special_id(text) for text in self.family.specials)
         return tuple(token_id for token_id in found if token_id is not None)
 
-    def thinking(self, tokenizer: Tokenizer, end: PromptEnd, *, has_grammar: bool, has_tools: bool) -> Thinking | None:
-        """For SamplingParams: where a grammar does not hold yet, and how long that may be."""
+    def is_off(self, template_kwargs: Mapping[str, Any]) -> bool:
+        """Whether these variables of the chat template, with which it was rendered, turn reasoning off."""
+        if self.family is None or template_kwargs.get(_EFFORT_VARIABLE) == "none":
+            return self.family is not None
+        return self.family.toggle is not None and template_kwargs.get(self.family.toggle) is False
+
+    def thinking(
+        self, tokenizer: Tokenizer, end: PromptEnd, *, has_grammar: bool, has_tools: bool, is_off: bool = False
+    ) -> Thinking | None:
+        """For SamplingParams: where a grammar does not hold yet, and how long that may be.
+
+        Args:
+            is_off: reasoning is turned off, whether or not the prompt shows it: a grammar holds at once.
+        """
         if self.family is None or not (has_grammar or self.budget is not None):
             return None
-        return self.family.thinking(tokenizer, end, self.budget, has_grammar=has_grammar, has_tools=has_tools)
+        thinking = self.family.thinking(tokenizer, end, self.budget, has_grammar=has_grammar, has_tools=has_tools)
+        if thinking is None or not is_off:
+            return thinking
+        if has_grammar and not thinking.begun:
+            return None
+        return dataclasses.replace(thinking, budget=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ from palladio.http.wire.body import read_json
 from palladio.http.wire.protocol import SamplingFields
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import RequestOptions, SamplingParams
+from palladio.runtime.interface.generation_request import MAX_LOGPROBS, RequestOptions, SamplingParams
 from palladio.runtime.interface.grammar_spec import Grammar, GrammarKind
 
 WORKED_OUT = frozenset(("max_tokens", "logprobs", "stop", "no_stop_trim"))  # from several fields, or by the route
+ALL_TOKENS = -1  # vLLM's, which refuses it as well unless the server was started with a higher limit
 SAME_NAME = SamplingFields.model_fields.keys() & SamplingParams.__dataclass_fields__.keys() - WORKED_OUT
 
 
@@ -33,6 +34,10 @@ def sampling_params(
     Raises:
         InvalidRequestError: a value is out of range.
     """
+    for name, count in (("logprobs", logprobs), ("prompt_logprobs", body.prompt_logprobs)):
+        if count == ALL_TOKENS:
+            message = "{param} -1 asks for all tokens of the vocabulary; there are at most {most}: give 0 … {most}"
+            raise InvalidRequestError.of(message, param=name, most=MAX_LOGPROBS)
     values = body.model_dump(include=set(SAME_NAME))
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "no_stop_trim": _no_stop_trim(body)}
     values["grammar"] = grammar

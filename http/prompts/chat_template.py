@@ -145,7 +145,7 @@ class ChatTemplate:
         template = self._template(tokenizer, tools=tools is not None)
         facts = self._read(template)
         continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
-        merged = self._default_kwargs | dict(kwargs or {})
+        merged = self.settings(kwargs or {})
         clash = sorted(set(_OURS) & merged.keys())
         if clash:
             param = f"chat_template_kwargs.{clash[0]}"
@@ -170,6 +170,10 @@ class ChatTemplate:
             seconds=seconds,
             **merged,
         )
+
+    def settings(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """A request's variables of the template, with the server's."""
+        return self._default_kwargs | dict(kwargs)
 
     def source(self, tokenizer: Tokenizer, *, tools: bool = False) -> str | None:
         """The template's text; None: the model has none.

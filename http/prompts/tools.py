@@ -271,20 +271,16 @@ class ToolPlan:
         """The one grammar of the request.
 
         Args:
-            answer: what an answer that calls nothing must be in.
+            answer: what an answer that calls nothing must be in; where a call is forced, there is none.
             field: that asks for it.
 
         Raises:
-            InvalidRequestError: the answer's grammar leaves no room for the call that tool_choice asks for, or is of
-                a kind that cannot be put beside calls.
+            InvalidRequestError: the answer's grammar is of a kind that cannot be put beside calls.
         """
-        if answer is None:
+        if answer is None or self.is_forced:
             return self.grammar
         if self._format is None:
             return answer
-        if self.is_forced:
-            message = "{param} asks for a tool call, {field} for another form; give one"
-            raise InvalidRequestError.of(message, param="tool_choice", fields={"field": field})
         assert self._notation is not None
         functions, syntax = tuple(self._callable.values()), self._format.syntax
         combined = answer_or_calls_grammar(syntax, functions, self._notation, answer, field, many=self._parallel)

@@ -101,8 +101,8 @@ class TagParser(ReasoningParser):
       several blocks. A closing tag without an opening one is dropped there, and is text anywhere else.
     - Inside, the first closing tag counts wherever it stands. An opening tag at the very beginning is dropped: the
       prompt has opened the block already.
-    - One newline after each tag, and one before the closing tag, belong to the tags. A block of blanks is none, and
-      blanks before the first tag of a text are dropped.
+    - One newline after each tag, and one before the closing tag, belong to the tags; so do all after a closing tag that
+      no content is before. A block of blanks is none, and blanks before the first tag of a text are dropped.
 
     Args:
         tags: what to look for.
@@ -121,6 +121,7 @@ class TagParser(ReasoningParser):
         self._fresh = not continues  # of the whole text, or of the block inside: nothing but blanks so far
         self._line_is_blank = not continues  # outside: all since the last newline
         self._after_tag = begun and not continues  # a newline here belongs to the tag
+        self._has_content = continues
 
     @property
     def is_reasoning(self) -> bool:
@@ -139,7 +140,7 @@ class TagParser(ReasoningParser):
     def _read(self) -> bool:
         """Takes from the held text up to the next tag, or what is certain. Returns whether to go on."""
         if self._after_tag:
-            self._after_tag = False
+            self._after_tag = self._held[self._at] == "\n" and not self._inside and not self._has_content
             if self._held[self._at] == "\n":
                 self._drop("\n")
                 self._at += 1
@@ -225,6 +226,7 @@ class TagParser(ReasoningParser):
         self._fresh = False
         self._append(text, is_reasoning=self._inside)
         if not self._inside:
+            self._has_content = True
             _, newline, line = text.rpartition("\n")
             self._line_is_blank = (not line or line.isspace()) and (bool(newline) or self._line_is_blank)
 

@@ -15,7 +15,7 @@ from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames
-from palladio.http.wire.protocol import screen
+from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.front.sglang_api import LogprobOptions, Results, expand_requests
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -27,6 +27,7 @@ PROMPT_SIZE = 200  # characters that a prompt's parameters count for
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
 # log-probabilities are asked for by the request's own fields; the others are what parsers and grammars come to
 _NOT_HERE = {"logprobs", "prompt_logprobs", "grammar", "thinking", "visible_special_ids"}
+_INTEGERS = frozenset({"n", "top_k", *_ALIASES, *_ALIASES.values()})
 SAMPLING_NAMES = frozenset(
     (SamplingParams.__dataclass_fields__.keys() - _NOT_HERE) | {*_ALIASES.values(), *GRAMMAR_NAMES}
 )
@@ -111,7 +112,7 @@ def _sampling(body: GenerateRequest) -> dict[str, Any] | list[dict[str, Any]]:
     """The sampling parameters: for all prompts, or a list with one entry each."""
 
     def screened(entry: dict[str, Any]) -> dict[str, Any]:
-        return screen(entry, SAMPLING_NAMES, where="sampling_params.")
+        return with_whole_numbers(screen(entry, SAMPLING_NAMES, where="sampling_params."), _INTEGERS)
 
     given = body.sampling_params or {}
     return [screened(entry) for entry in given] if isinstance(given, list) else screened(given)

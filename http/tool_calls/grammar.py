@@ -1,13 +1,17 @@
 """Grammars for calls, each in its family's own format, so that the model writes what it was trained to write."""
 
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.lark import ANY_TEXT, Notation, Rules, either, joined
 from palladio.http.wire.body import read_json
+from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
 
 _OPEN_OBJECT = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf", "enum")
 
@@ -80,8 +84,28 @@ def answer_or_calls_grammar(
         return None
     writer = _Writer(syntax, functions, notation, many=many)
     rules = writer.rules
-    grammar = writer.grammar(f"{rules.rule(writer.answer(rules.json(schema)))} | {rules.rule(writer.calls())}")
+    answer_json = _written(field, schema, lambda: rules.json(schema))
+    grammar = writer.grammar(f"{rules.rule(writer.answer(answer_json))} | {rules.rule(writer.calls())}")
     return dataclasses.replace(grammar, parts=((field, answer.text), *grammar.parts))
+
+
+def _written(field: str, schema: Mapping[str, Any], write: Callable[[], str]) -> str:
+    """
+    Args:
+        schema: in that field, of which some may be written piece by piece.
+
+    Raises:
+        InvalidRequestError: it cannot be kept to.
+    """
+    try:
+        return write()
+    except UnsupportedSchemaError as error:
+        reason = str(error)
+        try:
+            rewritten(schema, closes_objects=False)
+        except UnsupportedSchemaError as whole:
+            reason = str(whole)  # with the place in all of it
+        raise InvalidRequestError.of("{param} at {reason}", param=field, reason=reason) from None
 
 
 class _Writer:
@@ -93,7 +117,8 @@ class _Writer:
         self._many = many and syntax.separator is not None
         self._arguments: dict[str, str] = {}
         for function in functions:
-            expression = syntax.arguments(self.rules, function)
+            write = functools.partial(syntax.arguments, self.rules, function)
+            expression = _written(function.path, function.parameters, write)
             self._arguments[function.name] = self.rules.rule(expression) if expression else ""
         self._lead = f"({self.rules.text(syntax.lead)})?" if syntax.lead else ""
         given = [function for function in functions if function.path]

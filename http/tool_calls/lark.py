@@ -8,7 +8,7 @@ from typing import Any
 
 from palladio.runtime.interface.config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.json_schemas import without_annotations
+from palladio.runtime.text.schema_rewriting import rewritten
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _ONE_SPACE = "[ ]?"  # within JSON: with more of it allowed, a model can write white space until it is cut off
@@ -49,6 +49,7 @@ class Rules:
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._json_options = notation.json_options()
+        self._closes_objects = notation.config.json_additional_properties == "closed"
         self._rules: list[str] = []
         self._size = 0
 
@@ -76,9 +77,13 @@ class Rules:
         return " ".join(parts)
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        """An expression for JSON in a schema."""
-        options = {"x-guidance": self._json_options}
-        text = "%json " + json.dumps(options | without_annotations(schema), ensure_ascii=False)
+        """An expression for JSON in a schema.
+
+        Raises:
+            UnsupportedSchemaError: a keyword is not supported as the schema has it.
+        """
+        written = rewritten(schema, closes_objects=self._closes_objects)
+        text = "%json " + json.dumps({"x-guidance": self._json_options} | written, ensure_ascii=False)
         self.reserve(len(text))
         return text
 

@@ -1,5 +1,6 @@
 """Request bodies: read up to a size, decompressed, measured before they are parsed; their OpenAPI description."""
 
+import codecs
 import copy
 import functools
 import zlib
@@ -270,6 +271,7 @@ async def read_body(request: Request, *, is_optional: bool = False) -> object:
         raw = await request.body()
     except ClientDisconnect:
         raise RequestAbortedError("the client went away before its request was read") from None
+    raw = raw.removeprefix(codecs.BOM_UTF8)  # some clients' encoders write one
     return {} if is_optional and not raw else _decode(raw)
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import difflib
+import functools
+import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Self
 
@@ -37,11 +39,13 @@ class NotYet:
 
     Attributes:
         neutral: values that ask for nothing, and pass.
+        same_as: a field of the request whose value passes as well.
         instead: what the client can do for now.
     """
 
     neutral: tuple[object, ...] = ()
     instead: str = ""
+    same_as: str = ""
 
     def passes(self, value: object) -> bool:
         return any(type(value) is type(n) and value == n for n in (*_EMPTY, *self.neutral))
@@ -49,7 +53,7 @@ class NotYet:
 
 NOT_YET: Mapping[str, NotYet] = {
     # sampling
-    "best_of": NotYet((1, 0), "use n"),
+    "best_of": NotYet((1, 0), "use n; the same value passes", same_as="n"),
     "use_beam_search": NotYet(),
     "length_penalty": NotYet((1, 1.0)),
     "stop_regex": NotYet(),
@@ -146,7 +150,7 @@ def screen(data: Mapping[str, Any], known: Iterable[str], *, where: str = "") ->
         if name in names:
             kept[name] = value
         elif name in NOT_YET:
-            _refuse(name, value, where)
+            _refuse(name, value, data, where)
         elif name not in METADATA:
             close = difflib.get_close_matches(name[:80], [*names, *METADATA], n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
@@ -156,9 +160,9 @@ def screen(data: Mapping[str, Any], known: Iterable[str], *, where: str = "") ->
     return kept
 
 
-def _refuse(name: str, value: object, where: str) -> None:
+def _refuse(name: str, value: object, data: Mapping[str, Any], where: str) -> None:
     rule = NOT_YET[name]
-    if rule.passes(value):
+    if rule.passes(value) or (rule.same_as and value == data.get(rule.same_as)):
         return
     hint = f" ({rule.instead})" if rule.instead else ""
     raise InvalidRequestError(
@@ -224,7 +228,7 @@ class WireModel(pydantic.BaseModel):
         """Each unknown one would be an error of its own."""
         if isinstance(data, dict) and len(data) > MAX_FIELDS:
             raise ValueError(f"takes at most {MAX_FIELDS} fields, got {len(data)}")
-        return data
+        return with_whole_numbers(data, _integer_fields(cls)) if isinstance(data, dict) else data
 
     @classmethod
     def parse(cls, data: object) -> Self:
@@ -240,6 +244,29 @@ class WireModel(pydantic.BaseModel):
             return cls.model_validate(kept)
         except pydantic.ValidationError as exc:
             raise _readable(exc, kept) from None
+
+
+_EXACT = 2**53  # up to here, floating point numbers stand for one integer each
+
+
+def with_whole_numbers(data: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The fields, where 4.0 is 4 if they are among the names: JSON has one type for both, and some clients use it."""
+    return {
+        name: int(value) if type(value) is float and name in names and _is_whole(value) else value
+        for name, value in data.items()
+    }
+
+
+def _is_whole(value: float) -> bool:
+    return value.is_integer() and abs(value) <= _EXACT
+
+
+@functools.cache
+def _integer_fields(model: type[WireModel]) -> frozenset[str]:
+    """Those that take integers, and no other numbers."""
+    types = {name: field.annotation for name, field in model.model_fields.items()}
+    parts = {name: {hint, *typing.get_args(hint)} for name, hint in types.items()}
+    return frozenset(name for name, hints in parts.items() if int in hints and float not in hints)
 
 
 class StreamOptions(WireModel):

@@ -112,6 +112,9 @@ class RequestIntake:
         self._check_ids("stop_token_ids", "stop_token_ids", params.stop_token_ids)
         stop_token_ids = self._stop_token_ids(params)
         max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens)
+        thinking = params.thinking
+        if thinking is not None and params.grammar is not None and max_tokens > 0:
+            thinking = thinking.leaving_room(max_tokens)
         samples = []
         for index in range(params.n):
             name = request.scoped_id if params.n == 1 else f"{request.scoped_id}-{index}"
@@ -120,6 +123,7 @@ class RequestIntake:
                 max_tokens=max_tokens,
                 seed=self._seed(params.seed, index),
                 n=1,
+                thinking=thinking,
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
             )
             engine_id = f"{name}~{next(self._serial):x}"

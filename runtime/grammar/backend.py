@@ -21,10 +21,12 @@ class JsonFormat:
         whitespace_pattern: what may stand between its tokens; None: any whitespace, up to MAX_WHITESPACE of it: without
             a bound some models go on with it for ever.
         is_compact: nothing may.
+        closes_objects: an object that lists its properties has no others, unless the schema says so.
     """
 
     whitespace_pattern: str | None = None
     is_compact: bool = False
+    closes_objects: bool = True
 
     def options(self) -> dict[str, Any]:
         """The same under llguidance's names."""

@@ -236,7 +236,9 @@ def json_format_of(config: EngineConfig) -> JsonFormat:
     """
     options = config.grammar
     json_format = JsonFormat(
-        options.constrained_json_whitespace_pattern, is_compact=options.constrained_json_disable_any_whitespace
+        options.constrained_json_whitespace_pattern,
+        is_compact=options.constrained_json_disable_any_whitespace,
+        closes_objects=options.json_additional_properties == "closed",
     )
     if json_format.whitespace_pattern is not None and options.grammar_backend != "none":
         from palladio.runtime.grammar.llguidance_backend import check_whitespace  # noqa: PLC0415 (see load_backend)

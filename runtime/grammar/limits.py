@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from palladio.runtime.grammar.schema_multiples import check_multiples
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.text.json_schemas import all_schemas
+from palladio.runtime.text.schema_emulation import LOWEST_INTEGER, has_low_constant
 
 _COUNT = re.compile(r"\{(\d+)")
 
@@ -56,10 +57,19 @@ def check_schema_limits(schema: object, where: str, param: str, inside: str = ""
         InvalidRequestError: the schema asks for too much.
     """
     try:
+        _check_constants(schema)
         check_multiples(schema)
         _check_optional(schema)
     except ValueError as error:
         raise InvalidRequestError.of(where + "{inside} at {error}", param=param, inside=inside, error=error) from None
+
+
+def _check_constants(schema: object) -> None:
+    """The compiler's process ends where it is to write an integer that is lower than those it can count with."""
+    for path, part in all_schemas(schema):
+        for key in ("const", "enum"):
+            if has_low_constant(part.get(key)):
+                raise ValueError(f"{path}/{key}: an integer below {LOWEST_INTEGER} is not supported: use a text")
 
 
 def _check_optional(schema: object) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import llguidance
 import numpy as np
@@ -22,7 +23,9 @@ from palladio.runtime.grammar.limits import check_schema_limits, forced_length
 from palladio.runtime.grammar.structural_tags import structural_tag_lark
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.text.json_schemas import least_items, locate_error, without_annotations
+from palladio.runtime.text.json_schemas import least_items, locate_error
+from palladio.runtime.text.pattern_classes import with_written_classes
+from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
 
 _LOST = ("InternalError", "NoExtensionBias")  # reasons to stop before the text is complete
 _LISTING = re.compile(r"\d+ \||\^*$|<non-verbose/>$")
@@ -180,9 +183,14 @@ class LlguidanceBackend:
                 case "choice":
                     return _choice(json.loads(grammar.text))
                 case "structural_tag":
-                    return structural_tag_lark(json.loads(grammar.text), self._is_special)
-                case "ebnf" | "lark" | "regex":
+                    return structural_tag_lark(json.loads(grammar.text), self._is_special, self._rewrite)
+                case "regex":
+                    return llguidance.grammar_from("regex", with_written_classes(grammar.text))
+                case "ebnf" | "lark":
                     return llguidance.grammar_from(grammar.kind, grammar.text)
+        except UnsupportedSchemaError as error:
+            message = "the {param} ({kind}) is not supported at {error}"
+            raise InvalidRequestError.of(message, param="grammar", kind=grammar.kind, error=error) from None
         except (ValueError, RecursionError) as error:
             raise _malformed(grammar, error) from None
 
@@ -193,8 +201,18 @@ class LlguidanceBackend:
             raise ValueError("a JSON schema must be an object")
         if least_items(schema) > MAX_FORCED_CHARACTERS:
             raise ValueError(f"minItems asks for more than {MAX_FORCED_CHARACTERS} items")
-        schema = without_annotations(schema)
+        schema = self._rewrite(schema)
         return llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=self._json_format.options())  # type: ignore[arg-type]
+
+    def _rewrite(self, schema: Any) -> Any:
+        return rewritten(schema, closes_objects=self._json_format.closes_objects)
+
+    def _schema_refusal(self, schema: object) -> str | None:
+        """Why a schema is refused that is a part of another one; None: it is not."""
+        try:
+            return self._refusal(self._json_schema(schema))
+        except ValueError as error:
+            return str(error)
 
     def _refusal(self, native: str) -> str | None:
         is_error, messages = llguidance.LLMatcher.validate_grammar_with_warnings(
@@ -206,7 +224,7 @@ class LlguidanceBackend:
         """The refusal, with the place that is to blame: one of the grammar's parts, or one of a schema's."""
         for name, text in grammar.parts:
             schema = json.loads(text)
-            reason = self._refusal(self._json_schema(schema))
+            reason = self._schema_refusal(schema)
             if reason is not None:
                 where = self._locate(schema, reason)
                 return InvalidRequestError.of("{param}{where}: {reason}", param=name, where=where, reason=reason)
@@ -215,7 +233,7 @@ class LlguidanceBackend:
         return InvalidRequestError.of(message, param="grammar", kind=grammar.kind, where=where, error=error)
 
     def _locate(self, schema: object, error: str) -> str:
-        return f" at {locate_error(schema, error, lambda part: self._refusal(self._json_schema(part)))}"
+        return f" at {locate_error(schema, error, self._schema_refusal)}"
 
     def _is_special(self, text: str) -> bool:
         """Whether this text is one special token."""

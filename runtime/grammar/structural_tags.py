@@ -4,18 +4,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palladio.runtime.text.json_schemas import without_annotations
-
 _TEXT = r"TAG_TEXT: /(.|\n)*/"
 
 
-def structural_tag_lark(tag: object, is_special: Callable[[str], bool]) -> str:
+def structural_tag_lark(tag: object, is_special: Callable[[str], bool], rewrite: Callable[[Any], Any]) -> str:
     """The tag as a grammar in llguidance's Lark.
 
     Args:
         tag: {"structures": [{"begin", "schema", "end"}, …], "triggers": [text, …]}: where the output says a trigger,
             the `begin` of a structure that starts with it must follow, then JSON of its schema, then its `end`.
         is_special: whether a text is one special token of the tokenizer.
+        rewrite: makes of a client's schema what the compiler is to have.
 
     Raises:
         ValueError: it is malformed.
@@ -27,7 +26,7 @@ def structural_tag_lark(tag: object, is_special: Callable[[str], bool]) -> str:
         trigger = next((text for text in triggers if begin.startswith(text)), None)
         if trigger is None:
             raise ValueError(f"structures.{number}.begin {begin!r} starts with none of the triggers")
-        body = f"{_literal(begin[len(trigger) :])} %json {json.dumps(structure['schema'])} {_literal(end)}"
+        body = f"{_literal(begin[len(trigger) :])} %json {json.dumps(rewrite(structure['schema']))} {_literal(end)}"
         if is_special(trigger):
             rules.append(f"tag_{number}: TAG_TEXT {trigger} {body}")
         else:
@@ -52,7 +51,7 @@ def _read(tag: object) -> tuple[list[dict[str, Any]], Sequence[str]]:
         end, schema = structure.get("end", ""), structure.get("schema", {})
         if not isinstance(end, str) or not isinstance(schema, Mapping):
             raise ValueError(f"structures.{number} must have an end, a string, and a schema, an object")
-        structures.append({"begin": structure["begin"], "end": end, "schema": without_annotations(schema)})
+        structures.append({"begin": structure["begin"], "end": end, "schema": schema})
     return structures, triggers
 
 

@@ -236,6 +236,8 @@ class GrammarConfig:
         constrained_json_whitespace_pattern: Regular expression for the whitespace allowed between JSON tokens. Default:
             up to 64 whitespace characters.
         constrained_json_disable_any_whitespace: Generate JSON without whitespace.
+        json_additional_properties: Whether an object may have properties that its JSON schema does not list, where the
+            schema does not say. closed: it may not, as in SGLang. standard: it may.
         grammar_cache_bytes: Memory for compiled grammars, in use and cached. One grammar may take a quarter of it, at
             most 64 MiB.
     """
@@ -243,6 +245,7 @@ class GrammarConfig:
     grammar_backend: Literal["llguidance", "none"] = "llguidance"
     constrained_json_whitespace_pattern: str | None = None
     constrained_json_disable_any_whitespace: bool = False
+    json_additional_properties: Literal["closed", "standard"] = "closed"
     grammar_cache_bytes: int = 268_435_456
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from palladio.runtime.interface.errors import InvalidRequestError
 
 GRAMMAR_NAMES = ("json_schema", "regex", "ebnf", "structural_tag")  # SGLang's sampling parameters
+MAX_ANSWER_ROOM = 1024  # tokens that thinking leaves to an answer in a grammar, where nothing else is asked for
 
 GrammarKind = Literal["json_schema", "regex", "ebnf", "lark", "choice", "structural_tag"]
 
@@ -67,6 +68,25 @@ class Thinking:
     begun: bool = False
     budget: int | None = None
     num_telling: int | None = None
+
+    def leaving_room(self, max_tokens: int) -> Self | None:
+        """The same, closed in time for an answer: else one that must be in a grammar could end before it begins.
+
+        A budget that leaves room stays. Otherwise half of the output is for the answer, but at most MAX_ANSWER_ROOM.
+
+        Args:
+            max_tokens: of the whole output.
+
+        Returns:
+            None: there is too little room to begin with.
+        """
+        tags = len(self.end_ids) + (0 if self.begun else len(self.start_ids))
+        if self.budget is not None and self.budget + tags < max_tokens:
+            return self
+        budget = max_tokens - tags - min(max_tokens // 2, MAX_ANSWER_ROOM)
+        if budget <= 0 and not self.begun:
+            return None
+        return dataclasses.replace(self, budget=max(0, budget))
 
 
 def with_grammar(values: Mapping[str, Any]) -> Mapping[str, Any]:

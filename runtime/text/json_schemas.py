@@ -6,9 +6,9 @@ from typing import Any
 
 MAX_SECONDS = 0.5  # of looking for an error; then the path ends where it has come to
 
-_OF_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
-_OF_MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_OF_LIST = ("prefixItems", "anyOf", "allOf", "oneOf")
+OF_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+OF_MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+OF_LIST = ("prefixItems", "anyOf", "allOf", "oneOf")
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 
 
@@ -21,11 +21,11 @@ def without_annotations(schema: Any) -> Any:
     for key, value in schema.items():
         if (key == "uniqueItems" and value is False) or (key == "format" and value not in _FORMATS):
             continue
-        if key in _OF_ONE:
+        if key in OF_ONE:
             tidy[key] = without_annotations(value)
-        elif key in _OF_MANY and isinstance(value, Mapping):
+        elif key in OF_MANY and isinstance(value, Mapping):
             tidy[key] = {name: without_annotations(part) for name, part in value.items()}
-        elif key in _OF_LIST and isinstance(value, list):
+        elif key in OF_LIST and isinstance(value, list):
             tidy[key] = [without_annotations(part) for part in value]
         else:
             tidy[key] = value
@@ -97,11 +97,11 @@ def schema_parts(schema: object) -> Iterator[tuple[str, Any]]:
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
-        if key in _OF_ONE:
+        if key in OF_ONE:
             yield key, value
-        elif key in _OF_MANY and isinstance(value, Mapping):
+        elif key in OF_MANY and isinstance(value, Mapping):
             yield from ((f"{key}/{escape_pointer(str(name))}", part) for name, part in value.items())
-        elif key in _OF_LIST and isinstance(value, list):
+        elif key in OF_LIST and isinstance(value, list):
             yield from ((f"{key}/{position}", part) for position, part in enumerate(value))
 
 

@@ -27,6 +27,7 @@ TEMPLATES = {
     "qwen3-thinking": "<think>\n",
     "deepseek-v3": "{% if thinking %}<think>{% else %}</think>{% endif %}",
     "kimi": "",
+    "silent": "{% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}",
     "glm45": "{{ reasoning_effort }}{% if enable_thinking is false %}<think></think>{% endif %}",
     "gpt-oss": "{{ '' if reasoning_effort is undefined else 'Reasoning: ' + reasoning_effort }}<|start|>assistant",
 }
@@ -328,6 +329,32 @@ def test_a_budget_reaches_the_engine(connect: Any, engine: FakeEngine, fields: d
     off = connect("qwen3", default_chat_template_kwargs='{"enable_thinking": false}')
     ask(off, thinking_token_budget=7)
     assert engine.calls[-1].params.thinking is None  # nothing to bound it for
+
+
+JSON = {"response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "config"),
+    [
+        ({"chat_template_kwargs": {"enable_thinking": False}}, {}),
+        ({"reasoning_effort": "none"}, {}),
+        ({"thinking": {"type": "disabled"}}, {}),
+        ({}, {"default_chat_template_kwargs": '{"enable_thinking": false}'}),
+    ],
+)
+def test_off_is_off_whether_or_not_the_template_marks_it(
+    connect: Any, engine: FakeEngine, fields: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """The embedded model's template opens reasoning where it is on, and writes nothing where it is off."""
+    client = connect("silent", reasoning_parser="qwen3", **config)
+    ask(client, **JSON, **fields)
+    assert engine.calls[-1].params.grammar is not None
+    assert engine.calls[-1].params.thinking is None, "the grammar holds from the first token"
+    ask(client, thinking_token_budget=7, **fields)
+    assert engine.calls[-1].params.thinking.budget == 0  # type: ignore[attr-defined]
+    ask(client, **JSON, chat_template_kwargs={"enable_thinking": True})
+    assert engine.calls[-1].params.thinking.begun  # type: ignore[attr-defined]
 
 
 def test_special_tokens_that_the_parser_needs_are_shown_to_it(

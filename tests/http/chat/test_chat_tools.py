@@ -119,6 +119,16 @@ def test_a_call_that_is_cut_off(start: Callable[..., openai.OpenAI], engine: Fak
     assert (found["arguments"], reason) == (call.function.arguments, "length")
 
 
+def test_a_forced_call_wins_over_a_format_of_text(start: Callable[..., openai.OpenAI], engine: FakeEngine) -> None:
+    client = start()
+    fields: dict[str, Any] = {"model": MODEL, "messages": USER, "tools": TOOLS, "tool_choice": "required"}
+    client.chat.completions.create(**fields)
+    client.chat.completions.create(**fields, response_format={"type": "json_object"})
+    client.chat.completions.create(**fields, extra_body={"regex": "[a-z]+"})
+    without, *others = [call.params.grammar for call in engine.calls]
+    assert others == [without, without]
+
+
 def test_tool_choice_none(start: Callable[..., openai.OpenAI], prompt_of: Callable[[], str]) -> None:
     choice = start().chat.completions.create(model=MODEL, messages=USER, tools=TOOLS, tool_choice="none").choices[0]
     assert (choice.message.content, choice.message.tool_calls, choice.finish_reason) == (REPLY, None, "stop")
@@ -227,10 +237,6 @@ def test_the_older_fields(start: Callable[..., openai.OpenAI], prompt_of: Callab
     [
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
-        (
-            {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
-            "tool_choice",
-        ),
         ({"tools": "all"}, "tools"),
     ],
 )

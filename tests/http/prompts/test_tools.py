@@ -103,8 +103,7 @@ def test_required(tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: s
         taken, _ = model.allowed(plan.grammar, wrong)
         assert taken != wrong
     assert model.allowed(plan.grammar, "")[1] is False
-    with pytest.raises(InvalidRequestError, match="tool_choice asks for a tool call"):
-        plan.grammar_with(ANSWER)
+    assert plan.grammar_with(ANSWER) == plan.grammar, "the format is that of text, and there is none"
 
 
 @pytest.mark.parametrize(("form", "sample"), ALL_FORMATS.values(), ids=list(ALL_FORMATS))
@@ -269,6 +268,38 @@ def test_a_wrong_answer_schema_is_named(tmp_path: Path) -> None:
     assert model.allowed(anything, "[1]") == ("[1]", True)
     with pytest.raises(InvalidRequestError, match="guided_json is not valid JSON"):
         plan.grammar_with(Grammar("json_schema", "{bad"), "guided_json")
+
+
+@pytest.mark.parametrize("form", [FORMATS["qwen25"], FORMATS["qwen3_coder"], FORMATS["pythonic"]])
+def test_a_schema_that_cannot_be_kept_to_is_named(tmp_path: Path, form: ToolFormat) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True, "items": {}}}}
+    model, place = Model(tmp_path, ()), "at #/properties/x: uniqueItems is supported for"
+    body = ToolFields(tools=[tool("a", WEATHER), tool("c", schema)], tool_choice="required")
+    with pytest.raises(InvalidRequestError, match=f"tools.1.function.parameters {place}") as caught:
+        ToolPlan.of(body, form, model.tokenizer)
+    assert caught.value.param == "tools.1.function.parameters"
+    plan = ToolPlan.of(ToolFields(tools=TOOLS), FORMATS["qwen25"], model.tokenizer)
+    with pytest.raises(InvalidRequestError, match=f"guided_json {place}"):
+        plan.grammar_with(Grammar("json_schema", json.dumps(schema)), "guided_json")
+
+
+def test_arguments_are_those_that_are_listed(tmp_path: Path) -> None:
+    """In tools and in the answer beside them, unless the server reads schemas as the standard does."""
+    model, form = Model(tmp_path, ()), FORMATS["qwen25"]
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    for mode, takes_more in (("closed", False), ("standard", True)):
+        config = GrammarConfig(json_additional_properties=mode)  # type: ignore[arg-type]
+        body = ToolFields(tools=[tool("f", schema)], tool_choice="required")
+        forced = ToolPlan.of(body, form, model.tokenizer, config)
+        free = ToolPlan.of(ToolFields(tools=[tool("f")]), form, model.tokenizer, config)
+        for grammar, text in (
+            (forced.grammar, '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'),
+            (free.grammar_with(Grammar("json_schema", json.dumps(schema))), "%s"),
+        ):
+            assert grammar is not None
+            assert model.allowed(grammar, text % '{"n": 1}') == (text % '{"n": 1}', True)
+            more = text % '{"n": 1, "m": 2}'
+            assert (model.allowed(grammar, more) == (more, True)) == takes_more
 
 
 COMPACT_JSON = {"x-guidance": {"whitespace_flexible": False, "whitespace_pattern": None}}

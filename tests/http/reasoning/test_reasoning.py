@@ -45,7 +45,10 @@ def split(name: str, text: str, end: PromptEnd = NEW, **options: bool) -> tuple[
 @pytest.mark.parametrize(
     ("text", "end", "expected"),
     [
-        ("<think>\nHm.\n</think>\n\nYes.", NEW, ("Hm.", "\nYes.")),  # one newline belongs to each tag
+        ("<think>\nHm.\n</think>\n\nYes.", NEW, ("Hm.", "Yes.")),  # newlines before the answer are no part of it
+        ("<think>Hm.</think>\n\n\n  Yes.", NEW, ("Hm.", "  Yes.")),
+        ("Yes.\n<think>Hm.</think>\n\nNo.", NEW, ("Hm.", "Yes.\n\nNo.")),
+        ("<think>\n\nHm.</think>Yes.", NEW, ("\nHm.", "Yes.")),  # one belongs to the opening tag
         ("<think>Hm.</think>Yes.", NEW, ("Hm.", "Yes.")),
         ("\n <think>Hm.</think>Yes.", NEW, ("Hm.", "Yes.")),
         ("Hm.\n</think>\nYes.", BEGUN, ("Hm.", "Yes.")),
@@ -63,7 +66,7 @@ def split(name: str, text: str, end: PromptEnd = NEW, **options: bool) -> tuple[
         ("<think>a <think> b</think>c", NEW, ("a <think> b", "c")),
         ("<think>a</think>b\n<think>c</think>d", NEW, ("ac", "b\nd")),
         ("<think>a</think><think>b</think>c", NEW, ("ab", "c")),
-        ("<think>\n\n</think>\n\nYes.", NEW, ("", "\nYes.")),
+        ("<think>\n\n</think>\n\nYes.", NEW, ("", "Yes.")),
         ("<think>a</think>", NEW, ("a", "")),
         ("", BEGUN, ("", "")),
         ("  \n", NEW, ("", "  \n")),

@@ -7,6 +7,7 @@ from palladio.runtime.front.samples import RequestIntake, SampleProcessor, merge
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.grammar_spec import MAX_ANSWER_ROOM, Grammar, Thinking
 from palladio.runtime.interface.outputs import (
     FinishReason,
     RequestTimes,
@@ -299,3 +300,33 @@ def test_detokenize_time_adds_up(tokenizer, monkeypatch):
     monkeypatch.setattr("palladio.runtime.front.samples.time.perf_counter", lambda: float(next(ticks)))
     outputs = feed(make(tokenizer), [7, 8, 9], FinishReason("length"))
     assert [output.detokenize_seconds for output in outputs] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "begun", "budget", "expected"),
+    [
+        (100, True, None, 49),  # half of it for the answer, and one token that closes the thinking
+        (100, False, None, 48),  # and one that opens it
+        (4000, True, None, 4000 - MAX_ANSWER_ROOM - 1),
+        (None, True, None, 4096 - 2 - MAX_ANSWER_ROOM - 1),  # the rest of the context
+        (100, True, 98, 98),  # asked for, and it fits
+        (100, True, 99, 49),
+        (100, True, 5000, 49),
+        (2, True, None, 0),
+    ],
+)
+def test_thinking_leaves_room_for_an_answer_in_a_grammar(tokenizer, max_tokens, begun, budget, expected):
+    thinking = Thinking((10,), (11,), begun=begun, budget=budget)
+    params = SamplingParams(max_tokens=max_tokens, grammar=Grammar("choice", '["a"]'), thinking=thinking)
+    front = RequestIntake(make_ready(context_length=4096), tokenizer)
+    (settled,) = front.settle(GenerationRequest("r", [5, 6], params))
+    assert settled.params.thinking == dataclasses.replace(thinking, budget=expected)
+    free = dataclasses.replace(params, grammar=None)
+    (settled,) = front.settle(GenerationRequest("r", [5, 6], free))
+    assert settled.params.thinking == thinking, "text may be thought to the end"
+
+
+def test_without_room_for_thinking_the_answer_begins_at_once(tokenizer):
+    params = SamplingParams(max_tokens=3, grammar=Grammar("choice", '["a"]'), thinking=Thinking((10,), (11,)))
+    (settled,) = RequestIntake(make_ready(), tokenizer).settle(GenerationRequest("r", [5, 6], params))
+    assert settled.params.thinking is None

@@ -300,7 +300,8 @@ def test_a_bad_whitespace_pattern() -> None:
 
 def test_masks_are_those_of_the_library(backend: LlguidanceBackend) -> None:
     """Token by token, along random outputs; by one call for all, and for each token by itself."""
-    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}}}
+    properties = {"a": {"type": "string"}, "b": {"type": "array"}}
+    schema = {"type": "object", "properties": properties, "additionalProperties": True}  # closed ones force text
     compiled = backend.compile(Grammar("json_schema", json.dumps(schema)))
     matchers = [compiled.new_matcher() for _ in range(5)]
     random = np.random.default_rng(0)
