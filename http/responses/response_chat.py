@@ -37,6 +37,7 @@ _PATHS: Mapping[str, str] = {  # of the chat request → of this one
     "tool_choice.function": "tool_choice",
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
+    "verbosity": "text.verbosity",
     "max_completion_tokens": "max_output_tokens",
 }
 LEFT_OUT = (  # types of tools that are no functions: OpenAI's servers run them, or the client in ways of its own
@@ -89,6 +90,8 @@ class ResponseChat:
         fields["response_format"] = _response_format(body)
         if body.reasoning is not None and body.reasoning.effort is not None:
             fields["reasoning"] = ReasoningOptions(effort=body.reasoning.effort)
+        if body.text is not None:
+            fields["verbosity"] = body.text.verbosity
         if isinstance(body, ResponseRequest):
             fields |= _of_output(body)
         self.chat = ChatRequest(**fields)

@@ -54,6 +54,7 @@ class ResponseRun:
         call.names.add(chat.names)
         run = await ChatRun.prepare(context, call, chat.chat)
         response = new_response(body, run.request.params, name, run.request.received, context.model_name(body.model))
+        response |= call.names.warnings()
         obfuscate = bool(body.stream_options and body.stream_options.include_obfuscation)
         events = ResponseEvents(run, response, obfuscate=obfuscate)
         return cls(run, events, body, list(conversation.new), store, call.caller)

@@ -39,7 +39,8 @@ from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.wire.body import FIELD_COST, LIST_COST, MAX_DEPTH, NESTED_VALUES
 from palladio.http.wire.errors import TABLE, ErrorBody
-from palladio.http.wire.protocol import MAX_PARSED_TEXT, METADATA, NOT_YET, SamplingFields, StreamOptions, WireModel
+from palladio.http.wire.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES
+from palladio.http.wire.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
 from palladio.http.wire.protocol_chat import ChatRequest, ParseFunctionCallRequest, SeparateReasoningRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
