@@ -38,7 +38,6 @@ class AnthropicEvents(BlockWriter):
             "stop_reason": None,
             "stop_sequence": None,
             "usage": None,
-            **run.call.names.warnings(),
         }
 
     def close(self) -> bytes:

@@ -53,6 +53,7 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
     call.names.add(chat.names)
     run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True)
     events = AnthropicEvents(run, name, context.model_name(body.model))
+    events.message |= call.names.warnings()
     if body.stream:
         return EventStream(await run.start(), events)
     await run.feed(events.write)

@@ -56,10 +56,12 @@ class Conversation:
     Attributes:
         earlier: items of the responses before it.
         new: its own.
+        left_out: positions of items, among all of these, that the model does not get.
     """
 
     earlier: Sequence[Item]
     new: Sequence[Item]
+    left_out: frozenset[int] = frozenset()
 
 
 class ResponseChat:
@@ -78,6 +80,8 @@ class ResponseChat:
     def __init__(self, body: InputTokensRequest, conversation: Conversation, name: str | None = None) -> None:
         items = [("previous_response_id", item) for item in conversation.earlier]
         items += [(f"input.{position}", item) for position, item in enumerate(conversation.new)]
+        if conversation.left_out:
+            items = [item for position, item in enumerate(items) if position not in conversation.left_out]
         messages, self._paths = chat_messages(items)
         if body.instructions:
             messages.insert(0, {"role": "system", "content": body.instructions})

@@ -135,8 +135,19 @@ def test_sampling_params_of_generate() -> None:
 
 def test_metadata_and_refused_fields() -> None:
     assert {names(field)[0]: why for field, why in rows("metadata")} == METADATA
-    documented = {names(field)[0]: (names(passing), instead) for field, passing, instead in rows("not yet")}
-    assert documented == {name: ([json.dumps(n) for n in rule.neutral], rule.instead) for name, rule in NOT_YET.items()}
+    documented = {
+        names(field)[0]: (names(passing), instead, passing.startswith("only "))
+        for field, passing, instead in rows("not yet")
+    }
+    assert documented == {
+        name: ([json.dumps(n) for n in rule.neutral] or ["null"] * rule.empty_asks, rule.instead, rule.empty_asks)
+        for name, rule in NOT_YET.items()
+    }
+    elsewhere = {names(field)[0]: (names(passing), empty) for field, passing, empty in rows("of other routes")}
+    assert elsewhere == {
+        name: ([json.dumps(n) for n in rule.neutral], "no" if rule.empty_asks else "yes")
+        for name, rule in OF_OTHER_ROUTES.items()
+    }
 
 
 def test_routes() -> None:

@@ -105,7 +105,7 @@ def error_of(response: httpx.Response, status: int = 400) -> dict:
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "set by the server"),
         ({"chat_template_kwargs": "x"}, "chat_template_kwargs", "dictionary"),
         ({"temprature": 1}, "temprature", "did you mean temperature?"),
-        ({"xyzzy": 1}, "xyzzy", "unknown field"),
+        ({"prompt": "hi"}, "prompt", "unknown field"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name", "name"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
@@ -193,7 +193,7 @@ def test_chat_field(shared: httpx.Client, fields: dict, param: str, words: str) 
         ({"logprobs": True}, "logprobs", "integer"),
         ({"suffix": "x"}, "suffix", "not supported yet"),
         ({"echo": True, "logprobs": 1, "n": 2, "stream": True}, "n", "stream"),
-        ({"messages": []}, "messages", "unknown field"),
+        ({"messages": [{}]}, "messages", "unknown field"),
     ],
 )
 def test_completion_field(shared: httpx.Client, fields: dict, param: str, words: str) -> None:
