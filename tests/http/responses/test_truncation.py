@@ -1,6 +1,7 @@
 """`truncation: "auto"`: the oldest items of a conversation that does not fit are left out."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from palladio.http.responses.truncation import droppable
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
+from tests.http.conftest import Serve
 
 PATH = "/v1/responses"
 
@@ -66,7 +68,8 @@ def test_the_oldest_turns_are_left_out(
     http: httpx.Client, engine: FakeEngine, prompt_of: Callable[[], str], tokenizer: Tokenizer
 ) -> None:
     limit = engine.info.context_length
-    body = {"instructions": "Be brief.", "input": turns(limit // 100)}
+    items = turns(limit // 100)
+    body = {"instructions": "Be brief.", "input": items}
     refused = http.post(PATH, json=body)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
     for most, fields in ((limit - limit // 8, {}), (limit - 100, {"max_output_tokens": 100})):
@@ -78,7 +81,7 @@ def test_the_oldest_turns_are_left_out(
         assert "question 0:" not in prompt
         left = [number for number in range(limit // 100) if f"question {number}:" in prompt]
         assert left == list(range(left[0], limit // 100)), "the newest ones stay, without a gap"
-        turn = len(tokenizer.encode(body["input"][0]["content"])) + 50
+        turn = len(tokenizer.encode(items[0]["content"])) + 50
         assert most - turn < len(engine.calls[-1].prompt_ids) <= most
 
 
@@ -87,16 +90,24 @@ def test_what_fits_stays_whole(http: httpx.Client, prompt_of: Callable[[], str])
     assert "question 0:" in prompt_of()
 
 
-def test_calls_go_with_their_outputs(http: httpx.Client, engine: FakeEngine, prompt_of: Callable[[], str]) -> None:
-    size = engine.info.context_length // 8
+def test_calls_go_with_their_outputs(
+    serve: Serve, engine: FakeEngine, prompt_of: Callable[[], str], tmp_path: Path
+) -> None:
+    template = tmp_path / "template.jinja"
+    calls = "{% for c in m.tool_calls or [] %}CALL {{ c.function.name }} {{ c.id }};{% endfor %}"
+    template.write_text("{% for m in messages %}{{ m.content or '' }}" + calls + "{% endfor %}", encoding="utf-8")
+    size = engine.info.context_length // 16
     items = [said("user", "do it")]
     for number in range(20):
         items += [call(str(number)), output(str(number), f"result {number}: {'word ' * size}")]
-    http.post(PATH, json={"input": items, "truncation": "auto"}).raise_for_status()
+    url = serve(chat_template=str(template))
+    httpx.post(url + PATH, json={"input": items, "truncation": "auto"}, timeout=20).raise_for_status()
     prompt = prompt_of()
     assert "do it" in prompt
     assert "result 19:" in prompt
     assert "result 0:" not in prompt
+    calls_left = [number for number in range(20) if f"CALL f {number};" in prompt]
+    assert calls_left == [number for number in range(20) if f"result {number}:" in prompt]
 
 
 def test_what_cannot_be_shortened_is_refused(http: httpx.Client, engine: FakeEngine) -> None:
@@ -112,11 +123,11 @@ def test_stored_conversations_are_kept_whole(
     client: openai.OpenAI, engine: FakeEngine, prompt_of: Callable[[], str]
 ) -> None:
     first: Any = client.responses.create(model=MODEL, input=turns(2), truncation="auto")
-    size = engine.info.context_length // 2
+    size = engine.info.context_length // 8
     for number in range(3):
         text = f"more {number}: {'word ' * size}"
         first = client.responses.create(model=MODEL, input=text, previous_response_id=first.id, truncation="auto")
     assert "question 0:" not in prompt_of()
     assert "more 2:" in prompt_of()
-    with pytest.raises(openai.BadRequestError, match="context"):
+    with pytest.raises(openai.BadRequestError, match="too long"):
         client.responses.create(model=MODEL, input="x", previous_response_id=first.id)
