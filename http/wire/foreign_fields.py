@@ -155,7 +155,6 @@ NOT_YET: Mapping[str, NotYet] = {
     # output formats, by the names of other servers
     "format": NotYet(instead="use response_format"),
     "grammar": NotYet(instead="use ebnf"),
-    "guided_whitespace_pattern": NotYet(instead="use structured_outputs with whitespace_pattern"),
     # Ollama, and clients that send the SDK's own arguments
     "options": NotYet(instead="put its fields beside it"),
     "parameters": NotYet(instead="put its fields beside it"),

@@ -208,6 +208,7 @@ class SamplingFields(SamplerFields, PromptFields):
     guided_regex: str | None = None
     guided_choice: Annotated[Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_CHOICES, "choices")] = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
 
 
 def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> InvalidRequestError:

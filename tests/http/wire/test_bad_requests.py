@@ -125,6 +125,7 @@ def error_of(response: httpx.Response, status: int = 400) -> dict:
         ({"guided_choice": [1]}, "guided_choice.0", "string"),
         ({"structured_outputs": {"jsom": {}}}, "structured_outputs.jsom", "unknown"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "json, regex"),
+        ({"guided_whitespace_pattern": "x"}, "guided_whitespace_pattern", "no effect without guided_json"),
         ({"structured_outputs": {"whitespace_pattern": "x"}}, "structured_outputs.whitespace_pattern", "no effect"),
         (
             {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
