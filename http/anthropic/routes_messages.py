@@ -22,14 +22,14 @@ def messages_router(context: Context) -> APIRouter:
 
     @router.post("/v1/messages", openapi_extra=describe_body(MessagesRequest), response_model=None)
     async def create(
-        request: Request, body: Annotated[MessagesRequest, Depends(JsonBody(MessagesRequest))]
+        request: Request, body: Annotated[MessagesRequest, Depends(JsonBody(MessagesRequest, context.note_warning))]
     ) -> Response:
         return await complete_message(context, Call.of(request), body)
 
     @router.post("/v1/messages/count_tokens", openapi_extra=describe_body(CountTokensRequest))
     async def count_tokens(
         request: Request,
-        body: Annotated[CountTokensRequest, Depends(JsonBody(CountTokensRequest))],
+        body: Annotated[CountTokensRequest, Depends(JsonBody(CountTokensRequest, context.note_warning))],
     ) -> dict[str, Any]:
         context.require_ready()
         context.model_name(body.model)
@@ -37,7 +37,7 @@ def messages_router(context: Context) -> APIRouter:
         names = RequestNames.of(request.scope)
         names.add(chat.names)
         counted, _ = await translate(context, chat.chat, names, reasoning_is_optional=True, is_counted=True)
-        return {"input_tokens": len(counted.prompt_ids)}
+        return {"input_tokens": len(counted.prompt_ids)} | names.warnings()
 
     return router
 
@@ -53,6 +53,7 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
     call.names.add(chat.names)
     run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True)
     events = AnthropicEvents(run, name, context.model_name(body.model))
+    events.message |= call.names.warnings()
     if body.stream:
         return EventStream(await run.start(), events)
     await run.feed(events.write)

@@ -40,7 +40,8 @@ class Endpoint(Generic[M]):
         Raises:
             PalladioError, HttpError: as the route does.
         """
-        return await self.answer(context, call, self.model.parse(body))
+        call.names.note = context.note_warning
+        return await self.answer(context, call, self.model.parse(body, call.names))
 
 
 ENDPOINTS: tuple[Endpoint[Any], ...] = (

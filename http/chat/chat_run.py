@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Self
 
 import orjson
@@ -20,7 +20,7 @@ from palladio.http.generation.params import (
     sampling_params,
     structured_output,
 )
-from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings
+from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings, with_warnings
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.reasoning.family import PromptEnd
@@ -174,6 +174,8 @@ async def translate(
     tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
     template_tools = context.chat_template.tools_to_write(tokenizer, tools)
     variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
+    if body.chat_template_kwargs or body.verbosity or body.enable_thinking:
+        body = _without_unread(context, body, variables, names)
     reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
     is_of_tools = tools.grammar is not None and (grammar is None or tools.is_forced)
     asks = "tools" if is_of_tools else grammar_field
@@ -215,6 +217,34 @@ async def translate(
     return request, plan
 
 
+def _without_unread(
+    context: Context, body: ChatRequest, variables: Collection[str], names: RequestNames
+) -> ChatRequest:
+    """The request without hints that the model does not read, of which its client is warned.
+
+    Args:
+        variables: that the chat template reads.
+
+    Raises:
+        InvalidRequestError: they may not pass, or contradict each other.
+    """
+    enable_thinking, verbosity = body.enable_thinking, body.verbosity
+    kwargs = context.chat_template.read_kwargs(context.tokenizer, body.chat_template_kwargs or {}, names)
+    if enable_thinking and context.reasoning is None:
+        message = "{param} has no effect: this model is not known to reason (see --reasoning-parser)"
+        names.warn(InvalidRequestError.of(message, param="enable_thinking", code="unsupported_parameter"))
+        enable_thinking = None
+    if verbosity is not None and "verbosity" in variables:
+        given = kwargs.setdefault("verbosity", verbosity)
+        if given != verbosity:
+            message = "{param} is {verbosity!r}, in chat_template_kwargs {given!r}; give one"
+            raise InvalidRequestError.of(message, param="verbosity", verbosity=verbosity, given=given)
+    elif verbosity not in (None, "medium"):
+        message = "{param} has no effect: the chat template does not read it"
+        names.warn(InvalidRequestError.of(message, param="verbosity", code="unsupported_parameter"))
+    return body.model_copy(update={"enable_thinking": enable_thinking, "chat_template_kwargs": kwargs})
+
+
 def engine_names(body: ChatRequest, limit_name: str, grammar_field: str) -> FieldNames:
     """What the engine's fields are in a chat request. Args: grammar_field: that asks for the grammar."""
     paths = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": grammar_field, "prompt": "messages"}
@@ -233,7 +263,7 @@ def chat_router(context: Context) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=describe_body(ChatRequest), response_model=None)
     async def chat_completions(
-        request: Request, body: Annotated[ChatRequest, Depends(JsonBody(ChatRequest))]
+        request: Request, body: Annotated[ChatRequest, Depends(JsonBody(ChatRequest, context.note_warning))]
     ) -> Response:
         return await complete_chat(context, Call.of(request), body)
 
@@ -258,13 +288,14 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
         stream = await run.start()
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
         if run.plan.is_plain:
-            return EventStream(stream, ChatChunks(settings, run.tokenizer))
-        return EventStream(stream, MessageChunks(settings, run.tokenizer, run.plan, run.request.params))
+            return EventStream(stream, with_warnings(ChatChunks(settings, run.tokenizer), call.names))
+        chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)
+        return EventStream(stream, with_warnings(chunks, call.names))
     answer = await run.collect()
     size = sum(len(output.text) for output in answer.outputs)
     pairs = list(zip(answer.outputs, answer.messages, strict=True))
     choices = await run_encoding(lambda: [_choice(*pair, body, run) for pair in pairs], size)
-    fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()}
+    fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | call.names.warnings()
     if body.prompt_logprobs is not None:
         fields["prompt_logprobs"] = prompt_logprobs(
             run.tokenizer, answer.outputs[0].prompt_logprobs or [], body.prompt_logprobs

@@ -141,7 +141,12 @@ class _AskedReasoning:
                 check_int(name, budget, 0, None)
         effort = _agree(efforts)
         by_effort = None if effort[1] is None else effort[1] != "none"
-        switches = {effort[0]: by_effort, "thinking": enabled, "reasoning.enabled": options.enabled}
+        switches = {
+            effort[0]: by_effort,
+            "thinking": enabled,
+            "enable_thinking": body.enable_thinking,
+            "reasoning.enabled": options.enabled,
+        }
         return cls(effort, _agree(switches), _agree(budgets))
 
     def template_kwargs(

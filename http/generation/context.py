@@ -19,6 +19,7 @@ from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.wire.errors import NoteWarning
 from palladio.runtime.front.engine_protocol import EngineClient, not_ready
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import (
@@ -156,6 +157,11 @@ class Context:
         if asked not in self.model_names and "*" not in (self.config.served_model_name or ()):
             raise ModelNotFoundError(f"the model {asked!r} is not served here; served: {', '.join(self.model_names)}")
         return asked
+
+    @functools.cached_property
+    def note_warning(self) -> NoteWarning | None:
+        """Is told of a request's fields that have no effect; None: they are refused (--unknown-fields)."""
+        return self.observer.note_warning if self.config.unknown_fields == "warn" else None
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:

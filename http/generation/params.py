@@ -136,9 +136,14 @@ def _direct(body: SamplingFields) -> Iterator[tuple[Grammar, str]]:
         ("guided_choice", "choice", body.guided_choice),
         ("guided_grammar", "ebnf", body.guided_grammar),
     ]
+    pattern = body.guided_whitespace_pattern
+    if pattern and body.guided_json is None:
+        message, other = "{param} has no effect without {json}", {"json": "guided_json"}
+        raise InvalidRequestError.of(message, param="guided_whitespace_pattern", fields=other)
     for name, kind, value in fields:
         if value is not None:
-            yield _grammar(kind, value, name), name
+            options = {"whitespace_pattern": pattern} if pattern and name == "guided_json" else _NO_OPTIONS
+            yield _grammar(kind, value, name, options), name
 
 
 def _response_format(value: Mapping[str, Any] | None) -> Iterator[tuple[Grammar, str]]:

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, Self
 
 import orjson
@@ -50,6 +50,35 @@ class DoneWriter:
 
     def fail(self, error: ErrorBody) -> bytes:
         return error.event() + DONE
+
+
+class WarnedEvents:
+    """An EventWriter with warnings: the first of another one's events has them, as one more field.
+
+    Args:
+        writer: of events that are JSON objects, each a line of data.
+        warnings: the field.
+    """
+
+    def __init__(self, writer: EventWriter, warnings: Mapping[str, Any]) -> None:
+        self._writer = writer
+        self._field = b"," + orjson.dumps(warnings)[1:-1]
+        self.close = writer.close
+        self.fail = writer.fail
+
+    def write(self, output: RequestOutput) -> bytes:
+        events = self._writer.write(output)
+        if not events or not self._field:
+            return events
+        first, end, others = events.partition(_END)
+        field, self._field = self._field, b""
+        return first + field + end + others
+
+
+def with_warnings(writer: EventWriter, names: RequestNames) -> EventWriter:
+    """Args: names: of the request; most have no warnings."""
+    warnings = names.warnings()
+    return WarnedEvents(writer, warnings) if warnings else writer
 
 
 async def _nothing() -> None:
@@ -140,7 +169,7 @@ class StreamSettings:
             head=head,
             interval=interval,
             n=stream.n,
-            include_usage=bool(options.include_usage),
+            include_usage=bool(options.include_usage or (body.usage and body.usage.include)),
             continuous_usage=bool(options.continuous_usage_stats),
             logprobs=stream.logprobs,
             token_ids=bool(body.return_token_ids),

@@ -211,6 +211,12 @@ FRONT_METRICS: tuple[Metric[FrontMetrics], ...] = (
             for (path, method, status), count in front.http_responses.items()
         ],
     ),
+    Metric(
+        "counter",
+        "palladio:ignored_fields",
+        "Fields of requests that had no effect, by the code of their warning",
+        lambda front: [({"code": code}, count) for code, count in front.warnings.items()],
+    ),
     Metric("gauge", "sglang:http_requests_active", "HTTP requests in progress", one(lambda front: front.http_active)),
 )
 LIMIT_METRICS: tuple[Metric[EngineReady], ...] = (

@@ -1,5 +1,6 @@
 """Observer: sees every request begin and end, and passes that on to the metrics, the log and the traces."""
 
+import collections
 import logging
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ from palladio.runtime.telemetry.logs import fields
 from palladio.runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+_MAX_IGNORED = 1000  # fields that are counted one by one: their names are the clients'
 
 
 class Observer:
@@ -39,6 +42,7 @@ class Observer:
         self.profiles = ProfileFolder(config.profile_folder)
         self._log = RequestLog(config) if config.log_requests else None
         self._spans = spans
+        self._ignored: collections.Counter[str] = collections.Counter()  # by the path of the field
         self._logs_times = config.enable_request_time_stats_logging
 
     def begin(
@@ -51,6 +55,21 @@ class Observer:
         if self._log is not None and origin.is_logged:
             self._log.received(record, tokenizer)
         return record
+
+    def note_warning(self, param: str, code: str) -> None:
+        """A request has a field without effect: counted; the log has the 1st, 10th, 100th … time of each field.
+
+        Args:
+            param: its path, as the client wrote it.
+        """
+        self.metrics.warnings[code] += 1
+        if param not in self._ignored and len(self._ignored) >= _MAX_IGNORED:
+            param = "others"
+        self._ignored[param] += 1
+        count = self._ignored[param]
+        if str(count).strip("0") == "1":
+            told = fields(event="ignored_field", param=param, count=count)
+            logger.warning("Field %r of a request has no effect (%d so far)", param, count, extra=told)
 
     def find(self, request_id: str, caller: Caller) -> RequestRecord | None:
         """One that the caller may see: by its own id, by its X-Request-Id, or by the id of one of its prompts."""

@@ -42,6 +42,7 @@ class FrontMetrics:
     totals: counters by name.
     http_requests: by (endpoint, method); http_responses: by (endpoint, method, status).
     http_active: requests under way.
+    warnings: fields of requests that have no effect, by code.
     """
 
     def __init__(self, config: ObservabilityConfig) -> None:
@@ -59,6 +60,7 @@ class FrontMetrics:
         self.http_requests: collections.Counter[tuple[str, str]] = collections.Counter()
         self.http_responses: collections.Counter[tuple[str, str, int]] = collections.Counter()
         self.http_active = 0
+        self.warnings: collections.Counter[str] = collections.Counter()
 
     def observe_sample(self, timings: RequestTimings, completion_tokens: int) -> None:
         """A sample has ended."""

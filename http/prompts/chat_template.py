@@ -28,6 +28,8 @@ from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.foreign_fields import find_misspelt
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -190,6 +192,27 @@ class ChatTemplate:
         """The names that the template reads, its own ones included. See `source`."""
         return self._read(self.source(tokenizer, tools=tools) or "").variables
 
+    def read_kwargs(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any], names: RequestNames) -> dict[str, Any]:
+        """Those of a request's chat_template_kwargs that the template reads, or must refuse.
+
+        Args:
+            names: of the request's fields, which are warned of the others.
+
+        Raises:
+            InvalidRequestError: one is not read, and may not pass or is misspelt.
+        """
+        if self.source(tokenizer) is None:
+            return dict(kwargs)
+        texts = (self.source(tokenizer), self.source(tokenizer, tools=True))
+        known = frozenset(_OURS).union(TOGGLES, *(self._read(text).variables for text in texts if text))
+        facts = self._read(texts[0] or "")
+        for name in [name for name, value in kwargs.items() if value is not None and name not in known]:
+            error = _unread(facts, name)
+            if find_misspelt(name, facts.variables.difference(facts.own, _HELPERS) | TOGGLES, ()) is not None:
+                raise error
+            names.warn(error)
+        return {name: value for name, value in kwargs.items() if name in known}
+
     def reads_tools(self, tokenizer: Tokenizer) -> bool:
         """Whether the template writes the tools of a request into its prompt."""
         return "tools" in self.variables(tokenizer, tools=True)
@@ -278,13 +301,16 @@ def _check_is_read(
             )
     for name, value in kwargs.items():
         if value is not None and name not in facts.variables and name not in TOGGLES:
-            path = f"chat_template_kwargs.{name[:200]}"
-            raise InvalidRequestError.of(
-                "{param} has no effect: the chat template does not read it; {hint}",
-                param=path,
-                hint=_names_to_give(facts, name),
-                code="unknown_parameter",
-            )
+            raise _unread(facts, name)
+
+
+def _unread(facts: TemplateFacts, name: str) -> InvalidRequestError:
+    return InvalidRequestError.of(
+        "{param} has no effect: the chat template does not read it; {hint}",
+        param=f"chat_template_kwargs.{name[:200]}",
+        hint=_names_to_give(facts, name),
+        code="unknown_parameter",
+    )
 
 
 def _names_to_give(facts: TemplateFacts, name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from palladio.http.wire.protocol import AtMost, RequestId, SamplerFields, WireModel
-from palladio.http.wire.protocol_chat import Effort, Objects
+from palladio.http.wire.protocol_chat import Effort, Objects, Verbosity
 
 Summary = Literal["auto", "concise", "detailed"]
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI's
@@ -26,7 +26,7 @@ class ResponseText(WireModel):
     """What the format looks like is checked when it is read: the errors then name the place."""
 
     format: dict[str, Any] | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Verbosity | None = None
 
 
 class ResponseStreamOptions(WireModel):
@@ -45,7 +45,7 @@ class InputTokensRequest(WireModel):
     parallel_tool_calls: bool | None = None
     reasoning: ResponseReasoning | None = None
     text: ResponseText | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
 
 
 class ResponseRequest(InputTokensRequest, SamplerFields):

@@ -37,6 +37,7 @@ _PATHS: Mapping[str, str] = {  # of the chat request → of this one
     "tool_choice.function": "tool_choice",
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
+    "verbosity": "text.verbosity",
     "max_completion_tokens": "max_output_tokens",
 }
 LEFT_OUT = (  # types of tools that are no functions: OpenAI's servers run them, or the client in ways of its own
@@ -55,10 +56,12 @@ class Conversation:
     Attributes:
         earlier: items of the responses before it.
         new: its own.
+        left_out: positions of items, among all of these, that the model does not get.
     """
 
     earlier: Sequence[Item]
     new: Sequence[Item]
+    left_out: frozenset[int] = frozenset()
 
 
 class ResponseChat:
@@ -77,6 +80,8 @@ class ResponseChat:
     def __init__(self, body: InputTokensRequest, conversation: Conversation, name: str | None = None) -> None:
         items = [("previous_response_id", item) for item in conversation.earlier]
         items += [(f"input.{position}", item) for position, item in enumerate(conversation.new)]
+        if conversation.left_out:
+            items = [item for position, item in enumerate(items) if position not in conversation.left_out]
         messages, self._paths = chat_messages(items)
         if body.instructions:
             messages.insert(0, {"role": "system", "content": body.instructions})
@@ -89,6 +94,8 @@ class ResponseChat:
         fields["response_format"] = _response_format(body)
         if body.reasoning is not None and body.reasoning.effort is not None:
             fields["reasoning"] = ReasoningOptions(effort=body.reasoning.effort)
+        if body.text is not None:
+            fields["verbosity"] = body.text.verbosity
         if isinstance(body, ResponseRequest):
             fields |= _of_output(body)
         self.chat = ChatRequest(**fields)

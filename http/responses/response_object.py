@@ -43,13 +43,13 @@ def new_response(
         "temperature": params.temperature,
         "text": {
             "format": (None if text is None else text.format) or {"type": "text"},
-            "verbosity": "medium",
+            "verbosity": (None if text is None else text.verbosity) or "medium",
         },
         "tool_choice": body.tool_choice or "auto",
         "tools": [_tool(tool) for tool in body.tools or () if tool["type"] == "function"],  # others are left out
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
         "usage": None,
         "user": body.user,
     }

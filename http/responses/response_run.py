@@ -13,6 +13,7 @@ from palladio.http.responses.response_events import ResponseEvents
 from palladio.http.responses.response_items import Item, input_items, referenced_ids
 from palladio.http.responses.response_object import new_response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
+from palladio.http.responses.truncation import fitted
 from palladio.http.security.callers import Caller
 from palladio.http.storage.disk_errors import disk_errors
 from palladio.http.storage.object_lists import new_id
@@ -49,11 +50,14 @@ class ResponseRun:
         """
         name = response_id or new_id("resp_")
         conversation = await conversation_of(store, body, name, call.caller)
+        if body.truncation == "auto":
+            conversation = await fitted(context, body, conversation)
         size = entries_size([*conversation.earlier, *conversation.new])
         chat = await run_encoding(lambda: ResponseChat(body, conversation, name), size)
         call.names.add(chat.names)
         run = await ChatRun.prepare(context, call, chat.chat)
         response = new_response(body, run.request.params, name, run.request.received, context.model_name(body.model))
+        response |= call.names.warnings()
         obfuscate = bool(body.stream_options and body.stream_options.include_obfuscation)
         events = ResponseEvents(run, response, obfuscate=obfuscate)
         return cls(run, events, body, list(conversation.new), store, call.caller)

@@ -40,7 +40,7 @@ def responses_router(
 
     @router.post("/v1/responses", openapi_extra=describe_body(ResponseRequest), response_model=None)
     async def create(
-        request: Request, body: Annotated[ResponseRequest, Depends(JsonBody(ResponseRequest))]
+        request: Request, body: Annotated[ResponseRequest, Depends(JsonBody(ResponseRequest, context.note_warning))]
     ) -> Response:
         if body.background:
             await unfinished.start()
@@ -108,7 +108,7 @@ def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore)
     async def input_tokens(
         request: Request,
         caller: CallerOf,
-        body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest))],
+        body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest, context.note_warning))],
     ) -> dict[str, Any]:
         context.require_ready()
         context.model_name(body.model)
@@ -118,7 +118,7 @@ def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore)
         names = RequestNames.of(request.scope)
         names.add(chat.names)
         counted, _ = await translate(context, chat.chat, names, is_counted=True)
-        return {"object": "response.input_tokens", "input_tokens": len(counted.prompt_ids)}
+        return {"object": "response.input_tokens", "input_tokens": len(counted.prompt_ids)} | names.warnings()
 
 
 async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:

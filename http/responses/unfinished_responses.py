@@ -13,7 +13,7 @@ from palladio.http.responses.response_events import unmade_events
 from palladio.http.responses.response_object import response_error
 from palladio.http.responses.response_run import ROUTE, ResponseRun
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
-from palladio.http.wire.errors import ErrorBody, any_error
+from palladio.http.wire.errors import WARNINGS, ErrorBody, RequestNames, any_error
 from palladio.runtime.interface.errors import OverloadedError
 
 MAX_AT_ONCE = 8  # the others wait, so that whoever comes meanwhile finds room
@@ -102,7 +102,8 @@ class UnfinishedResponses:
             await self._store.finish(StoredResponse(failed, None, unmade_events(failed)))
             self.withdraw(response_id)
             return
-        again.events.response["created_at"] = stored.response["created_at"]
+        kept = {name: stored.response[name] for name in ("created_at", WARNINGS) if name in stored.response}
+        again.events.response.update(kept)
         self.withdraw(response_id)
         running = self._background.start(again.run, again.events, waits=True)
         await asyncio.wait((running.task,))
@@ -116,7 +117,8 @@ class UnfinishedResponses:
         if stored.attempts > MAX_ATTEMPTS:
             message = f"{stored.attempts} servers stopped before they completed this response"
             return ErrorBody(500, message)
-        call = Call(stored.id, ROUTE, stored.id, self._context.callers.of_owner(stored.owner))
+        names = RequestNames(self._context.note_warning)
+        call = Call(stored.id, ROUTE, stored.id, self._context.callers.of_owner(stored.owner), names=names)
         try:
             body = ResponseRequest.parse(stored.request)
             return await ResponseRun.prepare(self._context, call, body, self._store, stored.id)

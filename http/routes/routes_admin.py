@@ -135,14 +135,25 @@ def _add_information(router: APIRouter, context: Context) -> None:
     @router.get("/server_info")
     @router.get("/get_server_info")
     async def server_info() -> dict[str, Any]:
-        """All settings (secrets as ***), the engine's limits and a snapshot of its load."""
+        """All settings (secrets as ***), the engine's limits and a snapshot of its load.
+
+        Routers read SGLang's names.
+        """
         limits = dataclasses.asdict(engine.info)
         load = describe_stats(await stats.get())
+        source = engine.config.source
+        as_sglang_has_it = {
+            "served_model_name": context.model_names[0],
+            "tokenizer_path": source.tokenizer_path or source.model_path,
+            "max_total_num_tokens": engine.info.max_total_tokens,
+            "max_req_input_len": context.max_model_len - 1,
+        }
         return (
             engine.config.flags()
             | context.config.public()
             | vars(context.observability)
             | limits
+            | as_sglang_has_it
             | {
                 "version": __version__,
                 "state": engine.state,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import MAX_SAMPLES
 from palladio.http.reasoning.family import ReasoningFamily
-from palladio.http.wire.protocol import verdicts
+from palladio.http.wire.foreign_fields import verdicts
 from palladio.runtime.interface.generation_request import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,

@@ -27,7 +27,7 @@ from palladio.http.generation.params import (
     structured_output,
 )
 from palladio.http.generation.prompts import encode_prompts, split_prompts
-from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings
+from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings, with_warnings
 from palladio.http.prompts.chat_messages import Truncation
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames
@@ -45,7 +45,7 @@ def completions_router(context: Context) -> APIRouter:
 
     @router.post("/v1/completions", openapi_extra=describe_body(CompletionRequest), response_model=None)
     async def completions(
-        request: Request, body: Annotated[CompletionRequest, Depends(JsonBody(CompletionRequest))]
+        request: Request, body: Annotated[CompletionRequest, Depends(JsonBody(CompletionRequest, context.note_warning))]
     ) -> Response:
         return await complete_text(context, Call.of(request), body)
 
@@ -97,7 +97,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
         await call.wait(stream.start())
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
-        return EventStream(stream, CompletionChunks(settings, new_legacy, echoes))
+        return EventStream(stream, with_warnings(CompletionChunks(settings, new_legacy, echoes), call.names))
     outputs, usage = await call.wait(collect(stream))
     answers = []
     for output in outputs:
@@ -107,7 +107,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         if body.logprobs is not None:
             legacy = _legacy(context, body, params, prompt_ids, echoes, position)
             answers[-1]["logprobs"] = _all_logprobs(legacy, output, with_prompt=echoes is not None)
-    answer = head | {"choices": answers, "usage": usage.as_dict()}
+    answer = head | {"choices": answers, "usage": usage.as_dict()} | call.names.warnings()
     if body.return_timings:
         answer["timings"] = usage.timings()
     return Response(orjson.dumps(answer), media_type="application/json")

@@ -31,13 +31,15 @@ def embeddings_router(context: Context) -> APIRouter:
 
     @router.post("/v1/embeddings", openapi_extra=describe_body(EmbeddingRequest), response_model=None)
     async def embeddings(
-        request: Request, body: Annotated[EmbeddingRequest, Depends(JsonBody(EmbeddingRequest))]
+        request: Request, body: Annotated[EmbeddingRequest, Depends(JsonBody(EmbeddingRequest, context.note_warning))]
     ) -> Response:
         return await create_embeddings(context, Call.of(request), body)
 
     @router.put("/encode", include_in_schema=False, response_model=None)
     @router.post("/encode", openapi_extra=describe_body(EncodeRequest), response_model=None)
-    async def encode(request: Request, body: Annotated[EncodeRequest, Depends(JsonBody(EncodeRequest))]) -> Response:
+    async def encode(
+        request: Request, body: Annotated[EncodeRequest, Depends(JsonBody(EncodeRequest, context.note_warning))]
+    ) -> Response:
         return await _encode(context, Call.of(request), body)
 
     return router
@@ -80,6 +82,7 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
             "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
             "model": model,
             "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+            **call.names.warnings(),
         }
 
     return await run_encoding(lambda: _json(answer(_vectors(ends, body.dimensions, spec))), spec.size * len(ends))
@@ -113,6 +116,7 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
 
     def answer(vectors: Vectors) -> Any:
         results = encode_results(ids, ends, list(vectors))
+        results[0] |= call.names.warnings()
         return results if is_list else results[0]
 
     return await run_encoding(lambda: _json(answer(_vectors(ends, body.dimensions, spec))), spec.size * len(ends))

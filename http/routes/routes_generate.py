@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call, OutputStream, check_abort, check_num_samples
 from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
-from palladio.http.generation.sse import DoneWriter, EventStream
+from palladio.http.generation.sse import DoneWriter, EventStream, with_warnings
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.errors import FieldNames
+from palladio.http.wire.errors import FieldNames, RequestNames
 from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.front.sglang_api import LogprobOptions, Results, expand_requests
@@ -39,7 +39,7 @@ def generate_router(context: Context) -> APIRouter:
     @router.put("/generate", include_in_schema=False, response_model=None)
     @router.post("/generate", openapi_extra=describe_body(GenerateRequest), response_model=None)
     async def generate(
-        request: Request, body: Annotated[GenerateRequest, Depends(JsonBody(GenerateRequest))]
+        request: Request, body: Annotated[GenerateRequest, Depends(JsonBody(GenerateRequest, context.note_warning))]
     ) -> Response:
         context.require_generation()
         return await _generate(context, Call.of(request), body)
@@ -57,7 +57,7 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     if isinstance(body.sampling_params, list) and len(body.sampling_params) != len(prompts):
         message = f"sampling_params has {len(body.sampling_params)} entries for {len(prompts)} prompts"
         raise InvalidRequestError(message, param="sampling_params")
-    sampling = await run_encoding(lambda: _sampling(body), PROMPT_SIZE * len(prompts))
+    sampling = await run_encoding(lambda: _sampling(body, call.names), PROMPT_SIZE * len(prompts))
     call.names.add(_names(sampling, param))
     prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
     expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids, received)
@@ -67,9 +67,11 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     is_list = prompts is given or stream.num_choices > 1
     if body.stream:
         await call.wait(stream.start())
-        return EventStream(stream, _ResultEvents(results, context.config, is_list=is_list))
+        events = _ResultEvents(results, context.config, is_list=is_list)
+        return EventStream(stream, with_warnings(events, call.names))
     await call.wait(_collect(stream, results))
     answers = results.to_dicts()
+    answers[0] |= call.names.warnings()
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
 
 
@@ -108,11 +110,11 @@ class _ResultEvents(DoneWriter):
         return b"data: " + orjson.dumps(answer) + b"\n\n"
 
 
-def _sampling(body: GenerateRequest) -> dict[str, Any] | list[dict[str, Any]]:
+def _sampling(body: GenerateRequest, names: RequestNames) -> dict[str, Any] | list[dict[str, Any]]:
     """The sampling parameters: for all prompts, or a list with one entry each."""
 
     def screened(entry: dict[str, Any]) -> dict[str, Any]:
-        return with_whole_numbers(screen(entry, SAMPLING_NAMES, where="sampling_params."), _INTEGERS)
+        return with_whole_numbers(screen(entry, SAMPLING_NAMES, where="sampling_params.", names=names), _INTEGERS)
 
     given = body.sampling_params or {}
     return [screened(entry) for entry in given] if isinstance(given, list) else screened(given)

@@ -44,6 +44,8 @@ class HttpConfig:
             override sampling_defaults; a request overrides both.
         allow_auto_truncate: Cut off the end of a prompt that is too long, and lower max_tokens to the space that is
             left. Default: both are a 400.
+        unknown_fields: What to do with fields of a request that are unknown here. warn: the request is answered without
+            them; the answer lists them in the field warnings. refuse: a 400.
         stream_interval: Tokens per stream event. Higher values send fewer, larger events.
         stream_output: Stream events of /generate contain only the new text. Default: all text so far.
         file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. One
@@ -101,6 +103,7 @@ class HttpConfig:
     sampling_defaults: Literal["model", "openai"] = "model"
     preferred_sampling_params: str | None = None
     allow_auto_truncate: bool = False
+    unknown_fields: Literal["warn", "refuse"] = "warn"
     stream_interval: int = 1
     stream_output: bool = False
     file_storage_path: str | None = None

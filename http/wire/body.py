@@ -10,7 +10,7 @@ import orjson
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from palladio.http.wire.errors import ErrorBody, HttpError
+from palladio.http.wire.errors import ErrorBody, HttpError, NoteWarning, RequestNames
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError, RequestAbortedError
 
@@ -242,15 +242,25 @@ class JsonBody(Generic[M]):
     """A dependency that gives the request body as `model`.
 
     Args:
+        note: is told of unknown fields that pass, for which the route's answer has warnings; None: none pass.
         is_optional: no body is an empty object.
     """
 
-    def __init__(self, model: type[M], *, is_optional: bool = False) -> None:
+    def __init__(self, model: type[M], note: NoteWarning | None = None, *, is_optional: bool = False) -> None:
         self._model = model
+        self._note = note
         self._is_optional = is_optional
 
     async def __call__(self, request: Request) -> M:
-        return self._model.parse(await read_body(request, is_optional=self._is_optional))
+        body = await read_body(request, is_optional=self._is_optional)
+        return self._model.parse(body, warned_names(request, self._note))
+
+
+def warned_names(request: Request, note: NoteWarning | None) -> RequestNames:
+    """The names of a request's fields. Args: note: see JsonBody."""
+    names = RequestNames.of(request.scope)
+    names.note = note
+    return names
 
 
 async def read_body(request: Request, *, is_optional: bool = False) -> object:

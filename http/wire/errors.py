@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -78,12 +78,23 @@ def message_paths(whole: str, paths: Sequence[str]) -> dict[str, str]:
     return {"messages": whole, **{f"messages.{position}": path for position, path in enumerate(paths)}}
 
 
-class RequestNames:
-    """The names of one request's fields, for its errors. Whoever translates the request adds what its form is called
-    outside; whoever answers an error asks, at whatever time it comes."""
+MAX_WARNINGS = 32  # of one request; what would be one more is an error
+WARNINGS = "warnings"  # the field of every answer that has some
+NoteWarning = Callable[[str, str], None]  # is told the path of a field without effect, and the code
 
-    def __init__(self) -> None:
+
+class RequestNames:
+    """The names of one request's fields, for its errors and warnings. Whoever translates the request adds what its form
+    is called outside; whoever answers an error asks, at whatever time it comes.
+
+    Attributes:
+        note: is told of each warning; None: there are none, and what would be one is an error.
+    """
+
+    def __init__(self, note: NoteWarning | None = None) -> None:
         self._tables: list[FieldNames] = []
+        self._warnings: list[dict[str, Any]] = []
+        self.note = note
 
     @classmethod
     def of(cls, scope: Mapping[str, Any]) -> "RequestNames":
@@ -91,6 +102,28 @@ class RequestNames:
         state = scope.get("state", {})
         names: RequestNames = state.setdefault(_STATE, cls())
         return names
+
+    def warn(self, error: InvalidRequestError) -> None:
+        """Lets a field pass that has no effect, and says so in the answer.
+
+        Args:
+            error: what is wrong with it, in the names of the form that is known so far.
+
+        Raises:
+            InvalidRequestError: this one, where it is not to pass.
+        """
+        param = None if error.param is None else self.param(error.param)
+        if any(warning["param"] == param for warning in self._warnings):
+            return
+        if self.note is None or len(self._warnings) >= MAX_WARNINGS:
+            raise error
+        message = f"{error.message.rename(self.name)} (ignored)"
+        self._warnings.append({"message": message, "param": param, "code": error.code})
+        self.note(param or "", error.code or "")
+
+    def warnings(self) -> dict[str, Any]:
+        """Fields for the answer; none, if there is nothing to tell."""
+        return {WARNINGS: self._warnings} if self._warnings else {}
 
     def add(self, names: FieldNames) -> None:
         """From now on errors are about the form that these names translate from."""

@@ -35,6 +35,7 @@ class ParseFunctionCallRequest(WireModel):
     tool_call_parser: Annotated[str, Field(min_length=1)] | None = None
 
 
+Verbosity = Literal["low", "medium", "high"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -63,6 +64,7 @@ class ReasoningFields(WireModel):
     reasoning_effort: Effort | None = None
     reasoning: ReasoningOptions | None = None
     thinking: bool | ThinkingOptions | None = None
+    enable_thinking: bool | None = None
     thinking_token_budget: int | None = None
     max_thinking_tokens: int | None = None
 
@@ -81,3 +83,4 @@ class ChatRequest(SamplingFields, ReasoningFields, ToolFields, TemplateFields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    verbosity: Verbosity | None = None

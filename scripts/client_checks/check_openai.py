@@ -131,8 +131,10 @@ def check_errors() -> None:
     create = CLIENT.chat.completions.create
     with raises(openai.BadRequestError, "temperature"):
         create(model=MODEL, messages=MESSAGES, temperature=-1)
-    with raises(openai.BadRequestError, "no_such_field"):
-        create(model=MODEL, messages=MESSAGES, extra_body={"no_such_field": 1})
+    with raises(openai.BadRequestError, "did you mean temperature"):
+        create(model=MODEL, messages=MESSAGES, extra_body={"temprature": 1})
+    answer = create(model=MODEL, messages=MESSAGES, max_tokens=1, extra_body={"xyzzy": 1})
+    assert [warning["param"] for warning in (answer.model_extra or {})["warnings"]] == ["xyzzy"]
     with raises(openai.BadRequestError, "context_length_exceeded"):
         create(model=MODEL, messages=[{"role": "user", "content": "Hello " * 9000}])
     with raises(openai.NotFoundError, "model_not_found"):

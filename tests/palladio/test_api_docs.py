@@ -39,7 +39,8 @@ from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.wire.body import FIELD_COST, LIST_COST, MAX_DEPTH, NESTED_VALUES
 from palladio.http.wire.errors import TABLE, ErrorBody
-from palladio.http.wire.protocol import MAX_PARSED_TEXT, METADATA, NOT_YET, SamplingFields, StreamOptions, WireModel
+from palladio.http.wire.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES
+from palladio.http.wire.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
 from palladio.http.wire.protocol_chat import ChatRequest, ParseFunctionCallRequest, SeparateReasoningRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
@@ -134,8 +135,19 @@ def test_sampling_params_of_generate() -> None:
 
 def test_metadata_and_refused_fields() -> None:
     assert {names(field)[0]: why for field, why in rows("metadata")} == METADATA
-    documented = {names(field)[0]: (names(passing), instead) for field, passing, instead in rows("not yet")}
-    assert documented == {name: ([json.dumps(n) for n in rule.neutral], rule.instead) for name, rule in NOT_YET.items()}
+    documented = {
+        names(field)[0]: (names(passing), instead, passing.startswith("only "))
+        for field, passing, instead in rows("not yet")
+    }
+    assert documented == {
+        name: ([json.dumps(n) for n in rule.neutral] or ["null"] * rule.empty_asks, rule.instead, rule.empty_asks)
+        for name, rule in NOT_YET.items()
+    }
+    elsewhere = {names(field)[0]: (names(passing), empty) for field, passing, empty in rows("of other routes")}
+    assert elsewhere == {
+        name: ([json.dumps(n) for n in rule.neutral], "no" if rule.empty_asks else "yes")
+        for name, rule in OF_OTHER_ROUTES.items()
+    }
 
 
 def test_routes() -> None:

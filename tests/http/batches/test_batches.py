@@ -164,7 +164,7 @@ def test_a_bad_line_is_an_error_of_its_own_and_never_fails_the_rest(client: open
 def test_what_the_route_refuses_is_in_the_error_file_as_the_route_says_it(
     client: openai.OpenAI, engine: FakeEngine
 ) -> None:
-    bad: list[dict[str, Any]] = [{"model": "other"}, {"temperature": -1}, {"nonsense": 1}, {"max_tokens": 10**6}]
+    bad: list[dict[str, Any]] = [{"model": "other"}, {"temperature": -1}, {"temprature": 1}, {"max_tokens": 10**6}]
     batch = submit(client, jsonl([chat_line(number, **body) for number, body in enumerate(bad)]))
     batch = wait_for(client, batch.id)
     assert (batch.status, batch.output_file_id) == ("completed", None)
@@ -175,6 +175,13 @@ def test_what_the_route_refuses_is_in_the_error_file_as_the_route_says_it(
         assert one["error"] is None
         assert one["response"]["status_code"] == caught.value.status_code
         assert one["response"]["body"] == {"error": caught.value.body}
+
+
+def test_a_field_without_effect_is_told_of_in_the_answer_of_its_line(client: openai.OpenAI) -> None:
+    batch = wait_for(client, submit(client, jsonl([chat_line(0, xyzzy=1), chat_line(1)])).id)
+    told, plain = sorted(results(client, batch.output_file_id), key=lambda line: str(line["custom_id"]))
+    assert [warning["param"] for warning in told["response"]["body"]["warnings"]] == ["xyzzy"]
+    assert "warnings" not in plain["response"]["body"]
 
 
 def test_a_defect_in_one_line_is_a_500_of_that_line(

@@ -180,3 +180,15 @@ def test_deleting_before_it_is_made_again(restart: Callable[[], httpx.Client], e
     wait_until(lambda: status(client, other) == "completed")
     assert client.get(f"{ROUTE}/{name}").status_code == 404
     assert len(engine.calls) == 2
+
+
+def test_warnings_survive_a_restart(restart: Callable[[], httpx.Client], engine: FakeEngine) -> None:
+    client = restart()
+    engine.first_delay = 30
+    name = client.post(ROUTE, json=BODY | {"xyzzy": 1, "chat_template_kwargs": {"foo_bar": 1}}).json()["id"]
+    wait_until(lambda: len(engine.calls) == 1)
+    engine.first_delay = 0
+    again = restart()
+    wait_until(lambda: status(again, name) == "completed")
+    told = again.get(f"{ROUTE}/{name}").json()["warnings"]
+    assert [warning["param"] for warning in told] == ["xyzzy", "chat_template_kwargs.foo_bar"]

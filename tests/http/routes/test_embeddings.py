@@ -129,7 +129,7 @@ def test_a_wrong_id_is_told_of_under_the_clients_name(http: httpx.Client, embedd
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("encoding_format", "hex"), ("dimensions", "4"), ("timeout", -1), ("priority", 5), ("no_such_field", 1)],
+    [("encoding_format", "hex"), ("dimensions", "4"), ("timeout", -1), ("priority", 5), ("inpud", 1)],
 )
 def test_wrong_fields(http: httpx.Client, embedding: FakeEngine, field: str, value: Any) -> None:
     assert error_of(post(http, input="hi", **{field: value}))["param"] == field

@@ -5,6 +5,8 @@ import re
 import stat
 import time
 
+import pytest
+
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import Shutdown
