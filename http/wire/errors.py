@@ -127,6 +127,7 @@ TABLE: tuple[tuple[type[PalladioError], int, str | None], ...] = (
 )
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "service_unavailable"}
+THREAD_UNSUPPORTED = "thread_unsupported_request"  # the code that Anthropic's SDK reads in the details of an error
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -159,7 +160,10 @@ class ErrorBody:
 
     def anthropic_payload(self) -> dict[str, Any]:
         kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        error: dict[str, Any] = {"type": kind, "message": self.message}
+        if self.code == THREAD_UNSUPPORTED:
+            error["details"] = {"error_code": self.code, "unsupported": []}
+        return {"type": "error", "error": error}
 
     def event(self) -> bytes:
         """The same as an event of a stream whose status has already gone out."""
