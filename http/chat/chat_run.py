@@ -21,7 +21,8 @@ from palladio.http.generation.params import (
     structured_output,
 )
 from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.chat_messages import Truncation, run_encoding
+from palladio.http.prompts.chat_template import ChatPrompt
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.wire.body import JsonBody, describe_body
@@ -172,24 +173,29 @@ async def translate(
     grammar, grammar_field = structured_output(body)
     tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
     tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
-    template_tools = context.chat_template.tools_to_write(tokenizer, tools)
-    variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
+    template = await context.chat_template.for_request(body.chat_template)
+    template_tools = template.tools_to_write(tokenizer, tools)
+    variables = template.variables(tokenizer, tools=template_tools is not None)
     reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
     asks = "tools" if grammar is None and tools.grammar is not None else grammar_field
     names.add(engine_names(body, limit_name, asks))
     params = _params(body, context, limit_name, grammar)
     length = default_length(params, context.sampling_defaults)
     reserved = params.max_tokens if length is None else length
-    prompt = await context.chat_template.encode(
-        context.counting_encoder if is_counted else context.encoder,
-        body.messages,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        add_special_tokens=body.add_special_tokens,
-        kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
-        tools=template_tools,
-        truncation=None if is_counted else context.truncation(body.truncate_prompt_tokens, reserved),
-    )
+    truncation = None if is_counted else context.truncation(body.truncate_prompt_tokens, reserved)
+    if body.input_ids is not None:
+        prompt = given_prompt(body, context, truncation)
+    else:
+        prompt = await template.encode(
+            context.counting_encoder if is_counted else context.encoder,
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            add_special_tokens=body.add_special_tokens,
+            kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
+            tools=template_tools,
+            truncation=truncation,
+        )
     if tools.grammar is not None or grammar is not None:
         grammar = await run_encoding(lambda: tools.grammar_with(grammar, grammar_field), size)
     end = PromptEnd(prompt.text, prompt.continued)
@@ -210,9 +216,37 @@ async def translate(
     return request, plan
 
 
+_OF_RENDERING = (
+    *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
+    *("chat_template", "chat_template_kwargs"),
+)
+_TAIL = 256  # tokens of a given prompt that are looked at for the beginning of reasoning
+
+
+def given_prompt(body: ChatRequest, context: Context, truncation: Truncation | None) -> ChatPrompt:
+    """The prompt of a request that brings its token ids: nothing is rendered.
+
+    Raises:
+        InvalidRequestError: there are none, one is not in the vocabulary, or a field of rendering is given as well.
+    """
+    assert body.input_ids is not None
+    for name in _OF_RENDERING:
+        if name in body.model_fields_set:
+            other = {"other": "input_ids"}
+            message = "{param} has no effect with {other}, which is the prompt as it is"
+            raise InvalidRequestError.of(message, param=name, fields=other, code="unsupported_parameter")
+    most = context.engine.info.vocab_size - 1
+    if not body.input_ids or min(body.input_ids) < 0 or max(body.input_ids) > most:
+        raise InvalidRequestError(f"input_ids must be token ids in 0 … {most}, one at least", param="input_ids")
+    token_ids = body.input_ids if truncation is None else truncation.cut(body.input_ids)
+    tail = context.tokenizer.decode(token_ids[-_TAIL:], skip_special_tokens=False)
+    return ChatPrompt(tail, list(token_ids), None)
+
+
 def engine_names(body: ChatRequest, limit_name: str, grammar_field: str) -> FieldNames:
     """What the engine's fields are in a chat request. Args: grammar_field: that asks for the grammar."""
-    paths = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": grammar_field, "prompt": "messages"}
+    paths = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": grammar_field}
+    paths["prompt"] = "messages" if body.input_ids is None else "input_ids"
     return FieldNames(paths=paths | ({"tools": "functions", "tool_choice": "function_call"} if body.functions else {}))
 
 

@@ -62,13 +62,13 @@ NOT_YET: Mapping[str, NotYet] = {
     "truncate_prompt_tokens": NotYet(instead="start the server with --allow-auto-truncate, or shorten the prompt"),
     "stream_interval": NotYet((1,), "start the server with --stream-interval"),
     # chat
-    "chat_template": NotYet(instead="start the server with --chat-template"),
+    "chat_template": NotYet(instead="use /v1/chat/completions, or start the server with --chat-template"),
     "documents": NotYet(instead="put them in a message"),
     "verbosity": NotYet(("medium",)),
     "web_search_options": NotYet(),
     "moderation": NotYet(),
     "modalities": NotYet((["text"],)),
-    "input_ids": NotYet(instead="use /v1/completions or /generate"),
+    "input_ids": NotYet(instead="use /v1/chat/completions, /generate, or prompt of /v1/completions"),
     # responses and Anthropic's messages
     "conversation": NotYet(instead="use previous_response_id"),
     "context_management": NotYet(),

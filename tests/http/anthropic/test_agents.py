@@ -1,6 +1,6 @@
 """What agents built on Anthropic's API send: the SDK's tool runner, and Claude Code."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
