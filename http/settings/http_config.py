@@ -33,8 +33,8 @@ class HttpConfig:
             path. "*" accepts any name.
         chat_template: Path of a .jinja or .json file, or the name of a built-in template. Default: the tokenizer's
             template.
-        trust_request_chat_template: Take the field chat_template of chat requests. It is rendered in the same sandbox and
-            within the same limits as the server's own. Default: a 400.
+        trust_request_chat_template: Take the field chat_template of chat requests; it is rendered in the same sandbox
+            and limits as the server's own. Default: a 400.
         reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: chosen by model
             and chat template. none: reasoning stays in the answer. docs/api.md lists the names.
         tool_call_parser: Format of the model's tool calls. auto: chosen by chat template and model; if neither is
