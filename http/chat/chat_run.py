@@ -184,7 +184,7 @@ async def translate(
     reserved = params.max_tokens if length is None else length
     truncation = None if is_counted else context.truncation(body.truncate_prompt_tokens, reserved)
     if body.input_ids is not None:
-        prompt = given_prompt(body, context, truncation)
+        prompt = given_prompt(body, context, reasoning, truncation)
     else:
         prompt = await template.encode(
             context.counting_encoder if is_counted else context.encoder,
@@ -223,14 +223,17 @@ _OF_RENDERING = (
 _TAIL = 256  # tokens of a given prompt that are looked at for the beginning of reasoning
 
 
-def given_prompt(body: ChatRequest, context: Context, truncation: Truncation | None) -> ChatPrompt:
+def given_prompt(
+    body: ChatRequest, context: Context, reasoning: ReasoningPlan, truncation: Truncation | None
+) -> ChatPrompt:
     """The prompt of a request that brings its token ids: nothing is rendered.
 
     Raises:
         InvalidRequestError: there are none, one is not in the vocabulary, or a field of rendering is given as well.
     """
     assert body.input_ids is not None
-    for name in _OF_RENDERING:
+    toggles = ("thinking", "reasoning_effort", "reasoning") if reasoning.template_kwargs else ()
+    for name in (*_OF_RENDERING, *toggles):
         if name in body.model_fields_set:
             other = {"other": "input_ids"}
             message = "{param} has no effect with {other}, which is the prompt as it is"

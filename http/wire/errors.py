@@ -154,8 +154,11 @@ class ErrorBody:
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self, path: str = "") -> Response:
-        """Args: path: of the route that was asked for, if it may be one of Anthropic's, whose errors look different."""
-        payload = self.payload() if not path.startswith("/v1/messages") else self.anthropic_payload()
+        """Args: path: of the route that was asked for, if it may be one whose errors look different."""
+        if path.startswith("/v1/messages"):
+            payload = self.anthropic_payload()
+        else:
+            payload = self.ollama_payload() if path.startswith("/api/") else self.payload()
         return Response(orjson.dumps(payload), self.status, self.headers, media_type="application/json")
 
     def anthropic_payload(self) -> dict[str, Any]:
@@ -164,6 +167,9 @@ class ErrorBody:
         if self.code == THREAD_UNSUPPORTED:
             error["details"] = {"error_code": self.code, "unsupported": []}
         return {"type": "error", "error": error}
+
+    def ollama_payload(self) -> dict[str, Any]:
+        return {"error": self.message}
 
     def event(self) -> bytes:
         """The same as an event of a stream whose status has already gone out."""

@@ -23,6 +23,13 @@ from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.generation.generation import MAX_SAMPLES
 from palladio.http.observability.protocol_profile import StartProfileRequest
+from palladio.http.ollama.protocol_ollama import (
+    OllamaChatRequest,
+    OllamaFields,
+    OllamaGenerateRequest,
+    OllamaOptions,
+    ShowRequest,
+)
 from palladio.http.prompts.chat_messages import COUNTED_BASE, COUNTED_PER_TOKEN, HISTORY_VALUES
 from palladio.http.prompts.chat_template import MAX_SECONDS
 from palladio.http.prompts.tools import MAX_TOOLS
@@ -92,11 +99,12 @@ def wire_type(schema: dict[str, Any]) -> str:
         *(SeparateReasoningRequest, ParseFunctionCallRequest),
         *(DetokenizeRequest, AbortRequest, StartProfileRequest, BatchRequest),
         *(InputTokensRequest, ResponseRequest, CountTokensRequest, MessagesRequest),
+        *(OllamaFields, OllamaChatRequest, OllamaGenerateRequest, OllamaOptions, ShowRequest),
     ],
 )
 def test_request_fields(model: type[WireModel]) -> None:
     schema = model.model_json_schema()
-    bases = (SamplingFields, InputTokensRequest, CountTokensRequest)  # with tables of their own
+    bases = (SamplingFields, InputTokensRequest, CountTokensRequest, OllamaFields)  # with tables of their own
     inherited = next((base.model_fields for base in bases if model.__base__ is base), {})
     expected = {
         name: wire_type(field) + (", required" if name in schema.get("required", ()) else "")

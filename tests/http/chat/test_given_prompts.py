@@ -1,5 +1,6 @@
 """Chat requests that bring their prompt's token ids, or a template of their own."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -60,6 +61,16 @@ def test_prompts_that_are_refused(http: httpx.Client, fields: dict[str, Any], pa
     named, message = refusal(http.post("/v1/chat/completions", json=fields))
     assert named == param
     assert words in message
+
+
+def test_reasoning_cannot_be_switched_in_a_given_prompt(serve: Serve, tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages[0].content }}{{ enable_thinking }}", encoding="utf-8")
+    url = serve(reasoning_parser="qwen3", chat_template=str(template))
+    param, message = refusal(ask(url, input_ids=[5], thinking=False))
+    assert param == "thinking"
+    assert "no effect with input_ids" in message
+    assert ask(url, messages=USER, thinking=False).status_code == 200
 
 
 def test_input_ids_are_cut_as_rendered_prompts_are(serve: Serve, engine: FakeEngine) -> None:
