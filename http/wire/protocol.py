@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from palladio.runtime.interface.generation_request import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGIT_BIAS, MAX_STOP_PATTERNS
 
 METADATA: Mapping[str, str] = {
     "user": "names the client's end user; nothing here depends on it",
@@ -52,8 +53,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "best_of": NotYet((1, 0), "use n"),
     "use_beam_search": NotYet(),
     "length_penalty": NotYet((1, 1.0)),
-    "stop_regex": NotYet(),
-    "allowed_token_ids": NotYet(instead="use logit_bias"),
     "bad_words": NotYet(instead="use logit_bias"),
     "logprob_token_ids": NotYet(),
     "repetition_detection": NotYet(),
@@ -289,9 +288,15 @@ class SamplingFields(SamplerFields, PromptFields):
     max_tokens: int | None = None
     min_tokens: int | None = None
     logit_bias: Annotated[dict[str, float] | None, AtMost(MAX_LOGIT_BIAS)] = None
+    allowed_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_ALLOWED_IDS, "ids")] = (
+        None
+    )
     stop_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_STOP_TOKEN_IDS, "ids")] = (
         None
     )
+    stop_regex: Annotated[
+        str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_PATTERNS, "patterns")
+    ] = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None

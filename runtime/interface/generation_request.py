@@ -10,10 +10,10 @@ from typing import Any, Self
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
+from palladio.runtime.interface.token_rules import read_allowed_ids, read_logit_bias, read_stop_regex
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
-MAX_LOGIT_BIAS = 512  # entries of the sparse bias row that each running request owns on the device
 MAX_STOP_TOKEN_IDS = 64  # entries of the row of ids that min_tokens suppresses
 MAX_STOP_STRINGS = 64
 MAX_N = 128
@@ -39,7 +39,9 @@ class SamplingParams:
         presence_penalty: subtracted from a token's logit once if it is in the output.
         repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output.
         logit_bias: token id → value added to its logit.
+        allowed_token_ids: the only tokens that the output may have, end-of-sequence ids too. None: all.
         stop: strings that end the output and are cut from it.
+        stop_regex: patterns that end the output with their first match, which stays in the text.
         stop_token_ids: token ids that end the output, in addition to the model's end-of-sequence ids.
         ignore_eos: do not end at the model's end-of-sequence ids.
         seed: any 64-bit integer. The same seed gives the same tokens, whatever else runs. None: the engine chooses.
@@ -70,7 +72,9 @@ class SamplingParams:
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None
@@ -135,7 +139,12 @@ class SamplingParams:
             if not isinstance(object.__getattribute__(self, name), bool):
                 raise InvalidRequestError.of("{param} must be true or false", param=name)
         self._check_stop()
-        self._check_logit_bias()
+        if self.logit_bias != {}:
+            object.__setattr__(self, "logit_bias", read_logit_bias(self.logit_bias))
+        if self.stop_regex != ():
+            object.__setattr__(self, "stop_regex", read_stop_regex(self.stop_regex))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", read_allowed_ids(self.allowed_token_ids))
 
     def _check_stop(self) -> None:
         given: object = self.stop
@@ -153,24 +162,6 @@ class SamplingParams:
             message = f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS} ids, got {len(ids)}"
             raise InvalidRequestError(message, param="stop_token_ids")
         object.__setattr__(self, "stop_token_ids", tuple(ids))
-
-    def _check_logit_bias(self) -> None:
-        if not isinstance(self.logit_bias, Mapping):
-            raise InvalidRequestError("logit_bias must map token ids to numbers", param="logit_bias")
-        if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            message = f"logit_bias takes at most {MAX_LOGIT_BIAS} entries, got {len(self.logit_bias)}"
-            raise InvalidRequestError(message, param="logit_bias")
-        bias: dict[int, float] = {}
-        for key, value in self.logit_bias.items():
-            try:
-                token_id = int(key)
-            except (TypeError, ValueError):
-                raise InvalidRequestError(f"logit_bias key {key!r} is not a token id", param="logit_bias") from None
-            if not _is_number(value) or not -100.0 <= value <= 100.0:
-                message = f"logit_bias value {value!r} for token {token_id} must be a number in [-100, 100]"
-                raise InvalidRequestError(message, param="logit_bias")
-            bias[token_id] = float(value)
-        object.__setattr__(self, "logit_bias", bias)
 
     @property
     def is_greedy(self) -> bool:

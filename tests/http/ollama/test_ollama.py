@@ -113,10 +113,28 @@ def test_a_round_with_a_tool(ollama: Callable[..., httpx.Client], engine: FakeEn
 
 def test_options_reach_the_engine(ollama: Callable[..., httpx.Client], engine: FakeEngine) -> None:
     options = {
-        "temperature": 0.5, "top_k": 7, "top_p": 0.9, "min_p": 0.1, "seed": 5, "num_predict": 3,
-        "repeat_penalty": 1.1, "repeat_last_n": -1, "presence_penalty": 0.2, "frequency_penalty": 0.3,
-        "stop": ["x"], "mirostat": 0, "mirostat_tau": 5, "tfs_z": 1, "typical_p": 1.0, "penalize_newline": True,
-        "num_ctx": 4096, "num_keep": 5, "num_batch": 2, "num_gpu": 1, "use_mmap": True, "num_thread": 8,
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 5,
+        "num_predict": 3,
+        "repeat_penalty": 1.1,
+        "repeat_last_n": -1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.3,
+        "stop": ["x"],
+        "mirostat": 0,
+        "mirostat_tau": 5,
+        "tfs_z": 1,
+        "typical_p": 1.0,
+        "penalize_newline": True,
+        "num_ctx": 4096,
+        "num_keep": 5,
+        "num_batch": 2,
+        "num_gpu": 1,
+        "use_mmap": True,
+        "num_thread": 8,
     }
     client = ollama()
     answer = one(client.post("/api/chat", json=CHAT | {"stream": False, "options": options, "keep_alive": "5m"}))

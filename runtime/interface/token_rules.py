@@ -1,0 +1,65 @@
+"""What a request says of single tokens and of patterns, checked: only requests that say something come here."""
+
+from collections.abc import Mapping
+
+from palladio.runtime.interface.errors import InvalidRequestError
+
+MAX_LOGIT_BIAS = 512  # entries of the sparse bias row that each running request owns on the device
+STOP_REGEX = "stop_regex"
+MAX_STOP_PATTERNS = 8
+MAX_PATTERN = 256  # characters
+MAX_ALLOWED_IDS = 1 << 14  # each of a request's samples is told all of them
+
+
+def read_logit_bias(value: object) -> dict[int, float]:
+    """Token id → value added to its logit.
+
+    Raises:
+        InvalidRequestError: it is none, or too large.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError("logit_bias must map token ids to numbers", param="logit_bias")
+    if len(value) > MAX_LOGIT_BIAS:
+        message = f"logit_bias takes at most {MAX_LOGIT_BIAS} entries, got {len(value)}"
+        raise InvalidRequestError(message, param="logit_bias")
+    bias: dict[int, float] = {}
+    for key, added in value.items():
+        try:
+            token_id = int(key)
+        except (TypeError, ValueError):
+            raise InvalidRequestError(f"logit_bias key {key!r} is not a token id", param="logit_bias") from None
+        if isinstance(added, bool) or not isinstance(added, int | float) or not -100.0 <= added <= 100.0:
+            message = f"logit_bias value {added!r} for token {token_id} must be a number in [-100, 100]"
+            raise InvalidRequestError(message, param="logit_bias")
+        bias[token_id] = float(added)
+    return bias
+
+
+def read_allowed_ids(value: object) -> tuple[int, ...]:
+    """The ids once each, in order.
+
+    Raises:
+        InvalidRequestError: they are none, or too many.
+    """
+    name = "allowed_token_ids"
+    if not isinstance(value, list | tuple) or not set(map(type, value)) <= {int} or not value or min(value) < 0:
+        raise InvalidRequestError.of("{param} must be a list of token ids ≥ 0, at least one", param=name)
+    if len(value) > MAX_ALLOWED_IDS:
+        message = "{param} takes at most {most} ids, got {count}"
+        raise InvalidRequestError.of(message, param=name, most=MAX_ALLOWED_IDS, count=len(value))
+    return tuple(sorted(set(value)))
+
+
+def read_stop_regex(value: object) -> tuple[str, ...]:
+    """The patterns; what they say is looked at where they are followed.
+
+    Raises:
+        InvalidRequestError: they are none, too many or too long.
+    """
+    given = [value] if isinstance(value, str) and value else value
+    if not isinstance(given, list | tuple) or not all(isinstance(pattern, str) and pattern for pattern in given):
+        raise InvalidRequestError.of("{param} must be a non-empty pattern or a list of them", param=STOP_REGEX)
+    if len(given) > MAX_STOP_PATTERNS or any(len(pattern) > MAX_PATTERN for pattern in given):
+        message = "{param} takes at most {most} patterns of at most {longest} characters"
+        raise InvalidRequestError.of(message, param=STOP_REGEX, most=MAX_STOP_PATTERNS, longest=MAX_PATTERN)
+    return tuple(given)
