@@ -169,6 +169,11 @@ async def translate(
     if body.top_logprobs is not None and not body.logprobs:
         other = {"logprobs": "logprobs"}
         raise InvalidRequestError.of("{param} needs {logprobs}: true", param="top_logprobs", fields=other)
+    if not body.messages and body.input_ids is None:
+        other = {"other": "input_ids"}
+        raise InvalidRequestError.of(
+            "{param} is required: at least 1 message, or {other}", param="messages", fields=other
+        )
     tokenizer = context.tokenizer
     grammar, grammar_field = structured_output(body)
     tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)

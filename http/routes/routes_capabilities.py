@@ -11,12 +11,12 @@ from palladio.http.generation.generation import MAX_SAMPLES
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.wire.protocol import verdicts
 from palladio.runtime.interface.generation_request import (
+    MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
     MAX_N,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from palladio.runtime.interface.token_rules import MAX_LOGIT_BIAS
 
 # Routes of models that generate text, and of those that make embeddings: the other kind answers them with a 400.
 _GENERATING = frozenset(

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from palladio.http.reasoning.registry import check_name
 from palladio.http.settings.rules import require
 from palladio.http.tool_calls.registry import check_format
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.generation_request import SamplingParams
+from palladio.runtime.interface.generation_request import ALIASES, SamplingParams
+from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 
 SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -207,9 +209,27 @@ class HttpConfig:
         """`preferred_sampling_params`, parsed: by the names of SamplingParams."""
         try:
             given = _read_object("--preferred-sampling-params", self.preferred_sampling_params or "{}")
-            return SamplingParams.read_defaults(given)
+            return _read_defaults(given)
         except InvalidRequestError as error:
             raise ConfigError(f"--preferred-sampling-params: {error}") from None
+
+
+_NOT_DEFAULTS = frozenset(  # what only a request can say
+    {"n", "logprobs", "prompt_logprobs", "visible_special_ids", "grammar", "thinking", *GRAMMAR_NAMES}
+)
+
+
+def _read_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for the `defaults` of `SamplingParams.from_dict`, under its names; SGLang's names are accepted.
+
+    Raises:
+        InvalidRequestError: an unknown name, one that is no default, or a bad value.
+    """
+    for name in values:
+        if name in _NOT_DEFAULTS:
+            raise InvalidRequestError.of("{param} cannot have a default: each request sets it", param=name)
+    params = dataclasses.asdict(SamplingParams.from_dict(values))
+    return {(field := ALIASES.get(name, name)): params[field] for name in values if values[name] is not None}
 
 
 def _read_object(flag: str, text: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGIT_BIAS, MAX_STOP_PATTERNS
+from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_STOP_PATTERNS
 
 METADATA: Mapping[str, str] = {
     "user": "names the client's end user; nothing here depends on it",

@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from palladio.http.wire.protocol import ParsedText, SamplingFields, WireModel
 from palladio.http.wire.protocol_completions import is_token_ids
@@ -93,16 +92,9 @@ PromptIds = Annotated[
 class ChatRequest(SamplingFields, ReasoningFields, ToolFields, TemplateFields):
     """Messages stay plain objects: keys that this server does not know reach the chat template, which may read them."""
 
-    input_ids: PromptIds | None = None  # in place of messages, which its validator knows
-    messages: Annotated[list[dict[str, Any]], Field(fail_fast=True, validate_default=True)] = []  # noqa: RUF012 (frozen)
+    input_ids: PromptIds | None = None  # in place of messages
+    messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] = []  # noqa: RUF012 (frozen)
     chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-
-    @field_validator("messages")
-    @classmethod
-    def _check_messages(cls, value: list[dict[str, Any]], info: ValidationInfo) -> list[dict[str, Any]]:
-        if not value and info.data.get("input_ids") is None:
-            raise PydanticCustomError("missing", "is required: at least 1 message, or input_ids")
-        return value

@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from palladio.runtime.execution.sampler import SampleOutput, SampleTier
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
-from palladio.runtime.interface.generation_request import SamplingParams
+from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob
-from palladio.runtime.interface.token_rules import MAX_LOGIT_BIAS
 from palladio.runtime.scheduling.request import Request, StepTokens
 from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
 

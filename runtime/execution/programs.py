@@ -21,7 +21,7 @@ from palladio.runtime.execution.step_functions import (
     unpack_sampling,
     update_tables,
 )
-from palladio.runtime.interface.token_rules import MAX_LOGIT_BIAS
+from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 
 # A mask is for one step: it depends on the token before.
 DECODE_TIERS: tuple[SampleTier, ...] = tuple(tier for tier in TIERS if tier != "masked")

@@ -95,9 +95,9 @@ class RequestIntake:
 
         Raises:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
-            InvalidRequestError: an empty prompt, an id out of the vocabulary, too many stop ids, stop strings or patterns
-                without a tokenizer, a pattern that cannot be followed, a priority that the scheduling policy does not
-                look at, a rank that does not exist;
+            InvalidRequestError: an empty prompt, an id out of the vocabulary, too many stop ids, stop strings or
+                patterns without a tokenizer, a pattern that cannot be followed, a priority that the scheduling policy
+                does not look at, a rank that does not exist;
                 or the engine makes embeddings, and text is asked for.
         """
         params, prompt_ids = self._room.fit(request), request.prompt_ids

@@ -10,18 +10,16 @@ from typing import Any, Self
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
-from palladio.runtime.interface.token_rules import read_allowed_ids, read_logit_bias, read_stop_regex
+from palladio.runtime.interface.token_rules import read_allowed_ids, read_stop_regex
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
+MAX_LOGIT_BIAS = 512  # entries of the sparse bias row that each running request owns on the device
 MAX_STOP_TOKEN_IDS = 64  # entries of the row of ids that min_tokens suppresses
 MAX_STOP_STRINGS = 64
 MAX_N = 128
 
-_NOT_DEFAULTS = frozenset(  # what only a request can say
-    {"n", "logprobs", "prompt_logprobs", "visible_special_ids", "grammar", "thinking", *GRAMMAR_NAMES}
-)
-_ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
+ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +100,7 @@ class SamplingParams:
     def _take_other_names(self) -> dict[str, str]:
         """Moves values from SGLang's names to ours. Returns our name → SGLang's, of those that were given."""
         others: dict[str, str] = {}
-        for name, field in _ALIASES.items():
+        for name, field in ALIASES.items():
             value = object.__getattribute__(self, name)
             if value is None:
                 continue
@@ -139,8 +137,7 @@ class SamplingParams:
             if not isinstance(object.__getattribute__(self, name), bool):
                 raise InvalidRequestError.of("{param} must be true or false", param=name)
         self._check_stop()
-        if self.logit_bias != {}:
-            object.__setattr__(self, "logit_bias", read_logit_bias(self.logit_bias))
+        self._check_logit_bias()
         if self.stop_regex != ():
             object.__setattr__(self, "stop_regex", read_stop_regex(self.stop_regex))
         if self.allowed_token_ids is not None:
@@ -162,6 +159,24 @@ class SamplingParams:
             message = f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS} ids, got {len(ids)}"
             raise InvalidRequestError(message, param="stop_token_ids")
         object.__setattr__(self, "stop_token_ids", tuple(ids))
+
+    def _check_logit_bias(self) -> None:
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidRequestError("logit_bias must map token ids to numbers", param="logit_bias")
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            message = f"logit_bias takes at most {MAX_LOGIT_BIAS} entries, got {len(self.logit_bias)}"
+            raise InvalidRequestError(message, param="logit_bias")
+        bias: dict[int, float] = {}
+        for key, value in self.logit_bias.items():
+            try:
+                token_id = int(key)
+            except (TypeError, ValueError):
+                raise InvalidRequestError(f"logit_bias key {key!r} is not a token id", param="logit_bias") from None
+            if not _is_number(value) or not -100.0 <= value <= 100.0:
+                message = f"logit_bias value {value!r} for token {token_id} must be a number in [-100, 100]"
+                raise InvalidRequestError(message, param="logit_bias")
+            bias[token_id] = float(value)
+        object.__setattr__(self, "logit_bias", bias)
 
     @property
     def is_greedy(self) -> bool:
@@ -197,7 +212,7 @@ class SamplingParams:
         for name, value in values.items():
             if value is None:
                 continue
-            field = _ALIASES.get(name, name)
+            field = ALIASES.get(name, name)
             if field not in known:
                 raise InvalidRequestError.of("unknown sampling parameter {name!r}", param=name, name=name)
             if field in given:
@@ -213,19 +228,6 @@ class SamplingParams:
             return cls(**(merged | given))
         except InvalidRequestError as error:
             raise error.rename(aliases) from None
-
-    @classmethod
-    def read_defaults(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values for the `defaults` of `from_dict`, under the names of fields; SGLang's names are accepted.
-
-        Raises:
-            InvalidRequestError: an unknown name, one that is no default, or a bad value.
-        """
-        for name in values:
-            if name in _NOT_DEFAULTS:
-                raise InvalidRequestError.of("{param} cannot have a default: each request sets it", param=name)
-        params = dataclasses.asdict(cls.from_dict(values))
-        return {(field := _ALIASES.get(name, name)): params[field] for name in values if values[name] is not None}
 
 
 def _is_int(value: object) -> bool:

@@ -1,38 +1,11 @@
 """What a request says of single tokens and of patterns, checked: only requests that say something come here."""
 
-from collections.abc import Mapping
-
 from palladio.runtime.interface.errors import InvalidRequestError
 
-MAX_LOGIT_BIAS = 512  # entries of the sparse bias row that each running request owns on the device
 STOP_REGEX = "stop_regex"
 MAX_STOP_PATTERNS = 8
 MAX_PATTERN = 256  # characters
 MAX_ALLOWED_IDS = 1 << 14  # each of a request's samples is told all of them
-
-
-def read_logit_bias(value: object) -> dict[int, float]:
-    """Token id → value added to its logit.
-
-    Raises:
-        InvalidRequestError: it is none, or too large.
-    """
-    if not isinstance(value, Mapping):
-        raise InvalidRequestError("logit_bias must map token ids to numbers", param="logit_bias")
-    if len(value) > MAX_LOGIT_BIAS:
-        message = f"logit_bias takes at most {MAX_LOGIT_BIAS} entries, got {len(value)}"
-        raise InvalidRequestError(message, param="logit_bias")
-    bias: dict[int, float] = {}
-    for key, added in value.items():
-        try:
-            token_id = int(key)
-        except (TypeError, ValueError):
-            raise InvalidRequestError(f"logit_bias key {key!r} is not a token id", param="logit_bias") from None
-        if isinstance(added, bool) or not isinstance(added, int | float) or not -100.0 <= added <= 100.0:
-            message = f"logit_bias value {added!r} for token {token_id} must be a number in [-100, 100]"
-            raise InvalidRequestError(message, param="logit_bias")
-        bias[token_id] = float(added)
-    return bias
 
 
 def read_allowed_ids(value: object) -> tuple[int, ...]:

@@ -171,8 +171,11 @@ class GrammarQueue:
             )
         matcher = waiting.compilation.result.result().new_matcher()
         params = waiting.request.given.params
-        settings = {"ignores_eos": params.ignore_eos, "allowed": params.allowed_token_ids}
-        waiting.request.constraint = Constraint(matcher, params.thinking, self._eos_ids, **settings)
+        waiting.request.constraint = Constraint(
+            *(matcher, params.thinking, self._eos_ids),
+            ignores_eos=params.ignore_eos,
+            allowed=params.allowed_token_ids,
+        )
         return None
 
 

@@ -106,7 +106,8 @@ class StopPattern:
             _, added, removed, inner = value
             return self._sequence(inner, end, (flags | added) & ~removed)
         if code in (codes.MAX_REPEAT, codes.MIN_REPEAT):
-            return self._repeat(*value, end, flags)
+            least, most, inner = value
+            return self._repeat(least, most, inner, end, flags)
         if code in (codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN):
             return self._new_position(_leaf(code, value, flags), end)
         raise _wrong(self.text, f"holds what cannot be followed in a stream ({str(code).lower()})")

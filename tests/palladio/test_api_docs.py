@@ -61,7 +61,7 @@ from palladio.runtime.interface.config import GrammarConfig
 from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, RankStats
 from palladio.runtime.interface.stats_report import describe_stats
-from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGIT_BIAS, MAX_PATTERN, MAX_STOP_PATTERNS
+from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_PATTERN, MAX_STOP_PATTERNS
 from palladio.runtime.text.template_meter import MAX_CHARACTERS
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -173,7 +173,7 @@ def test_limits() -> None:
         MAX_SAMPLES,
         generation_request.MAX_N,
         generation_request.MAX_LOGPROBS,
-        MAX_LOGIT_BIAS,
+        generation_request.MAX_LOGIT_BIAS,
         MAX_ALLOWED_IDS,
         generation_request.MAX_STOP_STRINGS,
         *(MAX_STOP_PATTERNS, MAX_PATTERN),

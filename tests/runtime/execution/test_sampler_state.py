@@ -14,7 +14,7 @@ from palladio.runtime.execution.sampler_state import (
     SlotTokens,
     reset_slot,
 )
-from palladio.runtime.interface.token_rules import MAX_LOGIT_BIAS
+from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 
 V, L = 50, 8
 jit_reset = jax.jit(reset_slot, donate_argnames="state")
