@@ -19,6 +19,7 @@ from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_record import CountRequests
 from palladio.http.observability.spans import Spans
+from palladio.http.ollama.routes_ollama import ollama_router
 from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.responses.background_responses import BackgroundResponses
@@ -45,7 +46,7 @@ from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import install_error_handlers
 from palladio.runtime.front.engine_protocol import EngineClient
 
-HEAD_PATHS = OPEN_PATHS | {"/v1/models"}  # what load balancers and launch scripts ask
+HEAD_PATHS = OPEN_PATHS | {"/v1/models", "/", "/api/tags", "/api/version"}  # what load balancers and launch scripts ask
 
 
 def create_app(
@@ -94,7 +95,7 @@ def create_app(
     install_error_handlers(app)
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
     others = (embeddings_router, reasoning_router, tools_router, stored_router, capabilities_router, observe_router)
-    for router in (*routers, *others, messages_router, load_router, invocations_router):
+    for router in (*routers, *others, messages_router, ollama_router, load_router, invocations_router):
         app.include_router(_with_heads(router(context)))
     _add_responses(app, context)
     _add_batches(app, context)

@@ -30,7 +30,7 @@ RUNTIME_FLOORS = (
 HTTP_FLOORS = (
     ("",),  # app, server, middleware
     ("batches",),
-    ("routes", "responses", "anthropic"),
+    ("routes", "responses", "anthropic", "ollama"),
     ("chat", "files"),
     ("generation",),  # one request on the engine
     ("prompts", "observability"),

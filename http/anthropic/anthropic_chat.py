@@ -5,7 +5,7 @@ from typing import Any
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.wire.errors import FieldNames, message_paths
+from palladio.http.wire.errors import THREAD_UNSUPPORTED, FieldNames, message_paths
 from palladio.http.wire.protocol import check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -56,6 +56,7 @@ class AnthropicChat:
             fields["reasoning_effort"] = body.output_config.effort
         _check_context_management(body.context_management or {})
         if isinstance(body, MessagesRequest):
+            _check_thread(body)
             fields["stop"] = body.stop_sequences
         self.chat = ChatRequest(**fields)
 
@@ -119,6 +120,16 @@ def _thinking(body: CountTokensRequest) -> dict[str, Any]:
     if thinking.type == "adaptive":
         return fields  # as the model likes
     return fields | {"thinking": ThinkingOptions(type=thinking.type, budget_tokens=thinking.budget_tokens)}
+
+
+def _check_thread(body: MessagesRequest) -> None:
+    """The code tells Anthropic's SDK to send the whole conversation from now on."""
+    if body.thread is not None:
+        raise InvalidRequestError(
+            "not supported: thread; conversations are not kept here: send all messages, without thread",
+            param="thread",
+            code=THREAD_UNSUPPORTED,
+        )
 
 
 def _check_context_management(given: dict[str, Any]) -> None:

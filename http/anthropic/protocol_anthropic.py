@@ -41,6 +41,7 @@ class MessagesRequest(CountTokensRequest):
     """Ranges are checked by SamplingParams and RequestOptions."""
 
     max_tokens: int
+    thread: dict[str, Any] | None = None
     stop_sequences: Annotated[
         Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")
     ] = None

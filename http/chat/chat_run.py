@@ -21,7 +21,8 @@ from palladio.http.generation.params import (
     structured_output,
 )
 from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings, with_warnings
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.chat_messages import Truncation, run_encoding
+from palladio.http.prompts.chat_template import ChatPrompt, ChatTemplate
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.wire.body import JsonBody, describe_body
@@ -168,14 +169,20 @@ async def translate(
     if body.top_logprobs is not None and not body.logprobs:
         other = {"logprobs": "logprobs"}
         raise InvalidRequestError.of("{param} needs {logprobs}: true", param="top_logprobs", fields=other)
+    if not body.messages and body.input_ids is None:
+        other = {"other": "input_ids"}
+        raise InvalidRequestError.of(
+            "{param} is required: at least 1 message, or {other}", param="messages", fields=other
+        )
     tokenizer = context.tokenizer
     grammar, grammar_field = structured_output(body)
     tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
     tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
-    template_tools = context.chat_template.tools_to_write(tokenizer, tools)
-    variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
+    template = await context.chat_template.for_request(body.chat_template)
+    template_tools = template.tools_to_write(tokenizer, tools)
+    variables = template.variables(tokenizer, tools=template_tools is not None)
     if body.chat_template_kwargs or body.verbosity or body.enable_thinking:
-        body = _without_unread(context, body, variables, names)
+        body = _without_unread(template, context, body, variables, names)
     reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
     is_of_tools = tools.grammar is not None and (grammar is None or tools.is_forced)
     asks = "tools" if is_of_tools else grammar_field
@@ -184,19 +191,23 @@ async def translate(
     length = default_length(params, context.sampling_defaults)
     reserved = params.max_tokens if length is None else length
     kwargs = {**(body.chat_template_kwargs or {}), **reasoning.template_kwargs}
-    prompt = await context.chat_template.encode(
-        context.counting_encoder if is_counted else context.encoder,
-        body.messages,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        add_special_tokens=body.add_special_tokens,
-        kwargs=kwargs,
-        tools=template_tools,
-        truncation=None if is_counted else context.truncation(body.truncate_prompt_tokens, reserved),
-    )
+    truncation = None if is_counted else context.truncation(body.truncate_prompt_tokens, reserved)
+    if body.input_ids is not None:
+        prompt = given_prompt(body, context, reasoning, truncation)
+    else:
+        prompt = await template.encode(
+            context.counting_encoder if is_counted else context.encoder,
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            add_special_tokens=body.add_special_tokens,
+            kwargs=kwargs,
+            tools=template_tools,
+            truncation=truncation,
+        )
     if tools.grammar is not None or grammar is not None:
         grammar = await run_encoding(lambda: tools.grammar_with(grammar, grammar_field), size)
-    end, is_off = PromptEnd(prompt.text, prompt.continued), reasoning.is_off(context.chat_template.settings(kwargs))
+    end, is_off = PromptEnd(prompt.text, prompt.continued), reasoning.is_off(template.settings(kwargs))
     thinking = reasoning.thinking(
         tokenizer, end, has_grammar=grammar is not None, has_tools=tools.reads_calls, is_off=is_off
     )
@@ -218,7 +229,7 @@ async def translate(
 
 
 def _without_unread(
-    context: Context, body: ChatRequest, variables: Collection[str], names: RequestNames
+    template: ChatTemplate, context: Context, body: ChatRequest, variables: Collection[str], names: RequestNames
 ) -> ChatRequest:
     """The request without hints that the model does not read, of which its client is warned.
 
@@ -229,7 +240,7 @@ def _without_unread(
         InvalidRequestError: they may not pass, or contradict each other.
     """
     enable_thinking, verbosity = body.enable_thinking, body.verbosity
-    kwargs = context.chat_template.read_kwargs(context.tokenizer, body.chat_template_kwargs or {}, names)
+    kwargs = template.read_kwargs(context.tokenizer, body.chat_template_kwargs or {}, names)
     if enable_thinking and context.reasoning is None:
         message = "{param} has no effect: this model is not known to reason (see --reasoning-parser)"
         names.warn(InvalidRequestError.of(message, param="enable_thinking", code="unsupported_parameter"))
@@ -245,9 +256,40 @@ def _without_unread(
     return body.model_copy(update={"enable_thinking": enable_thinking, "chat_template_kwargs": kwargs})
 
 
+_OF_RENDERING = (
+    *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
+    *("chat_template", "chat_template_kwargs"),
+)
+_TAIL = 256  # tokens of a given prompt that are looked at for the beginning of reasoning
+
+
+def given_prompt(
+    body: ChatRequest, context: Context, reasoning: ReasoningPlan, truncation: Truncation | None
+) -> ChatPrompt:
+    """The prompt of a request that brings its token ids: nothing is rendered.
+
+    Raises:
+        InvalidRequestError: there are none, one is not in the vocabulary, or a field of rendering is given as well.
+    """
+    assert body.input_ids is not None
+    toggles = ("thinking", "reasoning_effort", "reasoning") if reasoning.template_kwargs else ()
+    for name in (*_OF_RENDERING, *toggles):
+        if name in body.model_fields_set:
+            other = {"other": "input_ids"}
+            message = "{param} has no effect with {other}, which is the prompt as it is"
+            raise InvalidRequestError.of(message, param=name, fields=other, code="unsupported_parameter")
+    most = context.engine.info.vocab_size - 1
+    if not body.input_ids or min(body.input_ids) < 0 or max(body.input_ids) > most:
+        raise InvalidRequestError(f"input_ids must be token ids in 0 … {most}, one at least", param="input_ids")
+    token_ids = body.input_ids if truncation is None else truncation.cut(body.input_ids)
+    tail = context.tokenizer.decode(token_ids[-_TAIL:], skip_special_tokens=False)
+    return ChatPrompt(tail, list(token_ids), None)
+
+
 def engine_names(body: ChatRequest, limit_name: str, grammar_field: str) -> FieldNames:
     """What the engine's fields are in a chat request. Args: grammar_field: that asks for the grammar."""
-    paths = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": grammar_field, "prompt": "messages"}
+    paths = {"max_tokens": limit_name, "logprobs": "top_logprobs", "grammar": grammar_field}
+    paths["prompt"] = "messages" if body.input_ids is None else "input_ids"
     return FieldNames(paths=paths | ({"tools": "functions", "tool_choice": "function_call"} if body.functions else {}))
 
 

@@ -89,10 +89,14 @@ class EventStream(Response):
     """A response of server-sent events from a started stream; a client that goes away aborts the request."""
 
     def __init__(
-        self, stream: OutputStream, writer: EventWriter, before_end: Callable[[], Awaitable[None]] = _nothing
+        self,
+        stream: OutputStream,
+        writer: EventWriter,
+        before_end: Callable[[], Awaitable[None]] = _nothing,
+        media_type: str = "text/event-stream",
     ) -> None:
         """Args: before_end: what must be done before the last events say that all went well."""
-        super().__init__(None, headers=HEADERS, media_type="text/event-stream")
+        super().__init__(None, headers=HEADERS, media_type=media_type)
         del self.headers["content-length"]
         self._stream = stream
         self._writer = writer

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from jinja2 import TemplateError
 
 from palladio.http.prompts.chat_messages import (
     LONG_TEXT,
@@ -31,6 +32,7 @@ from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.foreign_fields import find_misspelt
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.text.chat_renderer import check_template
 from palladio.runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -63,20 +65,64 @@ class ChatPrompt:
 class ChatTemplate:
     """The template that this server uses: --chat-template, or else the tokenizer's own.
 
+    Args:
+        of_request: the template of one request in its place.
+        threads: that render what takes its time; default: new ones.
+
     Raises:
         ConfigError: --chat-template names neither a readable file nor a built-in template, or
             --default-chat-template-kwargs holds what the server sets.
     """
 
-    def __init__(self, config: HttpConfig) -> None:
-        self._override = load_template(config.chat_template) if config.chat_template else None
+    def __init__(
+        self,
+        config: HttpConfig,
+        of_request: str | None = None,
+        threads: concurrent.futures.ThreadPoolExecutor | None = None,
+    ) -> None:
+        self._config = config
+        self._of_request = of_request
+        self._override: str | dict[str, str] | None = of_request
+        if of_request is None and config.chat_template:
+            self._override = load_template(config.chat_template)
         self._default_kwargs = config.template_kwargs
         clash = sorted(set(_OURS) & self._default_kwargs.keys())
         if clash:
             raise ConfigError(f"--default-chat-template-kwargs must not hold {clash[0]!r}: the server sets it")
         self._facts: dict[str, TemplateFacts] = {}
         self._take_text: dict[str, bool] = {}
-        self._threads = concurrent.futures.ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="chat-template")
+        self._threads = threads or concurrent.futures.ThreadPoolExecutor(
+            NUM_THREADS, thread_name_prefix="chat-template"
+        )
+
+    async def for_request(self, template: str | None) -> "ChatTemplate":
+        """The one that a request is rendered with. Its own is read and compiled off the event loop.
+
+        Args:
+            template: that it brings; None: this one.
+
+        Raises:
+            InvalidRequestError: requests may bring none here, or it is malformed.
+        """
+        if template is None:
+            return self
+        if not self._config.trust_request_chat_template:
+            raise InvalidRequestError(
+                "chat_template is only for servers that run with --trust-request-chat-template",
+                param="chat_template",
+                code="unsupported_parameter",
+            )
+        own = ChatTemplate(self._config, template, self._threads)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, own._examine, template)
+        except (TemplateError, SyntaxError, RecursionError, MemoryError) as error:
+            message = "{param} is malformed: {why}"
+            raise InvalidRequestError.of(message, param="chat_template", why=error) from None
+        return own
+
+    def _examine(self, template: str) -> None:
+        check_template(template)
+        self._read(template)
 
     async def encode(
         self,
@@ -119,7 +165,7 @@ class ChatTemplate:
 
     async def _run(self, render: Callable[[float], str], size: int) -> str:
         """What is short is rendered at once, but for what takes its time; that goes to threads of its own."""
-        if size <= LONG_TEXT:
+        if size <= LONG_TEXT and self._of_request is None:
             with contextlib.suppress(RenderLimitError):
                 return render(QUICK_SECONDS)
         return await asyncio.get_running_loop().run_in_executor(self._threads, render, MAX_SECONDS)
@@ -262,7 +308,8 @@ class ChatTemplate:
     def _read(self, template: str) -> TemplateFacts:
         if template not in self._facts:
             self._facts[template] = facts = TemplateFacts.of(template)
-            logger.info("Detected chat template content format: %s", facts.content_format)
+            if self._of_request is None:
+                logger.info("Detected chat template content format: %s", facts.content_format)
         return self._facts[template]
 
 

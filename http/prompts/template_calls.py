@@ -6,7 +6,7 @@ from typing import Any
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
-_NULL_TEST = re.compile(r"""(\w+(?:\[['"]content['"]\]|\.content))\s+is\s+(not\s+)?none\b""", re.IGNORECASE)
+_NULL_TEST = re.compile(r"""\b(\w+(?:\[['"]content['"]\]|\.content))\s+is\s+(not\s+)?none\b""", re.IGNORECASE)
 _PROBE = "probe"
 
 

@@ -23,6 +23,7 @@ _GENERATING = frozenset(
     f"POST {path}"
     for path in (
         *("/v1/chat/completions", "/v1/completions", "/generate", "/v1/responses", "/v1/messages", "/invocations"),
+        *("/api/chat", "/api/generate"),
     )
 )
 _EMBEDDING = frozenset(("POST /v1/embeddings", "POST /encode"))

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from palladio.http.reasoning.registry import check_name
 from palladio.http.settings.rules import require
 from palladio.http.tool_calls.registry import check_format
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.generation_request import SamplingParams
+from palladio.runtime.interface.generation_request import ALIASES, SamplingParams
+from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 
 SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -33,6 +35,8 @@ class HttpConfig:
             path. "*" accepts any name.
         chat_template: Path of a .jinja or .json file, or the name of a built-in template. Default: the tokenizer's
             template.
+        trust_request_chat_template: Take the field chat_template of chat requests; it is rendered in the same sandbox
+            and limits as the server's own. Default: a 400.
         reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: chosen by model
             and chat template. none: reasoning stays in the answer. docs/api.md lists the names.
         tool_call_parser: Format of the model's tool calls. auto: chosen by chat template and model; if neither is
@@ -97,6 +101,7 @@ class HttpConfig:
     admin_api_key: str | tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
     served_model_name: tuple[str, ...] | None = None
     chat_template: str | None = None
+    trust_request_chat_template: bool = False
     reasoning_parser: str = "auto"
     tool_call_parser: str = "auto"
     default_chat_template_kwargs: str = "{}"
@@ -207,9 +212,27 @@ class HttpConfig:
         """`preferred_sampling_params`, parsed: by the names of SamplingParams."""
         try:
             given = _read_object("--preferred-sampling-params", self.preferred_sampling_params or "{}")
-            return SamplingParams.read_defaults(given)
+            return _read_defaults(given)
         except InvalidRequestError as error:
             raise ConfigError(f"--preferred-sampling-params: {error}") from None
+
+
+_NOT_DEFAULTS = frozenset(  # what only a request can say
+    {"n", "logprobs", "prompt_logprobs", "visible_special_ids", "grammar", "thinking", *GRAMMAR_NAMES}
+)
+
+
+def _read_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for the `defaults` of `SamplingParams.from_dict`, under its names; SGLang's names are accepted.
+
+    Raises:
+        InvalidRequestError: an unknown name, one that is no default, or a bad value.
+    """
+    for name in values:
+        if name in _NOT_DEFAULTS:
+            raise InvalidRequestError.of("{param} cannot have a default: each request sets it", param=name)
+    params = dataclasses.asdict(SamplingParams.from_dict(values))
+    return {(field := ALIASES.get(name, name)): params[field] for name in values if values[name] is not None}
 
 
 def _read_object(flag: str, text: str) -> dict[str, Any]:

@@ -244,15 +244,24 @@ class JsonBody(Generic[M]):
     Args:
         note: is told of unknown fields that pass, for which the route's answer has warnings; None: none pass.
         is_optional: no body is an empty object.
+        of_any_type: the content type may be another.
     """
 
-    def __init__(self, model: type[M], note: NoteWarning | None = None, *, is_optional: bool = False) -> None:
+    def __init__(
+        self,
+        model: type[M],
+        note: NoteWarning | None = None,
+        *,
+        is_optional: bool = False,
+        of_any_type: bool = False,
+    ) -> None:
         self._model = model
         self._note = note
         self._is_optional = is_optional
+        self._of_any_type = of_any_type
 
     async def __call__(self, request: Request) -> M:
-        body = await read_body(request, is_optional=self._is_optional)
+        body = await read_body(request, is_optional=self._is_optional, of_any_type=self._of_any_type)
         return self._model.parse(body, warned_names(request, self._note))
 
 
@@ -263,18 +272,19 @@ def warned_names(request: Request, note: NoteWarning | None) -> RequestNames:
     return names
 
 
-async def read_body(request: Request, *, is_optional: bool = False) -> object:
+async def read_body(request: Request, *, is_optional: bool = False, of_any_type: bool = False) -> object:
     """The request body's JSON.
 
     Args:
         is_optional: no body is an empty object.
+        of_any_type: its content type may say that it is something else, as curl's does.
 
     Raises:
         HttpError, InvalidRequestError: it is none.
         RequestAbortedError: the client went away.
     """
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
+    if not of_any_type and media_type != "application/json" and not media_type.endswith("+json"):
         message = f"the content type must be application/json, not {media_type[:100]!r}"
         raise HttpError(ErrorBody(415, message, code="unsupported_media_type"))
     try:

@@ -160,6 +160,7 @@ TABLE: tuple[tuple[type[PalladioError], int, str | None], ...] = (
 )
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "service_unavailable"}
+THREAD_UNSUPPORTED = "thread_unsupported_request"  # the code that Anthropic's SDK reads in the details of an error
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -186,13 +187,22 @@ class ErrorBody:
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self, path: str = "") -> Response:
-        """Args: path: of the route that was asked for, if it may be one of Anthropic's, whose errors look different."""
-        payload = self.payload() if not path.startswith("/v1/messages") else self.anthropic_payload()
+        """Args: path: of the route that was asked for, if it may be one whose errors look different."""
+        if path.startswith("/v1/messages"):
+            payload = self.anthropic_payload()
+        else:
+            payload = self.ollama_payload() if path.startswith("/api/") else self.payload()
         return Response(orjson.dumps(payload), self.status, self.headers, media_type="application/json")
 
     def anthropic_payload(self) -> dict[str, Any]:
         kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        error: dict[str, Any] = {"type": kind, "message": self.message}
+        if self.code == THREAD_UNSUPPORTED:
+            error["details"] = {"error_code": self.code, "unsupported": []}
+        return {"type": "error", "error": error}
+
+    def ollama_payload(self) -> dict[str, Any]:
+        return {"error": self.message}
 
     def event(self) -> bytes:
         """The same as an event of a stream whose status has already gone out."""

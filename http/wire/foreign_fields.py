@@ -80,8 +80,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "num_beams": NotYet((1,)),
     "early_stopping": NotYet(),
     "length_penalty": NotYet((1,)),
-    "stop_regex": NotYet(),
-    "allowed_token_ids": NotYet(instead="use logit_bias"),
     "bad_words": NotYet(instead="use logit_bias"),
     "logprob_token_ids": NotYet(),
     "repetition_detection": NotYet(),
@@ -131,12 +129,12 @@ NOT_YET: Mapping[str, NotYet] = {
     "truncate": NotYet(instead="use truncate_prompt_tokens"),
     "context_length_exceeded_behavior": NotYet(("error",), "use truncate_prompt_tokens"),
     # chat
-    "chat_template": NotYet(instead="start the server with --chat-template"),
+    "chat_template": NotYet(instead="use /v1/chat/completions, or start the server with --chat-template"),
     "documents": NotYet(instead="put them in a message"),
     "web_search_options": NotYet(instead="leave it out: even an empty object asks for a web search", empty_asks=True),
     "moderation": NotYet(),
     "modalities": NotYet((["text"],)),
-    "input_ids": NotYet(instead="use /v1/completions or /generate"),
+    "input_ids": NotYet(instead="use /v1/chat/completions, /generate, or prompt of /v1/completions"),
     "think": NotYet(instead="use thinking", empty_asks=True),
     "thinking_budget": NotYet(instead="use thinking_token_budget"),
     "reasoning_format": NotYet(

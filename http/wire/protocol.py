@@ -13,6 +13,7 @@ from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.foreign_fields import SAME_AS, judge
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_STOP_PATTERNS
 
 
 def screen(
@@ -211,9 +212,15 @@ class SamplingFields(SamplerFields, PromptFields):
     max_tokens: int | None = None
     min_tokens: int | None = None
     logit_bias: Annotated[dict[str, float] | None, AtMost(MAX_LOGIT_BIAS)] = None
+    allowed_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_ALLOWED_IDS, "ids")] = (
+        None
+    )
     stop_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_STOP_TOKEN_IDS, "ids")] = (
         None
     )
+    stop_regex: Annotated[
+        str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_PATTERNS, "patterns")
+    ] = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from palladio.http.wire.protocol import ParsedText, SamplingFields, WireModel
+from palladio.http.wire.protocol_completions import is_token_ids
 
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
@@ -76,10 +77,26 @@ class SeparateReasoningRequest(WireModel):
     reasoning_parser: Annotated[str, Field(min_length=1)] | None = None
 
 
+MAX_TEMPLATE = 1 << 16  # characters: compiling so much takes a fifth of a second
+
+
+def _check_ids(value: object) -> object:
+    if not is_token_ids(value):
+        raise ValueError("must be a list of token ids")
+    return value
+
+
+PromptIds = Annotated[
+    list[int], PlainValidator(_check_ids), WithJsonSchema({"type": "array", "items": {"type": "integer"}})
+]
+
+
 class ChatRequest(SamplingFields, ReasoningFields, ToolFields, TemplateFields):
     """Messages stay plain objects: keys that this server does not know reach the chat template, which may read them."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
+    input_ids: PromptIds | None = None  # in place of messages
+    messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] = []  # noqa: RUF012 (frozen)
+    chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

@@ -14,6 +14,7 @@ from palladio.runtime.interface.generation_request import MAX_STOP_TOKEN_IDS, Ge
 from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimes, RequestTrace, TokenOutput
 from palladio.runtime.text.detokenizer import IncrementalDetokenizer, StopStringMatcher
+from palladio.runtime.text.stop_regex import StopRegexMatcher, read_pattern
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _INT = {int}  # and not bool
@@ -94,8 +95,9 @@ class RequestIntake:
 
         Raises:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
-            InvalidRequestError: an empty prompt, an id out of the vocabulary, too many stop ids, stop strings without a
-                tokenizer, a priority that the scheduling policy does not look at, a rank that does not exist;
+            InvalidRequestError: an empty prompt, an id out of the vocabulary, too many stop ids, stop strings or
+                patterns without a tokenizer, a pattern that cannot be followed, a priority that the scheduling policy
+                does not look at, a rank that does not exist;
                 or the engine makes embeddings, and text is asked for.
         """
         params, prompt_ids = self._room.fit(request), request.prompt_ids
@@ -108,8 +110,13 @@ class RequestIntake:
         options = request.options.settle(self._scheduler, self._info.num_ranks)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")
+        if params.stop_regex and self._tokenizer is None:
+            raise InvalidRequestError("stop_regex needs a tokenizer: use stop_token_ids", param="stop_regex")
+        for pattern in params.stop_regex:
+            read_pattern(pattern)
         self._check_ids("logit_bias", "logit_bias", params.logit_bias)
         self._check_ids("stop_token_ids", "stop_token_ids", params.stop_token_ids)
+        self._check_ids("allowed_token_ids", "allowed_token_ids", params.allowed_token_ids or ())
         stop_token_ids = self._stop_token_ids(params)
         max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens)
         thinking = params.thinking
@@ -223,6 +230,7 @@ class SampleProcessor:
         self._detokenizer: IncrementalDetokenizer | None = None
         self._hidden_stops: dict[int, str] = {}
         self._matcher = StopStringMatcher(params.stop, keep_match=params.no_stop_trim)
+        self._patterns = StopRegexMatcher(params.stop_regex) if params.stop_regex else None
         if tokenizer is not None:
             self._detokenizer = tokenizer.new_stream(
                 request.prompt_ids,
@@ -233,7 +241,7 @@ class SampleProcessor:
             if params.skip_special_tokens and params.stop:
                 named = {tokenizer.special_id(string): string for string in params.stop}
                 self._hidden_stops = {i: string for i, string in named.items() if i is not None}
-        self._is_plain = self._detokenizer is not None and not params.stop
+        self._is_plain = self._detokenizer is not None and not params.stop and not params.stop_regex
 
     @property
     def index(self) -> int:
@@ -258,8 +266,8 @@ class SampleProcessor:
             finish = FinishReason("stop", matched=stop_string)
         elif finish is not None:
             text += self._flush()
-            if self._matcher.matched is not None:  # only with a stop string that contains U+FFFD
-                finish = FinishReason("stop", matched=self._matcher.matched)
+            if self._matched is not None:  # only with a stop string that contains U+FFFD, or a pattern
+                finish = FinishReason("stop", matched=self._matched)
         self._num_tokens += num_taken
         self._detokenize_seconds += time.perf_counter() - begun
         return RequestOutput(
@@ -317,17 +325,29 @@ class SampleProcessor:
         for taken, token_id in enumerate(token_ids[: len(token_ids) - num_unshown], start=1):
             armed = self._num_tokens + taken >= self._min_tokens
             if armed and token_id in self._hidden_stops:
-                return text + self._flush(), taken, self._hidden_stops[token_id]
-            text += self._matcher.feed(self._detokenizer.push(token_id), armed=armed)
-            if self._matcher.matched is not None:
-                return text, taken, self._matcher.matched
+                text += self._flush()
+                return text, taken, self._matched or self._hidden_stops[token_id]
+            text += self._show(self._matcher.feed(self._detokenizer.push(token_id), armed=armed), armed=armed)
+            if self._matched is not None:
+                return text, taken, self._matched
         return text, len(token_ids), None
 
     def _flush(self) -> str:
         if self._detokenizer is None:
             return ""
         text = self._matcher.feed(self._detokenizer.flush())
-        return text if self._matcher.matched is not None else text + self._matcher.flush()
+        return self._show(text if self._matcher.matched is not None else text + self._matcher.flush())
+
+    def _show(self, text: str, *, armed: bool = True) -> str:
+        """What may be shown of text that holds no stop string: a pattern may end it before one does."""
+        return text if self._patterns is None else self._patterns.feed(text, armed=armed)
+
+    @property
+    def _matched(self) -> str | None:
+        """The pattern or the stop string that ended the text."""
+        if self._patterns is not None and self._patterns.matched is not None:
+            return self._patterns.matched
+        return self._matcher.matched
 
     def _final_times(self) -> RequestTimes:
         """The engine's, or, if this side ended the sample, what the engine told with its first token."""

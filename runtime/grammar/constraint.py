@@ -40,19 +40,29 @@ class Constraint:
         thinking: None: the grammar holds from the first token on.
         eos_ids: that a grammar's output does not end with while it thinks.
         ignores_eos: nor otherwise, as long as it can go on.
+        allowed: the only tokens that it may have, whatever else holds. None: all. With them, no text of a grammar is
+            forced: other tokens than the tokenizer's may spell it.
 
     Attributes:
         forced: tokens that have to come next, in order; more may be forced after them.
     """
 
     def __init__(
-        self, matcher: Matcher | None, thinking: Thinking | None, eos_ids: tuple[int, ...], *, ignores_eos: bool = False
+        self,
+        matcher: Matcher | None,
+        thinking: Thinking | None,
+        eos_ids: tuple[int, ...],
+        *,
+        ignores_eos: bool = False,
+        allowed: tuple[int, ...] | None = None,
     ) -> None:
         self.forced: list[int] = []
         self._matcher = matcher
         self._thinking = thinking
         self._eos_ids = eos_ids
         self._ignores_eos = ignores_eos
+        self._allowed = allowed
+        self._allowed_row: MaskRow | None = None  # made when the width of a mask is known
         self._error: str | None = None
         self._num_thought = 0
         self._tail: tuple[int, ...] = ()  # of the thinking, as long as what closes it
@@ -71,7 +81,7 @@ class Constraint:
     @property
     def is_over(self) -> bool:
         """Nothing is constrained any more."""
-        return self._phase == "after" and self._matcher is None
+        return self._phase == "after" and self._matcher is None and self._allowed is None
 
     @property
     def has_ended(self) -> bool:
@@ -101,11 +111,14 @@ class Constraint:
         Args:
             row: i32[⌈V / 32⌉], as `matcher` has filled it; all ones if there is none.
         """
+        self._restrict(row)
         if self.forced:
             row[:] = 0
             _allow(row, self.forced[0])
+            self._restrict(row)
         elif self._phase == "opening" and self._matcher is not None and self._thinking is not None:
             _allow(row, self._thinking.start_ids[0])
+            self._restrict(row)
         elif self._phase == "thinking" and self._matcher is not None:
             _forbid(row, self._eos_ids)
         elif self._ignores_eos and self._matcher is not None:
@@ -113,6 +126,16 @@ class Constraint:
             _forbid(rest, self._eos_ids)
             if rest.any():
                 row[:] = rest
+
+    def _restrict(self, row: MaskRow) -> None:
+        """Forbids all but the allowed tokens."""
+        if self._allowed is None:
+            return
+        if self._allowed_row is None:
+            self._allowed_row = np.zeros_like(row)
+            for token_id in self._allowed:
+                _allow(self._allowed_row, token_id)
+        row &= self._allowed_row
 
     def _open(self, token_id: int) -> None:
         assert self._thinking is not None
@@ -159,7 +182,9 @@ class Constraint:
         self.forced = list(end[length:])
 
     def _force(self) -> None:
-        if self._matcher is not None and self._matcher.error is None and not self._matcher.is_stopped:
+        if self._matcher is None or self._allowed is not None:
+            return
+        if self._matcher.error is None and not self._matcher.is_stopped:
             self.forced = self._matcher.forced()
             if len(self.forced) > MAX_FORCED:
                 self._error = (

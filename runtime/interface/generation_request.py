@@ -10,6 +10,7 @@ from typing import Any, Self
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
+from palladio.runtime.interface.token_rules import read_allowed_ids, read_stop_regex
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
@@ -18,10 +19,7 @@ MAX_STOP_TOKEN_IDS = 64  # entries of the row of ids that min_tokens suppresses
 MAX_STOP_STRINGS = 64
 MAX_N = 128
 
-_NOT_DEFAULTS = frozenset(  # what only a request can say
-    {"n", "logprobs", "prompt_logprobs", "visible_special_ids", "grammar", "thinking", *GRAMMAR_NAMES}
-)
-_ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
+ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +37,9 @@ class SamplingParams:
         presence_penalty: subtracted from a token's logit once if it is in the output.
         repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output.
         logit_bias: token id → value added to its logit.
+        allowed_token_ids: the only tokens that the output may have, end-of-sequence ids too. None: all.
         stop: strings that end the output and are cut from it.
+        stop_regex: patterns that end the output with their first match, which stays in the text.
         stop_token_ids: token ids that end the output, in addition to the model's end-of-sequence ids.
         ignore_eos: do not end at the model's end-of-sequence ids.
         seed: any 64-bit integer. The same seed gives the same tokens, whatever else runs. None: the engine chooses.
@@ -70,7 +70,9 @@ class SamplingParams:
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None
@@ -98,7 +100,7 @@ class SamplingParams:
     def _take_other_names(self) -> dict[str, str]:
         """Moves values from SGLang's names to ours. Returns our name → SGLang's, of those that were given."""
         others: dict[str, str] = {}
-        for name, field in _ALIASES.items():
+        for name, field in ALIASES.items():
             value = object.__getattribute__(self, name)
             if value is None:
                 continue
@@ -136,6 +138,10 @@ class SamplingParams:
                 raise InvalidRequestError.of("{param} must be true or false", param=name)
         self._check_stop()
         self._check_logit_bias()
+        if self.stop_regex != ():
+            object.__setattr__(self, "stop_regex", read_stop_regex(self.stop_regex))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", read_allowed_ids(self.allowed_token_ids))
 
     def _check_stop(self) -> None:
         given: object = self.stop
@@ -206,7 +212,7 @@ class SamplingParams:
         for name, value in values.items():
             if value is None:
                 continue
-            field = _ALIASES.get(name, name)
+            field = ALIASES.get(name, name)
             if field not in known:
                 raise InvalidRequestError.of("unknown sampling parameter {name!r}", param=name, name=name)
             if field in given:
@@ -222,19 +228,6 @@ class SamplingParams:
             return cls(**(merged | given))
         except InvalidRequestError as error:
             raise error.rename(aliases) from None
-
-    @classmethod
-    def read_defaults(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values for the `defaults` of `from_dict`, under the names of fields; SGLang's names are accepted.
-
-        Raises:
-            InvalidRequestError: an unknown name, one that is no default, or a bad value.
-        """
-        for name in values:
-            if name in _NOT_DEFAULTS:
-                raise InvalidRequestError.of("{param} cannot have a default: each request sets it", param=name)
-        params = dataclasses.asdict(cls.from_dict(values))
-        return {(field := _ALIASES.get(name, name)): params[field] for name in values if values[name] is not None}
 
 
 def _is_int(value: object) -> bool:

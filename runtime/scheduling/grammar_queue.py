@@ -78,8 +78,9 @@ class GrammarQueue:
         params = request.given.params
         if params.grammar is not None:
             return False
-        if params.thinking is not None and params.thinking.budget is not None:
-            request.constraint = Constraint(None, params.thinking, self._eos_ids)
+        thinking = params.thinking if params.thinking is not None and params.thinking.budget is not None else None
+        if thinking is not None or params.allowed_token_ids is not None:
+            request.constraint = Constraint(None, thinking, self._eos_ids, allowed=params.allowed_token_ids)
         return True
 
     def add(self, request: Request) -> None:
@@ -170,7 +171,11 @@ class GrammarQueue:
             )
         matcher = waiting.compilation.result.result().new_matcher()
         params = waiting.request.given.params
-        waiting.request.constraint = Constraint(matcher, params.thinking, self._eos_ids, ignores_eos=params.ignore_eos)
+        waiting.request.constraint = Constraint(
+            *(matcher, params.thinking, self._eos_ids),
+            ignores_eos=params.ignore_eos,
+            allowed=params.allowed_token_ids,
+        )
         return None
 
 

@@ -271,6 +271,15 @@ def render_template(
         current_meter.reset(token)
 
 
+def check_template(template: str) -> None:
+    """Raises TemplateError, SyntaxError, RecursionError or MemoryError: it is malformed, or too much to compile."""
+    token = current_meter.set(Meter(MAX_SECONDS))
+    try:
+        _compile(template)
+    finally:
+        current_meter.reset(token)
+
+
 def _prepare(message: Mapping[str, Any]) -> dict[str, Any]:
     """Without keys that hold None, and with reasoning under the names that templates read."""
     kept = {key: value for key, value in message.items() if value is not None}

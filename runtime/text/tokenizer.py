@@ -25,7 +25,7 @@ _RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_
 )
 _TEMPLATE_FAULTS = (  # what a template's code raises with values that do not fit it
     *(TemplateError, TypeError, ValueError, LookupError, AttributeError),
-    *(ArithmeticError, RecursionError, MemoryError),
+    *(ArithmeticError, RecursionError, MemoryError, SyntaxError),
 )
 _TOKENIZER_FILES = (
     "tokenizer.json",

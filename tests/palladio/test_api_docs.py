@@ -23,6 +23,13 @@ from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.generation.generation import MAX_SAMPLES
 from palladio.http.observability.protocol_profile import StartProfileRequest
+from palladio.http.ollama.protocol_ollama import (
+    OllamaChatRequest,
+    OllamaFields,
+    OllamaGenerateRequest,
+    OllamaOptions,
+    ShowRequest,
+)
 from palladio.http.prompts.chat_messages import COUNTED_BASE, COUNTED_PER_TOKEN, HISTORY_VALUES
 from palladio.http.prompts.chat_template import MAX_SECONDS
 from palladio.http.prompts.tools import MAX_TOOLS
@@ -55,6 +62,7 @@ from palladio.runtime.interface.config import GrammarConfig
 from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, RankStats
 from palladio.runtime.interface.stats_report import describe_stats
+from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_PATTERN, MAX_STOP_PATTERNS
 from palladio.runtime.text.template_meter import MAX_CHARACTERS
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -93,11 +101,12 @@ def wire_type(schema: dict[str, Any]) -> str:
         *(SeparateReasoningRequest, ParseFunctionCallRequest),
         *(DetokenizeRequest, AbortRequest, StartProfileRequest, BatchRequest),
         *(InputTokensRequest, ResponseRequest, CountTokensRequest, MessagesRequest),
+        *(OllamaFields, OllamaChatRequest, OllamaGenerateRequest, OllamaOptions, ShowRequest),
     ],
 )
 def test_request_fields(model: type[WireModel]) -> None:
     schema = model.model_json_schema()
-    bases = (SamplingFields, InputTokensRequest, CountTokensRequest)  # with tables of their own
+    bases = (SamplingFields, InputTokensRequest, CountTokensRequest, OllamaFields)  # with tables of their own
     inherited = next((base.model_fields for base in bases if model.__base__ is base), {})
     expected = {
         name: wire_type(field) + (", required" if name in schema.get("required", ()) else "")
@@ -177,7 +186,9 @@ def test_limits() -> None:
         generation_request.MAX_N,
         generation_request.MAX_LOGPROBS,
         generation_request.MAX_LOGIT_BIAS,
+        MAX_ALLOWED_IDS,
         generation_request.MAX_STOP_STRINGS,
+        *(MAX_STOP_PATTERNS, MAX_PATTERN),
         generation_request.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,

@@ -32,7 +32,7 @@ ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
     (
         ChatRequest,
         READ
-        | {"messages", "max_completion_tokens", "logprobs", "top_logprobs"}
+        | {"messages", "input_ids", "chat_template", "max_completion_tokens", "logprobs", "top_logprobs"}
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),

@@ -344,3 +344,22 @@ def test_seeds_decide(tiny: TinyEngine, closing: dict[int, float]) -> None:
     tokens = run(tiny, requests).tokens
     assert len({tuple(ids) for ids in tokens.values()}) == 8
     assert np.mean([run(tiny, {name: request}).tokens[name] == tokens[name] for name, request in requests.items()]) == 1
+
+
+def test_allowed_tokens_are_the_only_ones(tiny: TinyEngine) -> None:
+    ids = (7, 99, 200, 383)
+    common = {"prompt": random_prompt(9), "max_tokens": 12, "allowed_token_ids": ids}
+    requests: dict[str, dict[str, Any]] = {
+        "greedy": common,
+        "random": common | {"temperature": 5.0, "seed": 3},
+        "full": common | {"temperature": 5.0, "seed": 3, "logprobs": 2, "presence_penalty": 1.0},
+        "plain": {"prompt": random_prompt(9), "max_tokens": 12},
+    }
+    together = run(tiny, requests)
+    for name in ("greedy", "random", "full"):
+        tokens = together.tokens[name]
+        assert len(tokens) == 12
+        assert set(tokens) <= set(ids)
+        assert run(tiny, {name: requests[name]}).tokens[name] == tokens
+    assert len(set(together.tokens["random"])) > 1
+    assert not set(together.tokens["plain"]) <= set(ids)

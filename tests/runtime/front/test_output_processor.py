@@ -114,6 +114,35 @@ def test_stop_string_that_names_a_hidden_token(tokenizer):
     assert outputs[-1].finish == FinishReason("stop", matched="<|im_start|>")
 
 
+@pytest.mark.parametrize("step", [1, 2, 100])
+def test_a_pattern_ends_the_text_with_its_match(tokenizer, step):
+    ids = tokenizer.encode("one 12 345 six")
+    outputs = feed(make(tokenizer, stop_regex=r"\d{3}"), ids, step=step)
+    assert text_of(outputs) == "one 12 345"
+    assert outputs[-1].finish == FinishReason("stop", matched=r"\d{3}")
+    assert outputs[-1].completion_tokens < len(ids)
+    assert text_of(feed(make(tokenizer, stop_regex=r"\d{4}"), ids, step=step)) == "one 12 345 six"
+
+
+def test_patterns_beside_stop_strings_and_min_tokens(tokenizer):
+    ids = tokenizer.encode("one 12 345 six")
+    for stop, pattern, text, matched in (
+        ("345", "34", "one 12 ", "345"),  # what may become a stop string is held back from the pattern, too
+        ("2 3", "12", "one 1", "2 3"),
+        ("six", "4", "one 12 34", "4"),
+    ):
+        outputs = feed(make(tokenizer, stop=stop, stop_regex=pattern), ids)
+        assert (text_of(outputs), outputs[-1].finish.matched) == (text, matched)
+    late = feed(make(tokenizer, stop_regex=r"\d", min_tokens=len(ids)), ids, FinishReason("length"))
+    assert (text_of(late), late[-1].finish.type) == ("one 12 345 six", "length")
+
+
+def test_a_pattern_that_ends_in_what_was_held(tokenizer):
+    ids = tokenizer.encode("ab")
+    outputs = feed(make(tokenizer, stop=["abc"], stop_regex="a"), ids, FinishReason("length"))
+    assert (text_of(outputs), outputs[-1].finish) == ("a", FinishReason("stop", matched="a"))
+
+
 def test_abort_shows_what_was_held(tokenizer):
     processor = make(tokenizer, stop=["abc"])
     assert text_of(feed(processor, tokenizer.encode("ab"))) == ""
@@ -256,6 +285,9 @@ def test_bad_prompts(front, prompt, message):
     [
         (SamplingParams(logit_bias={384: 1.0}), "logit_bias"),
         (SamplingParams(logit_bias={-1: 1.0}), "logit_bias"),
+        (SamplingParams(allowed_token_ids=(5, 384)), "allowed_token_ids"),
+        (SamplingParams(stop_regex="(a"), "stop_regex"),
+        (SamplingParams(stop_regex=["a", "^b"]), "stop_regex"),
         (SamplingParams(stop_token_ids=[999]), "stop_token_ids"),
         (SamplingParams(stop_token_ids=list(range(3, 67))), "stop_token_ids"),
         (SamplingParams(stop_token_ids=list(range(3, 67)), ignore_eos=True, min_tokens=1), "stop_token_ids"),

@@ -169,3 +169,39 @@ def test_no_budget_at_all() -> None:
 def test_thinking_without_a_grammar_may_end_the_output() -> None:
     constraint = Constraint(None, Thinking((10,), (20,), begun=True, budget=5), (EOS,))
     assert allowed(constraint) == EVERYTHING
+
+
+def test_only_some_tokens_are_allowed() -> None:
+    constraint = Constraint(None, None, (EOS,), allowed=(5, 40, 69))
+    for token_id in (5, 40, 5, 69):
+        assert allowed(constraint) == {5, 40, 69}
+        constraint.accept(token_id)
+    assert (constraint.is_over, constraint.has_ended, constraint.forced) == (False, False, [])
+
+
+def test_allowed_tokens_and_a_grammar_hold_both() -> None:
+    constraint = Constraint(Words([5, 40, 8], [5, 41, 9], [6]), None, (EOS,), allowed=(5, 41, 9))
+    assert constraint.forced == [], "other tokens may spell the same text"
+    accept(constraint, 5)
+    assert allowed(constraint) == {41}
+    accept(constraint, 41, 9)
+    assert constraint.has_ended
+    assert allowed(Constraint(Words([6]), None, (EOS,), allowed=(5,))) == set()
+
+
+def test_allowed_tokens_hold_for_thinking_too() -> None:
+    thinking = Thinking((OPEN,), (CLOSE,), begun=True, budget=2)
+    constraint = Constraint(None, thinking, (EOS,), allowed=(5, CLOSE))
+    assert allowed(constraint) == {5, CLOSE}
+    accept(constraint, 5, 5)
+    assert allowed(constraint) == {CLOSE}
+    accept(constraint, CLOSE)
+    assert allowed(constraint) == {5, CLOSE}
+    assert allowed(Constraint(Words([5]), Thinking((OPEN,), (CLOSE,)), (EOS,), allowed=(5,))) == {5}
+
+
+def test_an_end_that_is_ignored_does_not_undo_what_is_allowed() -> None:
+    constraint = Constraint(Words([5], [EOS], [6]), None, (EOS,), ignores_eos=True, allowed=(EOS, 6))
+    assert allowed(constraint) == {6}
+    alone = Constraint(Words([5], [EOS]), None, (EOS,), ignores_eos=True, allowed=(EOS,))
+    assert allowed(alone) == {EOS}

@@ -1,0 +1,112 @@
+"""The lines of an answer in Ollama's form, and the answer that they add up to."""
+
+import datetime
+from typing import Any
+
+import orjson
+
+from palladio.http.chat.answer_blocks import Block, BlockWriter
+from palladio.http.chat.chat_run import ChatRun
+from palladio.http.generation.logprobs import chat_logprobs
+from palladio.http.wire.body import read_json
+from palladio.http.wire.errors import ErrorBody
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.outputs import TokenLogprob
+
+NANOSECONDS = 1_000_000_000
+
+
+class OllamaLines(BlockWriter):
+    """An EventWriter: a line of JSON for each piece.
+
+    Attributes:
+        answer: the whole in one piece, once it has ended.
+
+    Args:
+        model: as the client calls it.
+        is_chat: pieces are messages; else they are texts.
+    """
+
+    def __init__(self, run: ChatRun, model: str, *, is_chat: bool) -> None:
+        super().__init__(run)
+        self._tokenizer = run.tokenizer
+        self._model = model
+        self._is_chat = is_chat
+        self._whole: dict[str, Any] = {}
+        self._logprobs: list[dict[str, Any]] = []
+        self._num_told = 0  # log-probabilities of the block that have been sent
+        self.answer: dict[str, Any] = {}
+
+    def close(self) -> bytes:
+        return b""
+
+    def fail(self, error: ErrorBody) -> bytes:
+        return _line(error.ollama_payload())
+
+    def _begin(self) -> bytes:
+        return b""
+
+    def _open(self, block: Block) -> bytes:
+        self._num_told = 0
+        return b""
+
+    def _add(self, block: Block, text: str, logprobs: list[TokenLogprob]) -> bytes:
+        if block.kind == "call":
+            return b""  # is told whole
+        self._num_told += len(logprobs)
+        return self._piece({"thinking" if block.kind == "reasoning" else "content": text}, logprobs)
+
+    def _close(self, block: Block) -> bytes:
+        if block.call is None:
+            rest = block.logprobs[self._num_told :]
+            return self._piece({}, rest) if rest else b""
+        calls = self._whole.setdefault("tool_calls", [])
+        function = {"index": len(calls), "name": block.call.name, "arguments": _arguments(block.text)}
+        calls.append({"id": block.call.id, "function": function})
+        return _line(self._head() | self._said({"tool_calls": calls[-1:]}) | {"done": False})
+
+    def _end(self) -> bytes:
+        assert self.finish is not None
+        counts, timings = self.usage.as_dict(), self.usage.timings()
+        durations = {"total": "total", "load": "queue", "prompt_eval": "prefill", "eval": "decode"}
+        end: dict[str, Any] = {"done": True, "done_reason": self.finish.type}
+        end |= {f"{name}_duration": int((timings[ours] or 0) * NANOSECONDS) for name, ours in durations.items()}
+        end |= {"prompt_eval_count": counts["prompt_tokens"], "eval_count": counts["completion_tokens"]}
+        whole = self._said(self._whole) | ({"logprobs": self._logprobs} if self._logprobs else {})
+        self.answer = self._head() | whole | end
+        return _line(self._head() | self._said({}) | end)
+
+    def _piece(self, said: dict[str, str], logprobs: list[TokenLogprob]) -> bytes:
+        for name, text in said.items():
+            self._whole[name] = self._whole.get(name, "") + text
+        told = chat_logprobs(self._tokenizer, logprobs)["content"]
+        self._logprobs += told
+        extra = {"logprobs": told} if told else {}
+        return _line(self._head() | self._said(said) | extra | {"done": False})
+
+    def _head(self) -> dict[str, Any]:
+        return head(self._model)
+
+    def _said(self, said: dict[str, Any]) -> dict[str, Any]:
+        if self._is_chat:
+            return {"message": {"role": "assistant", "content": "", **said}}
+        others = {name: value for name, value in said.items() if name != "content"}
+        return {"response": said.get("content", "")} | others
+
+
+def head(model: str) -> dict[str, Any]:
+    """What every line begins with."""
+    now = datetime.datetime.now(datetime.UTC)
+    return {"model": model, "created_at": now.isoformat().replace("+00:00", "Z")}
+
+
+def _arguments(text: str) -> Any:
+    """Of a call; empty where the model wrote what JSON cannot say."""
+    try:
+        return read_json(text, "arguments") if text else {}
+    except InvalidRequestError:
+        return {}
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return orjson.dumps(fields) + b"\n"

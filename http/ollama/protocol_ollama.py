@@ -1,0 +1,89 @@
+"""Ollama's POST /api/chat, /api/generate and /api/show: the requests."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from palladio.http.wire.protocol import AtMost, WireModel
+from palladio.http.wire.protocol_chat import Objects
+from palladio.runtime.interface.generation_request import MAX_STOP_STRINGS
+
+
+class OllamaOptions(WireModel):
+    """Ranges are checked by SamplingParams."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    num_predict: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    stop: Annotated[str | Annotated[list[str], Field(fail_fast=True)] | None, AtMost(MAX_STOP_STRINGS, "strings")] = (
+        None
+    )
+    # how other samplers are set, for the values that switch them off
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    tfs_z: float | None = None
+    typical_p: float | None = None
+    penalize_newline: bool | None = None
+    # how Ollama loads a model
+    num_ctx: int | None = None
+    num_keep: int | None = None
+    num_batch: int | None = None
+    num_gpu: int | None = None
+    main_gpu: int | None = None
+    num_thread: int | None = None
+    numa: bool | None = None
+    low_vram: bool | None = None
+    f16_kv: bool | None = None
+    logits_all: bool | None = None
+    vocab_only: bool | None = None
+    use_mmap: bool | None = None
+    use_mlock: bool | None = None
+    embedding_only: bool | None = None
+
+
+class OllamaFields(WireModel):
+    """What both routes have."""
+
+    model: Annotated[str, Field(min_length=1)]
+    stream: bool | None = None
+    format: str | dict[str, Any] | None = None
+    options: OllamaOptions | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
+    keep_alive: str | float | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    truncate: Literal[False] | None = None
+    shift: Literal[False] | None = None
+
+
+class OllamaChatRequest(OllamaFields):
+    """What messages and tools look like is checked when they are read."""
+
+    messages: Objects | None = None
+    tools: Objects | None = None
+
+
+class OllamaGenerateRequest(OllamaFields):
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+    images: list[Any] | None = None
+    suffix: str | None = None
+    template: str | None = None
+    context: list[Any] | None = None
+
+
+class ShowRequest(WireModel):
+    """`name` is the older name of `model`."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool | None = None

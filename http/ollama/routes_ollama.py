@@ -1,0 +1,162 @@
+"""Ollama's /api/chat, /api/generate, /api/tags, /api/show, /api/ps and /api/version, and GET /."""
+
+import datetime
+import hashlib
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from palladio.http.chat.chat_run import ChatRun
+from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call
+from palladio.http.generation.sse import EventStream
+from palladio.http.ollama.ollama_chat import OllamaChat
+from palladio.http.ollama.ollama_lines import OllamaLines, head
+from palladio.http.ollama.protocol_ollama import OllamaChatRequest, OllamaFields, OllamaGenerateRequest, ShowRequest
+from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.wire.body import JsonBody, describe_body
+from palladio.runtime.interface.errors import ModelNotFoundError
+
+VERSION = "0.12.6"  # of Ollama, whose API this is: clients look whether it is new enough
+LATEST = ":latest"  # the tag that names without one have
+
+
+def ollama_router(context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/api/chat", openapi_extra=describe_body(OllamaChatRequest), response_model=None)
+    async def chat(
+        request: Request,
+        body: Annotated[OllamaChatRequest, Depends(JsonBody(OllamaChatRequest, of_any_type=True))],
+    ) -> Response:
+        if not body.messages:
+            return _load(context, body)
+        model = served_name(context, body.model)
+        translated = await run_encoding(lambda: OllamaChat(body, model), entries_size(body.messages))
+        return await _answer(context, Call.of(request), body, translated)
+
+    @router.post("/api/generate", openapi_extra=describe_body(OllamaGenerateRequest), response_model=None)
+    async def generate(
+        request: Request,
+        body: Annotated[OllamaGenerateRequest, Depends(JsonBody(OllamaGenerateRequest, of_any_type=True))],
+    ) -> Response:
+        prompt = body.prompt
+        if not prompt:
+            return _load(context, body)
+        context.require_generation()
+        ids = await run_encoding(lambda: context.encoder.encode(prompt), len(prompt)) if body.raw else None
+        return await _answer(context, Call.of(request), body, OllamaChat(body, served_name(context, body.model), ids))
+
+    _add_models(router, context)
+    return router
+
+
+async def _answer(context: Context, call: Call, body: OllamaFields, translated: OllamaChat) -> Response:
+    call.names.add(translated.names)
+    run = await ChatRun.prepare(context, call, translated.chat)
+    lines = OllamaLines(run, body.model, is_chat=isinstance(body, OllamaChatRequest))
+    if body.stream is not False:
+        return EventStream(await run.start(), lines, media_type="application/x-ndjson")
+    await run.feed(lines.write)
+    return Response(orjson.dumps(lines.answer), media_type="application/json")
+
+
+def _load(context: Context, body: OllamaFields) -> Response:
+    """Without anything to answer, Ollama loads the model, or gives it up with keep_alive 0. Here it is always there."""
+    context.require_generation()
+    served_name(context, body.model)
+    said: dict[str, Any] = {"response": ""}
+    if isinstance(body, OllamaChatRequest):
+        said = {"message": {"role": "assistant", "content": ""}}
+    reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
+    answer = orjson.dumps(head(body.model) | said | {"done_reason": reason, "done": True})
+    return Response(answer, media_type="application/json")
+
+
+def served_name(context: Context, asked: str) -> str:
+    """
+    Raises:
+        ModelNotFoundError: no such model is served here.
+    """
+    try:
+        return context.model_name(asked)
+    except ModelNotFoundError:
+        if not asked.endswith(LATEST):
+            raise
+    return context.model_name(asked.removesuffix(LATEST))
+
+
+def _add_models(router: APIRouter, context: Context) -> None:
+    @router.get("/", response_model=None)
+    async def root() -> Response:
+        """Some clients look here whether there is a server."""
+        return Response("Palladio is running", media_type="text/plain")
+
+    @router.get("/api/version")
+    async def version() -> dict[str, str]:
+        return {"version": VERSION}
+
+    @router.get("/api/tags")
+    async def tags() -> dict[str, Any]:
+        context.require_ready()
+        return {"models": [_model(context, name) for name in context.model_names]}
+
+    @router.get("/api/ps")
+    async def running() -> dict[str, Any]:
+        context.require_ready()
+        of_ever = {"expires_at": "2318-01-01T00:00:00Z", "size_vram": 0, "context_length": context.max_model_len}
+        return {"models": [_model(context, name) | of_ever for name in context.model_names]}
+
+    @router.post("/api/show", openapi_extra=describe_body(ShowRequest))
+    async def show(body: Annotated[ShowRequest, Depends(JsonBody(ShowRequest, of_any_type=True))]) -> dict[str, Any]:
+        context.require_ready()
+        asked = body.model or body.name
+        name = context.model_name(None) if asked is None else served_name(context, asked)
+        return _details(context, name)
+
+
+def _model(context: Context, name: str) -> dict[str, Any]:
+    started = datetime.datetime.fromtimestamp(context.started, datetime.UTC)
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": started.isoformat().replace("+00:00", "Z"),
+        "size": 0,
+        "digest": hashlib.sha256(name.encode()).hexdigest(),
+        "details": _form(context),
+    }
+
+
+def _form(context: Context) -> dict[str, Any]:
+    family = context.engine.info.model_type
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": context.engine.info.dtype,
+    }
+
+
+def _details(context: Context, name: str) -> dict[str, Any]:
+    family, tokenizer = context.engine.info.model_type, context.engine.tokenizer
+    template = None if tokenizer is None else context.chat_template.source(tokenizer)
+    abilities = ["completion"] if context.engine.info.embedding is None else ["embedding"]
+    if tokenizer is not None and template is not None:
+        abilities += ["tools"] if context.chat_template.reads_tools(tokenizer) else []
+        abilities += ["thinking"] if context.reasoning is not None else []
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": template or "",
+        "details": _form(context),
+        "model_info": {
+            "general.architecture": family,
+            "general.basename": name,
+            f"{family}.context_length": context.max_model_len,
+        },
+        "capabilities": abilities,
+        "modified_at": _model(context, name)["modified_at"],
+    }

@@ -1,0 +1,38 @@
+"""What a request says of single tokens and of patterns, checked: only requests that say something come here."""
+
+from palladio.runtime.interface.errors import InvalidRequestError
+
+STOP_REGEX = "stop_regex"
+MAX_STOP_PATTERNS = 8
+MAX_PATTERN = 256  # characters
+MAX_ALLOWED_IDS = 1 << 14  # each of a request's samples is told all of them
+
+
+def read_allowed_ids(value: object) -> tuple[int, ...]:
+    """The ids once each, in order.
+
+    Raises:
+        InvalidRequestError: they are none, or too many.
+    """
+    name = "allowed_token_ids"
+    if not isinstance(value, list | tuple) or not set(map(type, value)) <= {int} or not value or min(value) < 0:
+        raise InvalidRequestError.of("{param} must be a list of token ids ≥ 0, at least one", param=name)
+    if len(value) > MAX_ALLOWED_IDS:
+        message = "{param} takes at most {most} ids, got {count}"
+        raise InvalidRequestError.of(message, param=name, most=MAX_ALLOWED_IDS, count=len(value))
+    return tuple(sorted(set(value)))
+
+
+def read_stop_regex(value: object) -> tuple[str, ...]:
+    """The patterns; what they say is looked at where they are followed.
+
+    Raises:
+        InvalidRequestError: they are none, too many or too long.
+    """
+    given = [value] if isinstance(value, str) and value else value
+    if not isinstance(given, list | tuple) or not all(isinstance(pattern, str) and pattern for pattern in given):
+        raise InvalidRequestError.of("{param} must be a non-empty pattern or a list of them", param=STOP_REGEX)
+    if len(given) > MAX_STOP_PATTERNS or any(len(pattern) > MAX_PATTERN for pattern in given):
+        message = "{param} takes at most {most} patterns of at most {longest} characters"
+        raise InvalidRequestError.of(message, param=STOP_REGEX, most=MAX_STOP_PATTERNS, longest=MAX_PATTERN)
+    return tuple(given)
