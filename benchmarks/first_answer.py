@@ -65,7 +65,8 @@ def _ask(client: openai.OpenAI) -> str | None:
         done = client.chat.completions.create(model=model, messages=messages, temperature=0, max_tokens=64)
     except (openai.APIConnectionError, openai.InternalServerError):
         return None
-    return done.choices[0].message.content
+    answer: str | None = done.choices[0].message.content  # an overloaded call with an Any is Any
+    return answer
 
 
 def _end_of(log: Path) -> str:
