@@ -112,7 +112,7 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
     is_list = prompts is given
 
     def answer(vectors: Vectors) -> Any:
-        results = encode_results(ids, ends, list(vectors))
+        results = encode_results(ids, ends, list(vectors), context.engine.model.version)
         return results if is_list else results[0]
 
     return await run_encoding(lambda: _json(answer(_vectors(ends, body.dimensions, spec))), spec.size * len(ends))

@@ -18,6 +18,7 @@ from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
+from palladio.runtime.core.weight_loader import WeightLoader
 from palladio.runtime.execution.model_runner import CallListener, DeviceExecutor, ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
@@ -58,6 +59,7 @@ class EngineParts:
     """Attributes:
     memory: see BuiltExecutor. grammars: its backend may still be loading.
     activity: what the engine's thread is at; what compiles during a step is said here.
+    weights: reads them again, or others.
     """
 
     ready: EngineReady
@@ -66,6 +68,7 @@ class EngineParts:
     memory: MemoryReport
     grammars: GrammarCompiler
     activity: Activity
+    weights: WeightLoader
 
 
 def build_executor(
@@ -142,7 +145,7 @@ def build_engine_parts(
         GrammarJudge(functools.partial(load_settings, *model)),
         max_bytes=config.grammar.grammar_cache_bytes,
     )
-    return EngineParts(ready, scheduler, runner, built.memory, grammars, activity)
+    return EngineParts(ready, scheduler, runner, built.memory, grammars, activity, WeightLoader(design))
 
 
 def build_scheduler(
