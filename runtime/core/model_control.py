@@ -29,6 +29,9 @@ class ModelControl:
     Args:
         activity: is told while weights are loaded.
         has_followers: other hosts run the model too.
+
+    Attributes:
+        is_stopped: no step may be planned. Each step looks at it.
     """
 
     def __init__(
@@ -48,11 +51,7 @@ class ModelControl:
         self._pause: PauseMode | None = None
         self._released: frozenset[MemoryTag] = frozenset()
         self._path: Path | None = None  # of the present weights; None: those of the start
-
-    @property
-    def is_stopped(self) -> bool:
-        """No step may be planned."""
-        return self._pause is not None or bool(self._released)
+        self.is_stopped = False
 
     def answer(self, message: ModelMessage) -> ControlReply:
         """Does what it says, or, if the reply is not `ok`, nothing. The reply's `count`: requests that had begun."""
@@ -67,6 +66,8 @@ class ModelControl:
                     self._set_released(frozenset(message.tags))
         except InvalidRequestError as error:
             return ControlReply(message.call_id, ok=False, message=str(error))
+        finally:
+            self.is_stopped = self._pause is not None or bool(self._released)
         return ControlReply(message.call_id, ok=True, count=num_running)
 
     def _set_pause(self, mode: PauseMode | None) -> None:
