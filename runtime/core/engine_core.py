@@ -78,9 +78,7 @@ class EngineCore:
         self._scheduler = scheduler
         self._runner = runner
         self._memory = parts.memory
-        self._control = ModelControl(
-            parts.weights, runner.executor, scheduler, parts.activity, has_followers=bool(hosts)
-        )
+        self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
         self._mask_width = runner.programs.design.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler

@@ -14,6 +14,7 @@ from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.execution.device_state import Weights
 from palladio.runtime.execution.out_of_memory import is_out_of_memory
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
+from palladio.runtime.multihost.config_digest import model_hash
 
 # What another checkpoint of the same model may say otherwise: how it is stored, and what the front has read already.
 _FREE = ("quantization", "dtype", "eos_token_ids", "bos_token_id")
@@ -23,14 +24,20 @@ class WeightLoader:
     """
     Args:
         design: of the engine.
-
-    Attributes:
-        num_bytes: that the weights take on one device.
     """
 
     def __init__(self, design: EnginePlan) -> None:
         self._design = design
-        self.num_bytes = design.plan.report.weights
+
+    @property
+    def num_bytes(self) -> int:
+        """That the weights take on one device."""
+        return self._design.plan.report.weights
+
+    def fingerprint(self, path: Path) -> int:
+        """Of the files in a directory; > 1."""
+        source = self._design.config.source
+        return 2 + int(model_hash(dataclasses.replace(source, model_path=str(path), load_format="safetensors")), 16)
 
     def load_first(self) -> Weights:
         """Those that the engine started with.

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from palladio.runtime.core import weight_loader
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.interface.generation_request import RequestOptions
@@ -194,7 +193,7 @@ def test_what_is_no_safetensors_file_is_refused(core, expected, tmp_path, conten
 
 def test_missing_memory_is_named_in_bytes_and_old_weights_can_make_room(core, second, expected, monkeypatch):
     needed = core.stats().memory.weights
-    monkeypatch.setattr(weight_loader.DeviceMemory, "of", lambda device: DeviceMemory(1 << 30, needed - 1000))
+    monkeypatch.setattr(DeviceMemory, "of", lambda device: DeviceMemory(1 << 30, needed - 1000))
     reply = steer(core, UpdateWeights(1, str(second)))
     assert not reply.ok
     assert "1,000 bytes are missing" in reply.message

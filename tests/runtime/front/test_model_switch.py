@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -190,14 +191,20 @@ def test_torch_tensors(tmp_path):
     assert {name: file.read(tensor).tolist() for name, tensor in file.tensors.items()} == {"a": [1, 1], "b": [1, 1]}
 
 
+def answer(engine: Engine, count: int) -> dict[str, Any]:
+    result = engine.generate("a", {"max_new_tokens": count})
+    assert isinstance(result, dict)
+    return result
+
+
 def test_offline(model_dir, weights):
     with Engine.from_async_engine(make(model_dir)) as engine:
-        assert engine.generate("a", {"max_new_tokens": 1})["meta_info"]["weight_version"] == "v0"
+        assert answer(engine, 1)["meta_info"]["weight_version"] == "v0"
         assert engine.update_weights_from_disk(weights, weight_version="v1") == (
             True,
             "Succeeded to update model weights.",
         )
-        result = engine.generate("a", {"max_new_tokens": 3})
+        result = answer(engine, 3)
         assert (result["output_ids"], result["meta_info"]["weight_version"]) == ([50, 51, 52], "v1")
         assert engine.get_server_info()["weight_version"] == "v1"
         assert engine.update_weights_from_tensor([("a", np.ones(2, np.float32))])[0]
@@ -208,6 +215,6 @@ def test_offline(model_dir, weights):
         engine.pause_generation("retract")
         engine.continue_generation()
         engine.update_weights_from_disk(weights)
-        assert engine.generate("a", {"max_new_tokens": 3})["output_ids"] == [50, 51, 52]
+        assert answer(engine, 3)["output_ids"] == [50, 51, 52]
         with pytest.raises(InvalidRequestError, match="flush_cache"):
             engine.update_weights_from_disk(weights, flush_cache=False)
