@@ -4,8 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import jax
+
 from palladio.runtime.core.weight_loader import WeightLoader
 from palladio.runtime.execution.model_runner import DeviceExecutor
+from palladio.runtime.execution.out_of_memory import is_out_of_memory
 from palladio.runtime.interface.errors import InvalidRequestError
 
 Order = Literal["load", "release_weights", "release_cache", "restore_cache"]
@@ -31,7 +34,8 @@ class ModelMemory:
             path: of load: the directory of the weights; "": those of the start.
 
         Raises:
-            InvalidRequestError: the weights cannot be loaded here, or on another host; all hosts keep theirs.
+            InvalidRequestError: the weights cannot be loaded, or the cache has no room, here or on another host; all
+                hosts keep what they had.
         """
         with self._executor.programs.built.expecting_compiles():
             match order:
@@ -42,7 +46,23 @@ class ModelMemory:
                 case "release_cache":
                     self._executor.release_cache()
                 case "restore_cache":
-                    self._executor.restore_cache()
+                    self._restore_cache()
+
+    def _restore_cache(self) -> None:
+        problem = None
+        try:
+            self._executor.restore_cache()
+            jax.block_until_ready(self._executor.state.kv_cache)
+        except jax.errors.JaxRuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            problem = error
+        if not self._agree(int(problem is None)):
+            self._executor.release_cache()
+            raise InvalidRequestError(
+                "the devices have no room for the KV cache, which stays released: free memory that other processes "
+                f"took meanwhile, and try again. XLA error: {problem or 'on another host'}"
+            ) from problem
 
     def _load(self, path: str) -> None:
         """Into fresh arrays, which are used if all hosts have theirs, from the same files."""

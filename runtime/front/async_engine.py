@@ -88,7 +88,7 @@ class AsyncEngine:
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
         self._calls = ControlCalls(transport.send)
-        self.model = ModelSwitch(self._call, self.abort, config.source.weight_version)
+        self.model = ModelSwitch(self._call, self.abort, config.source.weight_version, config.parallel.num_hosts)
         timeout = 0.0 if transport.shares_interpreter else config.survival.health_timeout
         self.liveness = Liveness(lambda: transport.send(GetStats(_NOBODY)), timeout)
 

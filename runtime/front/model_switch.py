@@ -42,6 +42,7 @@ class ModelSwitch:
         ask: the engine; raises if it is not ready.
         abort: ends a request, None: all.
         version: of the weights that the engine starts with.
+        num_hosts: that run the model.
 
     Attributes:
         version: name of the present weights.
@@ -50,10 +51,11 @@ class ModelSwitch:
         released: the device memory that the engine does without.
     """
 
-    def __init__(self, ask: Ask, abort: Abort, version: str) -> None:
+    def __init__(self, ask: Ask, abort: Abort, version: str, num_hosts: int = 1) -> None:
         self._ask = ask
         self._abort = abort
         self._first_version = version
+        self._num_hosts = num_hosts
         self._source: Path | None = None  # the directory that the present weights come from; None: the model's own
         self._sent: Path | None = None  # a temporary directory, for weights sent in a request
         self._num_updates = 0
@@ -106,8 +108,13 @@ class ModelSwitch:
         an engine that is started again reads.
 
         Raises:
-            InvalidRequestError: as there, or the temporary directory cannot be written.
+            InvalidRequestError: as there; or the temporary directory cannot be written, or other hosts cannot read it.
         """
+        if self._num_hosts > 1:
+            raise InvalidRequestError(
+                "with several hosts (--nnodes), weights cannot be sent in a request: write them to a directory that "
+                "all hosts have, and use /update_weights_from_disk"
+            )
         async with self._turn:
             folder = await asyncio.to_thread(_write, content)
             try:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from palladio.model.kv_cache import KVCacheSpec
+from palladio.runtime.core import weight_loader
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.interface.generation_request import RequestOptions
@@ -219,6 +222,20 @@ def test_released_memory_is_freed_and_comes_back(core, second, expected, tags):
     assert bool(core.stats().total.num_cached_tokens) == ("kv_cache" not in tags)
     assert generate(core, PROMPTS, **LONG) == expected["second"], "the weights of the last update"
     assert core.stats().num_compiles_after_ready == 0
+
+
+def test_memory_that_others_took_meanwhile_stays_released(core, first, expected, monkeypatch):
+    def fail(*args: object, **kwargs: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    assert steer(core, SetReleased(1, ["kv_cache", "weights"])).ok
+    for owner, name in ((weight_loader, "load_model"), (KVCacheSpec, "allocate")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fail)
+            reply = steer(core, SetReleased(2, []))
+            assert (reply.ok, "RESOURCE_EXHAUSTED" in reply.message) == (False, True)
+    assert steer(core, SetReleased(3, [])).ok
+    assert generate(core, PROMPTS, **LONG) == expected["first"]
 
 
 def test_memory_is_not_released_under_running_requests(core, expected):

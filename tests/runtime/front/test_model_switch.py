@@ -14,6 +14,7 @@ import pytest
 
 from palladio.model.safetensors_file import SafetensorsFile
 from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.front.tensor_file import to_safetensors
 from palladio.runtime.interface.config import EngineConfig
@@ -90,6 +91,17 @@ async def test_weights_that_were_sent_are_kept_for_a_restart_and_removed_at_the_
         await engine.model.update_sent(bytes((70, 71)), UpdateOptions())
         await engine.model.update(weights, UpdateOptions())
         assert not kept()
+
+
+async def test_weights_cannot_be_sent_to_several_hosts():
+    async def ask(message: object, seconds: float) -> None:
+        raise AssertionError("nothing is to be asked")
+
+    async def abort(request_id: str | None) -> int:
+        return 0
+
+    with pytest.raises(InvalidRequestError, match="/update_weights_from_disk"):
+        await ModelSwitch(ask, abort, "v0", num_hosts=2).update_sent(b"", UpdateOptions())
 
 
 async def test_pause_abort_ends_requests_and_later_ones_wait(model_dir):

@@ -82,8 +82,11 @@ def test_rest_progress_and_compiles_are_no_hangs(caplog):
             time.sleep(1.5 * TIMEOUT)
         with activity.writing_profile():
             time.sleep(1.5 * TIMEOUT)
+        with activity.loading_weights():
+            time.sleep(1.5 * TIMEOUT)
         time.sleep(0.3 * TIMEOUT)
     assert ended == []
+    assert "Still loading weights after 0 s" in caplog.text
     assert "Still writing a profile after 0 s" in caplog.text
     assert "Still compiling decode[bs=8] after 0 s" in caplog.text
 
