@@ -154,7 +154,7 @@ class AsyncEngine:
         starts = self._phase in ("starting", "restarting")
         await self._transport.stop(_STOP_TIMEOUT_STARTING if starts or is_second else _STOP_TIMEOUT)
         self._die(EngineFailed("the engine was shut down", config=False))
-        await asyncio.to_thread(self.model.close)
+        self.model.close()  # not in a thread: at exit none can be started
         if self._dumper is not None:
             await self._dumper.finish()
 
