@@ -2,8 +2,8 @@
 
     python benchmarks/argmax.py [--rows 1 32 64] [--vocab 32000 50257 151936] [--rounds 15] [--json out.json]
 
-`argmax` is a greedy step: the ids, and whether the row is finite. `drawn` is the last part of a sampled step: the ids of
-values that the program itself has computed (here one logarithm each). Both ways take turns; times are medians in
+`argmax` is a greedy step: the ids, and whether the row is finite. `drawn` is the last part of a sampled step: the ids
+of values that the program itself has computed (here one logarithm each). Both ways take turns; times are medians in
 milliseconds, and the ratio is before ÷ after. On a TPU or GPU the two are the same operations, except that `drawn`
 keeps the values apart from the argmax on a TPU.
 """

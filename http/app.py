@@ -33,6 +33,7 @@ from palladio.http.routes.routes_embeddings import embeddings_router
 from palladio.http.routes.routes_generate import generate_router
 from palladio.http.routes.routes_invocations import invocations_router
 from palladio.http.routes.routes_load import load_router
+from palladio.http.routes.routes_model_control import model_control_router
 from palladio.http.routes.routes_models import models_router
 from palladio.http.routes.routes_observe import observe_router
 from palladio.http.routes.routes_reasoning import reasoning_router
@@ -95,7 +96,8 @@ def create_app(
     install_error_handlers(app)
     routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
     others = (embeddings_router, reasoning_router, tools_router, stored_router, capabilities_router, observe_router)
-    for router in (*routers, *others, messages_router, ollama_router, load_router, invocations_router):
+    more = (messages_router, ollama_router, load_router, invocations_router, model_control_router)
+    for router in (*routers, *others, *more):
         app.include_router(_with_heads(router(context)))
     _add_responses(app, context)
     _add_batches(app, context)

@@ -19,7 +19,10 @@ from schemathesis import Case, GenerationMode
 SECONDS = 40.0  # for all operations together
 MAX_EXAMPLES = 60  # of one kind for one operation
 REQUEST_SECONDS = 35.0  # more than the server's --request-timeout
-NOT_FUZZED = ("/start_profile", "/stop_profile")  # they write files, and take seconds of the engine's time
+NOT_FUZZED = (  # they write files, stop generation, or free what others need
+    *("/start_profile", "/stop_profile", "/pause_generation", "/continue_generation"),
+    *("/release_memory_occupation", "/resume_memory_occupation"),
+)
 ALLOWED = ("deadline_exceeded", "overloaded")
 MESSAGES = [{"role": "user", "content": "Hello"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from palladio.runtime.front.engine_protocol import EngineState
+from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import (
@@ -23,6 +24,7 @@ from palladio.runtime.interface.errors import (
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.messages import (
     BucketSteps,
+    ControlReply,
     EmbeddingSpec,
     EngineReady,
     EngineStats,
@@ -30,6 +32,7 @@ from palladio.runtime.interface.messages import (
     LiveRequest,
     LoadProgress,
     RankStats,
+    ToEngine,
 )
 from palladio.runtime.interface.outputs import (
     DecodeSteps,
@@ -100,6 +103,7 @@ class FakeEngine:
         asked_stats: for each question, whether the integrity was to be checked.
         asked_explain: for each question, the request ids.
         num_tokens: that it has said.
+        steered: what `model` has asked for; with `steer_error` the answer is this refusal.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
@@ -132,6 +136,9 @@ class FakeEngine:
         self.asked_stats: list[bool] = []
         self.asked_explain: list[list[str]] = []
         self._running: dict[str, Call] = {}
+        self.steered: list[tuple[object, ...]] = []
+        self.steer_error = ""
+        self.model = ModelSwitch(self._steer, self.abort, "default")
 
     @classmethod
     def create(cls, directory: Path, **kwargs: Any) -> "FakeEngine":
@@ -247,6 +254,13 @@ class FakeEngine:
         if self._running:
             raise OverloadedError("requests are running")
         self.num_flushes += 1
+
+    async def _steer(self, message: Callable[[int], ToEngine], timeout: float) -> ControlReply:
+        if self.state not in ("ready", "released"):
+            raise EngineNotReadyError(f"the engine is {self.state}")
+        asked = message(0)
+        self.steered.append((type(asked).__name__, *list(dataclasses.asdict(asked).values())[1:]))
+        return ControlReply(0, ok=not self.steer_error, message=self.steer_error, count=len(self._running))
 
     async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
         self.asked_stats.append(check_integrity)

@@ -118,12 +118,13 @@ def _add_information(router: APIRouter, context: Context) -> None:
     async def model_info() -> dict[str, Any]:
         source, info = engine.config.source, engine.info
         return {
-            "model_path": source.model_path,
+            "model_path": engine.model.path or source.model_path,
             "served_model_name": context.model_names[0],
             "tokenizer_path": source.tokenizer_path or source.model_path,
             "is_generation": info.embedding is None,
             "preferred_sampling_params": dict(context.sampling_defaults) or None,
             "load_format": source.load_format,
+            "weight_version": engine.model.version,
             "model_type": info.model_type,
             "architectures": [info.architecture],
             "max_model_len": context.max_model_len,
@@ -156,6 +157,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
             | as_sglang_has_it
             | {
                 "version": __version__,
+                "weight_version": engine.model.version,
                 "state": engine.state,
                 "startup_time": context.started,
                 "internal_states": [load],

@@ -115,7 +115,7 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
     is_list = prompts is given
 
     def answer(vectors: Vectors) -> Any:
-        results = encode_results(ids, ends, list(vectors))
+        results = encode_results(ids, ends, list(vectors), context.engine.model.version)
         results[0] |= call.names.warnings()
         return results if is_list else results[0]
 

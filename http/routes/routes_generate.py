@@ -63,7 +63,7 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids, received)
     requests, shown = await run_encoding(expand, PROMPT_SIZE * len(prompts))
     stream = OutputStream(context, requests, name=name, origin=origin)
-    results = Results(requests, shown, context.engine.tokenizer)
+    results = Results(requests, shown, context.engine.tokenizer, context.engine.model)
     is_list = prompts is given or stream.num_choices > 1
     if body.stream:
         await call.wait(stream.start())

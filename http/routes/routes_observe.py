@@ -11,8 +11,8 @@ from palladio.http.observability.explanation import explain_record
 from palladio.http.observability.exposition import Snapshot, expose
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.observability.request_record import RequestRecord
+from palladio.http.security.admin_access import check_admin_access
 from palladio.http.security.callers import CallerOf
-from palladio.http.security.profile_access import check_profile_access
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
@@ -90,7 +90,7 @@ def _add_profile(router: APIRouter, context: Context) -> None:
     engine, folder = context.engine, context.observer.profiles
 
     async def may_profile(request: Request) -> None:
-        check_profile_access(context.config, request)
+        check_admin_access(context.config, request, "profiling")
 
     allowed = [Depends(may_profile)]
 

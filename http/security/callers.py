@@ -261,7 +261,14 @@ OPEN_PATHS = frozenset(  # probes carry no keys
         *("/health_generate", "/version", "/metrics"),
     )
 )
-CONTROL_PATHS = frozenset(("/flush_cache", "/abort_request", "/start_profile", "/stop_profile"))
+CONTROL_PATHS = frozenset(
+    (
+        *("/flush_cache", "/abort_request", "/start_profile", "/stop_profile"),
+        *("/pause_generation", "/continue_generation"),
+        *("/release_memory_occupation", "/resume_memory_occupation"),
+        *("/update_weights_from_disk", "/update_weights_from_tensor"),
+    )
+)
 
 
 class KeyAuth(Guard):

@@ -30,7 +30,10 @@ class HttpConfig:
         api_key_file: File of further keys, one per line (# starts a comment), with or without NAME:. Read again when it
             changes.
         admin_api_key: Key for the routes that control the server (/flush_cache, /abort_request, /start_profile,
-            /stop_profile). It also opens all other routes and finds what every owner made.
+            /stop_profile, and those that pause generation, exchange the weights or release memory). It also opens all
+            other routes and finds what every owner made.
+        weight_update_folders: Directories from which /update_weights_from_disk may load weights, themselves and all
+            below them. Also turns on /update_weights_from_tensor. Default: weights cannot be updated over HTTP.
         served_model_name: Model names that requests may use; the first one is shown to clients. Default: the model
             path. "*" accepts any name.
         chat_template: Path of a .jinja or .json file, or the name of a built-in template. Default: the tokenizer's
@@ -99,6 +102,7 @@ class HttpConfig:
     api_key: str | tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
     api_key_file: str | None = None
     admin_api_key: str | tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
+    weight_update_folders: tuple[str, ...] = ()
     served_model_name: tuple[str, ...] | None = None
     chat_template: str | None = None
     trust_request_chat_template: bool = False
@@ -155,6 +159,7 @@ class HttpConfig:
         require(self.drain_timeout >= 0, f"--drain-timeout must be ≥ 0, got {self.drain_timeout}")
         is_named = self.served_model_name is None or all(self.served_model_name or ("",))
         require(is_named, "--served-model-name must not be empty")
+        require(all(self.weight_update_folders), "--weight-update-folders must not be empty")
         self._check_security()
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):
             is_known = level is None or level.lower() in _LOG_LEVELS

@@ -10,6 +10,7 @@ import jax
 
 from palladio.runtime.core.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.explain import explain_requests
+from palladio.runtime.core.model_control import PAUSE_POLL, ModelControl
 from palladio.runtime.core.observers import (
     DeviceIdle,
     ProfiledSteps,
@@ -29,11 +30,13 @@ from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     CompileStats,
+    ControlReply,
     EngineStats,
     LiveRequest,
     LoadProgress,
     RankStats,
 )
+from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.multihost.bootstrap import lead
@@ -75,6 +78,7 @@ class EngineCore:
         self._scheduler = scheduler
         self._runner = runner
         self._memory = parts.memory
+        self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
         self._mask_width = runner.programs.design.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
@@ -149,6 +153,8 @@ class EngineCore:
     @property
     def spare_seconds(self) -> float:
         """Of a step of background requests alone most of the time: whoever comes then does not wait for another one."""
+        if self._control.is_stopped:
+            return PAUSE_POLL
         turns = self._scheduler.turns
         if not self._in_flight or not turns.is_background_only:
             return 0.0
@@ -177,6 +183,8 @@ class EngineCore:
 
     def step(self) -> list[TokenOutput]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
+        if self._control.is_stopped:
+            return self._scheduler.expire()
         for before in self._hooks.before_step:
             before()
         planned, outputs = self._schedule()
@@ -187,6 +195,12 @@ class EngineCore:
         for after in self._hooks.after_step:
             after(is_idle)
         return outputs
+
+    def steer(self, message: ModelMessage) -> tuple[list[TokenOutput], ControlReply]:
+        """See TokenEngine.steer."""
+        outputs = self._process(keep=0)
+        self._self_check.cancel()
+        return outputs, self._control.answer(message)
 
     def close(self, failure: str = "") -> None:
         """What is compiled in the background ends with the present program, and so does a profile; other hosts end.

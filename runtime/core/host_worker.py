@@ -1,16 +1,19 @@
 """A host beside host 0: makes the calls of programs that it is told of, until it is told to end."""
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
 from collections.abc import Callable
 
+from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.core.observers import CallListener
 from palladio.runtime.core.startup import build_executor
+from palladio.runtime.core.weight_loader import WeightLoader
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.errors import PalladioError
+from palladio.runtime.interface.errors import InvalidRequestError, PalladioError
 from palladio.runtime.interface.messages import LoadProgress
 from palladio.runtime.multihost.bootstrap import join
 from palladio.runtime.telemetry.logs import Activity
@@ -36,7 +39,8 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
             config.parallel.node_rank,
             config.parallel.num_hosts,
         )
-        for key, arrays in member.calls():
+        memory = ModelMemory(WeightLoader(built.design), built.executor, member.smallest)
+        for key, arrays in member.calls(functools.partial(_obey, memory)):
             if key is None:
                 built.executor.reset_state()
             elif arrays is None:
@@ -48,6 +52,13 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
         message = str(error) if isinstance(error, PalladioError) else f"{type(error).__name__}: {error}"
         member.fail(message)
         raise
+
+
+def _obey(memory: ModelMemory, order: Order, path: str) -> None:
+    try:
+        memory.obey(order, path)
+    except InvalidRequestError as error:  # host 0 knows, and keeps its weights too
+        logger.error("This host keeps its weights: %s", error)
 
 
 def _end(message: str) -> None:

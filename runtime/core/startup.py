@@ -16,9 +16,11 @@ from palladio.model.weights import load_model
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
+from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.core.observers import CallListener
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
+from palladio.runtime.core.weight_loader import WeightLoader
 from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
@@ -59,6 +61,7 @@ class EngineParts:
     """Attributes:
     memory: see BuiltExecutor. grammars: its backend may still be loading.
     activity: what the engine's thread is at; what compiles during a step is said here.
+    model_memory: of this host. tell: the others, of what it is told.
     """
 
     ready: EngineReady
@@ -67,6 +70,8 @@ class EngineParts:
     memory: MemoryReport
     grammars: GrammarCompiler
     activity: Activity
+    model_memory: ModelMemory
+    tell: Callable[[Order, str], None]
 
 
 def build_executor(
@@ -143,7 +148,9 @@ def build_engine_parts(
         GrammarJudge(functools.partial(load_settings, *model)),
         max_bytes=config.grammar.grammar_cache_bytes,
     )
-    return EngineParts(ready, scheduler, runner, built.memory, grammars, activity)
+    memory = ModelMemory(WeightLoader(design), built.executor, agree)
+    tell = (lambda order, path: None) if hosts is None else hosts.order
+    return EngineParts(ready, scheduler, runner, built.memory, grammars, activity, memory, tell)
 
 
 def build_scheduler(

@@ -16,7 +16,7 @@ from palladio.runtime.execution.batch_builder import (
     read_batch,
     slot_rules,
 )
-from palladio.runtime.execution.device_state import DeviceState
+from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.program import TIERS, Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import (
@@ -64,6 +64,7 @@ class DeviceExecutor:
         self.state = state._replace(
             head=design.head.select(state.weights), all_allowed={size: self._no_mask(size) for size in sizes}
         )
+        self._num_pages = state.kv_cache[0].shape[0] // self.ranks.num_ranks
         self._on_call = on_call
 
     def run(self, key: ProgramKey, *arrays: Sequence[HostArray]) -> Any:
@@ -93,12 +94,30 @@ class DeviceExecutor:
         """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
         self._on_call(None, ())
         state, shape = self.state, self.programs.design.shape
-        num_pages = state.kv_cache[0].shape[0] // self.ranks.num_ranks
         for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
             array.delete()  # first: there is no room for both
         self.state = state = state._replace(last_hidden={}, hidden={})
-        kv_cache, tables, sampler, pooled = shape.allocate(state.weights, num_pages).of_requests
+        kv_cache, tables, sampler, pooled = shape.allocate(state.weights, self._num_pages).of_requests
         self.state = state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler, pooled=pooled)
+
+    def use_weights(self, weights: Weights) -> None:
+        """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program
+        that reads them may be called."""
+        for array in self.state.weights:
+            array.delete()
+        head = self.programs.design.head.select(weights) if weights else ()
+        self.state = self.state._replace(weights=weights, head=head)
+
+    def release_cache(self) -> None:
+        """Deletes the KV cache. No program that takes it may be called before `restore_cache`."""
+        for array in self.state.kv_cache:
+            array.delete()
+        self.state = self.state._replace(kv_cache=())
+
+    def restore_cache(self) -> None:
+        """Makes the KV cache anew, of the same size."""
+        shape = self.programs.design.shape
+        self.state = self.state._replace(kv_cache=shape.cache.allocate(self._num_pages, shape.mesh))
 
     def _no_mask(self, num_rows: int) -> jax.Array:
         masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from palladio.runtime.front.control_calls import ControlCalls, begin_profile, end_profile
 from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.engine_protocol import EngineState, not_ready
+from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.samples import RequestIntake
@@ -87,12 +88,15 @@ class AsyncEngine:
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
         self._calls = ControlCalls(transport.send)
+        self.model = ModelSwitch(self._call, self.abort, config.source.weight_version, config.parallel.num_hosts)
         timeout = 0.0 if transport.shares_interpreter else config.survival.health_timeout
         self.liveness = Liveness(lambda: transport.send(GetStats(_NOBODY)), timeout)
 
     @property
     def state(self) -> EngineState:
-        return "draining" if self._draining and self._phase != "dead" else self._phase
+        if self._draining and self._phase != "dead":
+            return "draining"
+        return "released" if self._phase == "ready" and self.model.released else self._phase
 
     @property
     def progress(self) -> LoadProgress | None:
@@ -150,6 +154,7 @@ class AsyncEngine:
         starts = self._phase in ("starting", "restarting")
         await self._transport.stop(_STOP_TIMEOUT_STARTING if starts or is_second else _STOP_TIMEOUT)
         self._die(EngineFailed("the engine was shut down", config=False))
+        self.model.close()  # not in a thread: at exit none can be started
         if self._dumper is not None:
             await self._dumper.finish()
 
@@ -281,6 +286,7 @@ class AsyncEngine:
         self._progress = None
         try:
             info = await self._supervisor.restart(config, self._on_message)
+            await self.model.restore(self._calls.ask)
         except EngineDeadError as error:
             logger.error("the engine ended: %s", error)
             self._die(EngineFailed(str(error), config=False))

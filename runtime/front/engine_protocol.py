@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.generation_request import GenerationRequest
@@ -12,7 +13,7 @@ from palladio.runtime.interface.profile_options import ProfileOptions, ProfileRe
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.tokenizer import Tokenizer
 
-EngineState = Literal["starting", "ready", "restarting", "draining", "dead"]
+EngineState = Literal["starting", "ready", "released", "restarting", "draining", "dead"]
 
 
 class EngineClient(Protocol):
@@ -23,12 +24,14 @@ class EngineClient(Protocol):
         tokenizer: None with skip_tokenizer_init.
         sampling_defaults: default sampling fields from the checkpoint's generation_config.json.
         liveness: whether it answers, while `state` is "ready".
+        model: pauses generation, exchanges the weights, frees device memory (then `state` is "released").
     """
 
     config: EngineConfig
     tokenizer: Tokenizer | None
     sampling_defaults: Mapping[str, Any]
     liveness: Liveness
+    model: ModelSwitch
 
     @property
     def state(self) -> EngineState: ...
@@ -132,6 +135,12 @@ def not_ready(engine: EngineClient) -> EngineDeadError | EngineNotReadyError:
     if engine.state == "restarting":
         return EngineNotReadyError(
             f"the engine is restarting after a failure ({engine.failure}); try again soon", retry_after=5.0
+        )
+    if engine.state == "released":
+        return EngineNotReadyError(
+            f"the server has released device memory ({', '.join(sorted(engine.model.released))}); POST "
+            "/resume_memory_occupation restores it",
+            retry_after=5.0,
         )
     progress = engine.progress
     detail = "" if progress is None else f" ({progress.phase}: {progress.done} of {progress.total})"

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.loop_thread import all_or_none
+from palladio.runtime.front.offline_weights import WeightUpdates
 from palladio.runtime.front.scoring import Scoring
 from palladio.runtime.front.sglang_api import LogprobOptions, Results, Sampling, encode_results, expand_requests
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, check_dimensions, embedded, read_vectors
@@ -37,7 +38,7 @@ Result = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
-class Engine(Scoring):
+class Engine(Scoring, WeightUpdates):
     """Generates text from Python, without a server.
 
         with Engine(model_path="Qwen/Qwen3-0.6B") as engine:
@@ -286,7 +287,8 @@ class Engine(Scoring):
         """Returns all flags, the limits in effect, and a snapshot of the engine's state."""
         stats = self._run(self._engine.stats(check_integrity=True))
         limits = dataclasses.asdict(self._engine.info)
-        return self._engine.config.flags() | limits | {"internal_states": [describe_stats(stats)]}
+        model = {"weight_version": self._engine.model.version}
+        return self._engine.config.flags() | limits | model | {"internal_states": [describe_stats(stats)]}
 
     def shutdown(self) -> None:
         """Stops the engine and aborts running requests. Can be called again."""
@@ -312,7 +314,7 @@ class Engine(Scoring):
     async def _collect(
         self, requests: list[GenerationRequest], shown: list[LogprobOptions], is_list: bool, show_progress: bool
     ) -> Result | list[Result]:
-        results = Results(requests, shown, self.tokenizer)
+        results = Results(requests, shown, self.tokenizer, self._engine.model)
 
         async def collect(request: GenerationRequest) -> None:
             async with contextlib.aclosing(self._engine.generate(request)) as outputs:
@@ -331,7 +333,7 @@ class Engine(Scoring):
         check_dimensions(dimensions, spec)
         ends = await self._gather([self._embed(request) for request in requests], show_progress)
         vectors = read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
-        results = encode_results([end.request_id for end in ends], ends, vectors.tolist())
+        results = encode_results([end.request_id for end in ends], ends, vectors.tolist(), self._engine.model.version)
         return results if is_list else results[0]
 
     async def _embed(self, request: GenerationRequest) -> RequestOutput:
@@ -352,7 +354,7 @@ class Engine(Scoring):
         self, requests: list[GenerationRequest], shown: list[LogprobOptions], is_list: bool
     ) -> AsyncGenerator[Result, None]:
         queue: asyncio.Queue[Result | None] = asyncio.Queue()
-        results = Results(requests, shown, self.tokenizer)
+        results = Results(requests, shown, self.tokenizer, self._engine.model)
 
         async def pump(request: GenerationRequest) -> None:
             async with contextlib.aclosing(self._engine.generate(request)) as outputs:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings, TokenLogprob
@@ -112,16 +113,16 @@ def expand_requests(
 
 
 def encode_results(
-    names: Sequence[str], outputs: Sequence[RequestOutput], vectors: Sequence[Any]
+    names: Sequence[str], outputs: Sequence[RequestOutput], vectors: Sequence[Any], weight_version: str
 ) -> list[dict[str, Any]]:
     """[{"embedding", "meta_info"}] of these prompts. Args: names: the callers' ids; vectors: the embeddings."""
     return [
-        {"embedding": vector, "meta_info": _meta_info(name, output)}
+        {"embedding": vector, "meta_info": _meta_info(name, output, weight_version)}
         for name, output, vector in zip(names, outputs, vectors, strict=True)
     ]
 
 
-def _meta_info(name: str, last: RequestOutput) -> dict[str, Any]:
+def _meta_info(name: str, last: RequestOutput, weight_version: str) -> dict[str, Any]:
     """What every result tells of its request. Args: name: the caller's id, which the engine may know as another."""
     meta = {
         "id": name,
@@ -130,6 +131,7 @@ def _meta_info(name: str, last: RequestOutput) -> dict[str, Any]:
         "completion_tokens": last.completion_tokens,
         "cached_tokens": last.cached_tokens,
         "num_retractions": last.num_retractions,
+        "weight_version": weight_version,
     }
     return meta | time_info(last) if last.finish is not None and last.times is not None else meta
 
@@ -141,11 +143,17 @@ class Results:
         requests: the call's prompts, by whose ids the callers know them.
         shown: which log-probabilities to show of each.
         tokenizer: for the text of tokens; None leaves it out.
+        model: whose weights they come from.
     """
 
     def __init__(
-        self, requests: Sequence[GenerationRequest], shown: Sequence[LogprobOptions], tokenizer: Tokenizer | None
+        self,
+        requests: Sequence[GenerationRequest],
+        shown: Sequence[LogprobOptions],
+        tokenizer: Tokenizer | None,
+        model: ModelSwitch,
     ) -> None:
+        self._model = model
         pairs = zip(requests, shown, strict=True)
         self._asked = [pair for pair in pairs for _ in range(pair[0].params.n)]  # by the sample's index
         self._tokenizer = tokenizer
@@ -172,7 +180,7 @@ class Results:
         was added."""
         output, (request, shown) = self._outputs[index], self._asked[index]
         assert output is not None
-        meta = _meta_info(request.request_id, output)
+        meta = _meta_info(request.request_id, output, self._model.version)
         if shown.return_logprob:
             meta |= self._logprob_info(index, output.logprobs or (), shown)
         return {"text": output.text, "output_ids": list(output.token_ids), "meta_info": meta}

@@ -45,6 +45,7 @@ class ModelSource:
             does not quantize. Default: what config.json says.
         is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
             1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
+        weight_version: Name of the weights, which answers and /model_info show; an update of the weights changes it.
     """
 
     model_path: str
@@ -59,6 +60,7 @@ class ModelSource:
     json_model_override_args: str = "{}"
     quantization: str | None = None
     is_embedding: bool = False
+    weight_version: str = "default"
 
     def __post_init__(self) -> None:
         check_fields(self)

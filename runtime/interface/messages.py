@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import QueueState, RequestTimes, RequestTrace, TokenOutput
 from palladio.runtime.interface.pooling import PoolingMethod
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
@@ -350,6 +351,7 @@ class ControlReply:
     stats: EngineStats | None = None
     requests: list[LiveRequest] = dataclasses.field(default_factory=list)
     profile: ProfileReport | None = None
+    count: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -359,5 +361,6 @@ class EngineBusy:
     doing: str
 
 
-ToEngine = GenerationRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | Shutdown
+_Question = FlushCache | GetStats | Explain | StartProfile | StopProfile | ModelMessage  # answered by ControlReply
+ToEngine = GenerationRequest | AbortRequests | _Question | Shutdown
 FromEngine = LoadProgress | EngineReady | EngineFailed | EngineBusy | StepOutputs | ControlReply

@@ -108,6 +108,10 @@ class HostCoordinator:
             with contextlib.suppress(OSError):  # who listens on it sees that it is closed
                 link.send(frame)
 
+    def order(self, order: str, path: str) -> None:
+        """Tells the others what becomes of their part of the model, see ModelMemory."""
+        self._tell(Frame({"kind": "order", "order": order, "path": path}))
+
     @contextlib.contextmanager
     def building(self, key: tuple[Any, ...]) -> Iterator[None]:
         """The others build a program while this is open; it closes when all of them have it. So nobody waits inside a
@@ -295,11 +299,20 @@ class HostWorker:
         self._link.send(Frame({"kind": "value", "value": value}))
         return self._values.get()
 
-    def calls(self) -> Iterator[tuple[list[Any] | None, tuple[HostArray, ...] | None]]:
+    def calls(
+        self, obey: Callable[[str, str], None] = lambda order, path: None
+    ) -> Iterator[tuple[list[Any] | None, tuple[HostArray, ...] | None]]:
         """Key and arrays of each call, for ever. Arrays None: the program is only to be built, see
-        HostCoordinator.building, and `smallest` says that it is there."""
+        HostCoordinator.building, and `smallest` says that it is there.
+
+        Args:
+            obey: is given what HostCoordinator.order tells, between the calls that come before and after it.
+        """
         while True:
             frame = self._calls.get()
+            if frame.kind == "order":
+                obey(str(frame.head["order"]), str(frame.head["path"]))
+                continue
             yield frame.head["key"], frame.arrays if frame.kind == "call" else None
 
     def fail(self, message: str) -> None:
@@ -311,7 +324,7 @@ class HostWorker:
         try:
             while True:
                 frame = self._link.receive()
-                if frame.kind in ("call", "build"):
+                if frame.kind in ("call", "build", "order"):
                     self._calls.put(frame)
                 elif frame.kind == "value":
                     self._values.put(int(frame.head["value"]))

@@ -34,6 +34,6 @@ class BusyReports:
         last: CurrentActivity | None = None
         while not self._over.wait(self._interval):
             doing = self._activity.now
-            if doing is last and doing.kind in ("compile", "profile"):
+            if doing is last and doing.kind in ("compile", "profile", "weights"):
                 self._emit(EngineBusy(str(doing)))
             last = doing

@@ -30,6 +30,7 @@ from palladio.runtime.interface.messages import (
     StopProfile,
     ToEngine,
 )
+from palladio.runtime.interface.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.telemetry.logs import LogFormat
 
 TO_ENGINE, FROM_ENGINE = "to-engine", "from-engine"  # the sockets' names
@@ -53,7 +54,8 @@ class Codec(Generic[M]):
 
 
 def to_engine_codec() -> Codec[ToEngine]:
-    return Codec([GenerationRequest, AbortRequests, FlushCache, GetStats, Explain, StartProfile, StopProfile, Shutdown])
+    questions = (FlushCache, GetStats, Explain, StartProfile, StopProfile, SetPause, UpdateWeights, SetReleased)
+    return Codec([GenerationRequest, AbortRequests, *questions, Shutdown])
 
 
 def from_engine_codec() -> Codec[FromEngine]:

@@ -33,6 +33,7 @@ from palladio.runtime.interface.messages import (
     StopProfile,
     ToEngine,
 )
+from palladio.runtime.interface.model_messages import ModelMessage, SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.busy_reports import BusyReports
@@ -123,6 +124,9 @@ class TokenEngine(Protocol):
     def explain(self, request_ids: list[str]) -> list[LiveRequest]: ...
     def start_profile(self, options: ProfileOptions) -> None: ...
     def stop_profile(self) -> ProfileReport | None: ...
+    def steer(self, message: ModelMessage) -> tuple[list[TokenOutput], ControlReply]:
+        """Does what a message says; returns the tokens that were under way, and the answer."""
+
     @property
     def has_work(self) -> bool: ...
     @property
@@ -230,7 +234,9 @@ def _watchdog(
     return Watchdog(activity, survival.watchdog_timeout, folder, end_hung)
 
 
-_Handled = GenerationRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile
+_Handled = (
+    GenerationRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | ModelMessage
+)
 
 
 def _handle(core: TokenEngine, message: _Handled, emit: Emit) -> None:
@@ -258,6 +264,11 @@ def _handle(core: TokenEngine, message: _Handled, emit: Emit) -> None:
             emit(ControlReply(message.call_id, ok=True, requests=core.explain(message.request_ids)))
         case StartProfile() | StopProfile():
             emit(_profile(core, message))
+        case SetPause() | UpdateWeights() | SetReleased():
+            outputs, reply = core.steer(message)
+            if outputs:
+                emit(StepOutputs(outputs))
+            emit(reply)
 
 
 def _profile(core: TokenEngine, message: StartProfile | StopProfile) -> ControlReply:

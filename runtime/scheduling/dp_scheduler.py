@@ -110,6 +110,11 @@ class DataParallelScheduler:
         for scheduler in self.schedulers:
             scheduler.start_over()
 
+    def retract_all(self) -> None:
+        """Every running request gives up its pages and waits. No token of theirs is pending."""
+        for scheduler in self.schedulers:
+            scheduler.retractor.retract_all()
+
     def flush(self) -> None:
         """Drops cached prefixes that no request uses."""
         for scheduler in self.schedulers:

@@ -118,13 +118,14 @@ class CurrentActivity:
     """What the engine's thread is at.
 
     Attributes:
-        kind: idle, waiting for messages; messages, handling them; step; compile; profile, writing one.
+        kind: idle, waiting for messages; messages, handling them; step; compile; profile, writing one; weights, loading
+            others.
         what: of compile: the program.
         num_steps: steps begun so far: during one, its number.
         since: seconds since the epoch.
     """
 
-    kind: Literal["idle", "messages", "step", "compile", "profile"]
+    kind: Literal["idle", "messages", "step", "compile", "profile", "weights"]
     what: str
     num_steps: int
     since: float
@@ -136,6 +137,7 @@ class CurrentActivity:
             "step": f"step {self.num_steps}",
             "compile": f"compiling {self.what} for step {self.num_steps}",
             "profile": f"writing a profile after step {self.num_steps}",
+            "weights": f"loading {self.what} after step {self.num_steps}",
         }
         return f"{names[self.kind]}, since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
@@ -167,8 +169,12 @@ class Activity:
         """Likewise while the thread writes a profile: a long one takes as long as the disk does."""
         return self._meanwhile("profile", "a profile")
 
+    def loading_weights(self) -> contextlib.AbstractContextManager[None]:
+        """Likewise while the thread loads weights in place of others."""
+        return self._meanwhile("weights", "weights")
+
     @contextlib.contextmanager
-    def _meanwhile(self, kind: Literal["compile", "profile"], what: str) -> Iterator[None]:
+    def _meanwhile(self, kind: Literal["compile", "profile", "weights"], what: str) -> Iterator[None]:
         before = self.now
         self.now = CurrentActivity(kind, what, before.num_steps, time.time())
         try:

@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 
 from palladio.runtime.folders.private_folder import keep_newest
 from palladio.runtime.telemetry.logs import Activity, CurrentActivity
 
 _STDERR = 2  # the descriptor: sys.stderr has none in a notebook
+_VERBS = MappingProxyType({"compile": "compiling", "profile": "writing", "weights": "loading"})  # what may take long
 _TICKS = 20  # looks at the engine within one timeout, but at least one a second
 
 logger = logging.getLogger("palladio.engine")
@@ -68,8 +70,8 @@ class Watchdog:
             if doing.kind == "idle" or num_ticks * self._interval < self._timeout * (num_reports + 1):
                 continue
             num_reports += 1
-            if doing.kind in ("compile", "profile"):
-                verb, seconds = "compiling" if doing.kind == "compile" else "writing", time.time() - doing.since
+            if doing.kind in _VERBS:
+                verb, seconds = _VERBS[doing.kind], time.time() - doing.since
                 logger.warning("Still %s %s after %.0f s (no time limit applies)", verb, doing.what, seconds)
             else:
                 self._report(doing, is_first=num_reports == 1)

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tests.integration.serving import LIMITS, MODEL, Server, build_checkpoint, launch_command
 
 pytestmark = pytest.mark.timeout(400)
 
+SAFETENSORS = "model.safetensors"
 REQUESTS: dict[str, dict[str, Any]] = {
     "greedy": {"prompt": "Hello there", "max_tokens": 12, "temperature": 0, "logprobs": 3},
     "a prompt of several chunks": {"prompt": list(range(5, 155)), "max_tokens": 6, "temperature": 0},
@@ -74,6 +77,25 @@ def run(server: Server) -> dict[str, Any]:
     return answers
 
 
+def exchange_weights(server: Server, checkpoint: Path, folder: Path, expected: dict[str, Any]) -> None:
+    """Both hosts take other weights, or neither does; and both free and restore them."""
+    tensors = load_file(checkpoint / "model.safetensors")
+    folder.mkdir()
+    save_file({name: np.ascontiguousarray(np.roll(a, 1, 0)) for name, a in tensors.items()}, folder / SAFETENSORS)
+    assert server.post("/update_weights_from_disk", {"model_path": str(folder)}).json()["success"]
+    others = run(server)
+    assert others != expected
+    (folder / SAFETENSORS).write_bytes(b"nothing")
+    refused = server.post("/update_weights_from_disk", {"model_path": str(folder)})
+    assert (refused.status_code, "safetensors" in refused.text) == (400, True)
+    assert run(server) == others
+    assert server.post("/update_weights_from_disk", {"model_path": str(checkpoint)}).json()["success"]
+    assert server.post("/release_memory_occupation", {}).json()["released"] == ["kv_cache", "weights"]
+    assert server.post("/v1/completions", {"model": MODEL, "prompt": "a"}).status_code == 503
+    assert server.post("/resume_memory_occupation", {}).json() == {"released": []}
+    assert run(server) == expected
+
+
 @pytest.mark.parametrize(
     "mesh",
     [
@@ -84,7 +106,7 @@ def run(server: Server) -> dict[str, Any]:
 )
 def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint, four_devices, tmp_path, mesh):
     expected = run(server)
-    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} {mesh}")
+    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} {mesh} --weight-update-folders /")
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(hosts.stop)
         one = hosts.start()
@@ -95,6 +117,8 @@ def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint,
         if "lazy" in mesh:
             made = [re.findall(r"Program (\S+) was built on first use", log) for log in logs]
             assert made[0] == made[1] != [], "the same on both, in the same order"
+        exchange_weights(one, checkpoint, tmp_path / "other", expected)
+        assert "This host keeps its weights: " in hosts.other_log.read_text()
 
         body = {"model": MODEL, "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
         with one.http.stream("POST", "/v1/completions", json=body) as stream:

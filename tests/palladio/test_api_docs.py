@@ -52,6 +52,14 @@ from palladio.http.wire.protocol_chat import ChatRequest, ParseFunctionCallReque
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
+from palladio.http.wire.protocol_model_control import (
+    ContinueRequest,
+    MemoryRequest,
+    PauseRequest,
+    UpdateFields,
+    UpdateFromDiskRequest,
+    UpdateFromTensorRequest,
+)
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
 from palladio.runtime.grammar.limits import MAX_OPTIONAL
@@ -102,11 +110,19 @@ def wire_type(schema: dict[str, Any]) -> str:
         *(DetokenizeRequest, AbortRequest, StartProfileRequest, BatchRequest),
         *(InputTokensRequest, ResponseRequest, CountTokensRequest, MessagesRequest),
         *(OllamaFields, OllamaChatRequest, OllamaGenerateRequest, OllamaOptions, ShowRequest),
+        *(PauseRequest, ContinueRequest, MemoryRequest),
+        *(UpdateFields, UpdateFromDiskRequest, UpdateFromTensorRequest),
     ],
 )
 def test_request_fields(model: type[WireModel]) -> None:
     schema = model.model_json_schema()
-    bases = (SamplingFields, InputTokensRequest, CountTokensRequest, OllamaFields)  # with tables of their own
+    bases = (
+        SamplingFields,
+        InputTokensRequest,
+        CountTokensRequest,
+        OllamaFields,
+        UpdateFields,
+    )  # with tables of their own
     inherited = next((base.model_fields for base in bases if model.__base__ is base), {})
     expected = {
         name: wire_type(field) + (", required" if name in schema.get("required", ()) else "")

@@ -17,7 +17,15 @@ from pathlib import Path
 
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress, RankStats
+from palladio.runtime.interface.messages import (
+    ControlReply,
+    EngineReady,
+    EngineStats,
+    LiveRequest,
+    LoadProgress,
+    RankStats,
+)
+from palladio.runtime.interface.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, RequestTrace, TokenLogprob, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileReport
 from palladio.runtime.telemetry.logs import Activity
@@ -82,12 +90,14 @@ class FakeEngineCore:
         self.aborted = []
         self._profile = None
         self._num_asked = 0  # whether the profile is written
+        self._is_paused = False
+        self.released = []
 
     spare_seconds = 0.0
 
     @property
     def has_work(self):
-        return bool(self._running)
+        return bool(self._running) and not self._is_paused
 
     def add(self, request):
         if request.params.logit_bias.get(13) == 13.0:
@@ -142,6 +152,19 @@ class FakeEngineCore:
             return None  # it is being written
         folder, self._profile, self._num_asked = self._profile, None, 0
         return ProfileReport(folder)
+
+    def steer(self, message):
+        match message:
+            case SetPause():
+                self._is_paused = message.mode is not None
+            case SetReleased():
+                self.released = message.tags
+            case UpdateWeights():
+                file = Path(message.path) / "model.safetensors"
+                if not file.is_file():
+                    return [], ControlReply(message.call_id, ok=False, message=f"{file} is missing")
+                self._knobs["script"] = list(file.read_bytes())  # what it says from now on
+        return [], ControlReply(message.call_id, ok=True, count=len(self._running))
 
     def stats(self, *, check_integrity=False):
         integrity_error = self._knobs.get("broken") if check_integrity else None

@@ -1,6 +1,7 @@
 """A host beside host 0: the calls that it makes, and its exit code. Threads stand for hosts."""
 
 import concurrent.futures
+import contextlib
 import queue
 import threading
 import types
@@ -21,10 +22,14 @@ class Executor:
 
     def __init__(self):
         self.told = queue.SimpleQueue()
-        self.programs = SimpleNamespace(built=SimpleNamespace(ensure=lambda key: self.told.put(("build", str(key)))))
+        built = {"ensure": lambda key: self.told.put(("build", str(key))), "expecting_compiles": contextlib.nullcontext}
+        self.programs = SimpleNamespace(built=SimpleNamespace(**built))
 
     def reset_state(self):
         self.told.put("reset")
+
+    def release_cache(self):
+        self.told.put("release")
 
     def call(self, key, *arrays):
         self.told.put((str(key), [array.tolist() for array in arrays]))
@@ -34,7 +39,9 @@ class Executor:
 def executor(monkeypatch):
     """Of the host that follows; jax is told of no other host."""
     executor = Executor()
-    built = SimpleNamespace(executor=executor, warm_up=SimpleNamespace(go_on=lambda: executor.told.put("ready")))
+    built = SimpleNamespace(
+        executor=executor, design=None, warm_up=SimpleNamespace(go_on=lambda: executor.told.put("ready"))
+    )
     monkeypatch.setattr(host_worker, "build_executor", lambda config, on_progress, agree, listener: built)
     monkeypatch.setattr(bootstrap, "_initialize", lambda invitation, port, device: None)
     monkeypatch.setattr(links, "BEAT_SECONDS", 0.05)
@@ -109,8 +116,10 @@ def test_a_host_makes_the_calls_that_it_is_told_of(tiny_dir, executor, exit_code
             assert executor.told.get(timeout=10) == ("build", "forward[bs=8]")
         answer.result(10)
     hosts.leader.call(("sample", 8, 0, "greedy"), (np.arange(3, dtype=np.int32),))
+    hosts.leader.order("release_cache", "")
     hosts.leader.call(None, ())
     assert executor.told.get(timeout=10) == ("sample[bs=8,greedy]", [[0, 1, 2]])
+    assert executor.told.get(timeout=10) == "release"
     assert executor.told.get(timeout=10) == "reset"
     hosts.leader.close()
 

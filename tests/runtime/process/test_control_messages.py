@@ -22,6 +22,7 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
     StopProfile,
 )
+from palladio.runtime.interface.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.outputs import (
     DecodeSteps,
     LostPages,
@@ -53,7 +54,16 @@ LIVE = LiveRequest(
 
 
 @pytest.mark.parametrize(
-    "message", [Explain(1, ["a~0"]), StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, 0)), StopProfile(3)]
+    "message",
+    [
+        Explain(1, ["a~0"]),
+        StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, 0)),
+        StopProfile(3),
+        SetPause(4, "in_place"),
+        SetPause(5, None),
+        UpdateWeights(6, "/x"),
+        SetReleased(7, ["weights", "kv_cache"]),
+    ],
 )
 def test_codec_to_engine(message: object) -> None:
     codec = to_engine_codec()

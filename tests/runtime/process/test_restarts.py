@@ -11,6 +11,7 @@ import pytest
 from palladio.runtime.front.supervisor import WINDOW, RestartBudget, Supervisor
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, EngineNotReadyError, OverloadedError
 from palladio.runtime.interface.messages import AbortRequests, EngineFailed
+from palladio.runtime.interface.weight_update import UpdateOptions
 from tests.runtime.process.crashes import QUEUED, kill, make, once, running, serve_and_queue, tokens, until
 from tests.runtime.process.test_engine_process import is_alive
 
@@ -53,6 +54,30 @@ async def test_a_failing_step_restarts_too(tmp_path):
         with pytest.raises(EngineDeadError, match="ZeroDivisionError: by the fake"):
             await served
         assert len(await waiting) == 20
+
+
+async def test_a_restarted_engine_has_the_last_weights(tmp_path, caplog):
+    """And the pause and the memory that its predecessor had."""
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    (weights / "model.safetensors").write_bytes(bytes((50, 51, 52)) * 10)
+    async with running(tmp_path, once(tmp_path, QUEUED), weight_version="v0") as engine:
+        await engine.model.update(weights, UpdateOptions(weight_version="v1"))
+        await engine.model.pause("in_place")
+        asking = asyncio.create_task(tokens(engine, "waits"))
+        kill(engine)
+        await until(lambda: engine.num_restarts == 1 and engine.state == "ready")
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        await engine.model.go_on()
+        assert (await asking)[:3] == [(0, 50), (0, 51), (0, 52)]
+        assert engine.model.version == "v1"
+        await engine.model.release(["kv_cache"])
+        (weights / "model.safetensors").unlink()
+        kill(engine)
+        await until(lambda: engine.num_restarts == 2 and engine.state == "released")
+        assert (engine.model.version, engine.model.path) == ("v0", None)
+        assert "with the weights of the start (version v0), not with those of version v1" in caplog.text
 
 
 async def test_aborts_and_closed_readers_while_it_restarts(tmp_path):

@@ -84,6 +84,8 @@ def test_rest_progress_and_compiles_are_no_hangs(caplog):
             _wait_for_text("Still compiling decode[bs=8] after", caplog)
         with activity.writing_profile():
             _wait_for_text("Still writing a profile after", caplog)
+        with activity.loading_weights():
+            _wait_for_text("Still loading weights after", caplog)
         time.sleep(0.3 * TIMEOUT)
     assert ended == []
 

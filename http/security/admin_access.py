@@ -1,4 +1,7 @@
-"""Who may profile: a trace slows the engine down and fills memory and disk, so it is for those who run the server."""
+"""Who may profile, and who may change the running model: those who run the server.
+
+A trace slows the engine down and fills memory and disk; other weights, or none, concern every caller.
+"""
 
 import ipaddress
 
@@ -10,8 +13,11 @@ from palladio.http.wire.errors import ErrorBody, HttpError
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")  # then the peer is not who asks
 
 
-def check_profile_access(config: HttpConfig, request: Request) -> None:
+def check_admin_access(config: HttpConfig, request: Request, action: str) -> None:
     """With an admin key, KeyAuth has seen to it. Without any key, those who are on this machine may.
+
+    Args:
+        action: what is asked for, as a message begins with it: "profiling".
 
     Raises:
         HttpError: 403.
@@ -19,11 +25,11 @@ def check_profile_access(config: HttpConfig, request: Request) -> None:
     if config.admin_api_keys:
         return
     if config.api_keys or config.api_key_file is not None:
-        raise _refusal("profiling needs an admin key: start the server with --admin-api-key")
+        raise _refusal(f"{action} needs an admin key: start the server with --admin-api-key")
     if not _is_local(request):
         raise _refusal(
-            "without keys, only clients on the server's own machine can profile (and not through a proxy): start the "
-            "server with --admin-api-key, and send that key"
+            f"without keys, {action} is only for clients on the server's own machine (and not through a proxy): start "
+            "the server with --admin-api-key, and send that key"
         )
 
 
