@@ -53,8 +53,8 @@ def measure(rows: int, vocab_size: int, rounds: int) -> list[dict[str, Any]]:
     for name, both in seconds.items():
         before, after = (1e3 * statistics.median(taken) for taken in both)
         results.append(
-            {"what": name, "rows": rows, "vocab": vocab_size, "before_ms": round(before, 3), "after_ms": round(after, 3),
-             "ratio": round(before / after, 2)}
+            {"what": name, "rows": rows, "vocab": vocab_size, "before_ms": round(before, 3),
+             "after_ms": round(after, 3), "ratio": round(before / after, 2)}
         )  # fmt: skip
     return results
 

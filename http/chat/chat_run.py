@@ -163,17 +163,7 @@ async def translate(
     """
     received = time.time()
     limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
-        other = {"other": "max_completion_tokens"}
-        raise InvalidRequestError.of("{param} and {other} differ; give one", param="max_tokens", fields=other)
-    if body.top_logprobs is not None and not body.logprobs:
-        other = {"logprobs": "logprobs"}
-        raise InvalidRequestError.of("{param} needs {logprobs}: true", param="top_logprobs", fields=other)
-    if not body.messages and body.input_ids is None:
-        other = {"other": "input_ids"}
-        raise InvalidRequestError.of(
-            "{param} is required: at least 1 message, or {other}", param="messages", fields=other
-        )
+    _check_together(body)
     tokenizer = context.tokenizer
     grammar, grammar_field = structured_output(body)
     tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
@@ -226,6 +216,24 @@ async def translate(
         lowers_length=context.config.allow_auto_truncate,
     )
     return request, plan
+
+
+def _check_together(body: ChatRequest) -> None:
+    """
+    Raises:
+        InvalidRequestError: fields contradict each other, or one needs another.
+    """
+    if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
+        other = {"other": "max_completion_tokens"}
+        raise InvalidRequestError.of("{param} and {other} differ; give one", param="max_tokens", fields=other)
+    if body.top_logprobs is not None and not body.logprobs:
+        other = {"logprobs": "logprobs"}
+        raise InvalidRequestError.of("{param} needs {logprobs}: true", param="top_logprobs", fields=other)
+    if not body.messages and body.input_ids is None:
+        other = {"other": "input_ids"}
+        raise InvalidRequestError.of(
+            "{param} is required: at least 1 message, or {other}", param="messages", fields=other
+        )
 
 
 def _without_unread(

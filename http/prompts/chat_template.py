@@ -5,10 +5,8 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import difflib
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -24,7 +22,7 @@ from palladio.http.prompts.chat_messages import (
     template_messages,
 )
 from palladio.http.prompts.template_calls import takes_arguments_as_text
-from palladio.http.prompts.template_format import TemplateFacts
+from palladio.http.prompts.template_format import TemplateFacts, load_template
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
@@ -37,7 +35,6 @@ from palladio.runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_BUILT_IN = Path(__file__).parent / "templates"
 MAX_SECONDS = 10.0  # for one conversation, however long
 QUICK_SECONDS = 0.02  # on the event loop
 MESSAGE_SIZE = 32  # characters that a message counts for, beside its own
@@ -376,38 +373,3 @@ def _size(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, An
     others = [value for value in values if not isinstance(value, str)]
     texts = sum(len(value) for value in values if isinstance(value, str))
     return texts + MESSAGE_SIZE * len(messages) + len(orjson.dumps((others, tools)))
-
-
-def load_template(name: str) -> str | dict[str, str]:
-    """Reads --chat-template: a .jinja (or other text) file, a .json file with a "chat_template", or a built-in name.
-
-    Returns:
-        The template, or several by name: "default", and "tool_use" for requests with tools.
-
-    Raises:
-        ConfigError: none of these.
-    """
-    path = Path(name)
-    if not path.is_file():
-        built_in = {file.stem: file for file in _BUILT_IN.glob("*.jinja")}
-        if name not in built_in:
-            raise ConfigError(
-                f"--chat-template {name}: no such file, and no such built-in template; "
-                f"built in: {', '.join(sorted(built_in))}"
-            )
-        path = built_in[name]
-    try:
-        source = path.read_text(encoding="utf-8")
-        template = json.loads(source).get("chat_template") if path.suffix == ".json" else source
-    except (OSError, ValueError, AttributeError) as exc:
-        raise ConfigError(f"--chat-template {name}: cannot be read: {exc}") from exc
-    if isinstance(template, list):  # Hugging Face's form of several templates
-        template = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-    if isinstance(template, dict):
-        named = {name: source for name, source in template.items() if isinstance(source, str)}
-        template = named if {"default", "tool_use"} <= named.keys() else named.get("default")
-    if isinstance(template, dict):
-        return template
-    if not isinstance(template, str):
-        raise ConfigError(f'--chat-template {name}: has no "chat_template" text')
-    return template

@@ -1,6 +1,8 @@
-"""What a chat template's source tells: how it takes message content, and which variables it reads."""
+"""The source of chat templates: where it comes from, how it takes message content, and which variables it reads."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Self
 
 import jinja2
@@ -9,7 +11,10 @@ from jinja2.ext import loopcontrols
 
 from palladio.http.prompts.chat_messages import ContentFormat
 from palladio.http.prompts.template_calls import tells_null, without_nulls
+from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.chat_renderer import GenerationTag
+
+_BUILT_IN = Path(__file__).parent / "templates"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,3 +96,38 @@ def _is_content(node: nodes.Node, names: set[str]) -> bool:
     if isinstance(node, nodes.Getitem):
         return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
     return isinstance(node, nodes.Name) and node.name in names
+
+
+def load_template(name: str) -> str | dict[str, str]:
+    """Reads --chat-template: a .jinja (or other text) file, a .json file with a "chat_template", or a built-in name.
+
+    Returns:
+        The template, or several by name: "default", and "tool_use" for requests with tools.
+
+    Raises:
+        ConfigError: none of these.
+    """
+    path = Path(name)
+    if not path.is_file():
+        built_in = {file.stem: file for file in _BUILT_IN.glob("*.jinja")}
+        if name not in built_in:
+            raise ConfigError(
+                f"--chat-template {name}: no such file, and no such built-in template; "
+                f"built in: {', '.join(sorted(built_in))}"
+            )
+        path = built_in[name]
+    try:
+        source = path.read_text(encoding="utf-8")
+        template = json.loads(source).get("chat_template") if path.suffix == ".json" else source
+    except (OSError, ValueError, AttributeError) as exc:
+        raise ConfigError(f"--chat-template {name}: cannot be read: {exc}") from exc
+    if isinstance(template, list):  # Hugging Face's form of several templates
+        template = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+    if isinstance(template, dict):
+        named = {name: source for name, source in template.items() if isinstance(source, str)}
+        template = named if {"default", "tool_use"} <= named.keys() else named.get("default")
+    if isinstance(template, dict):
+        return template
+    if not isinstance(template, str):
+        raise ConfigError(f'--chat-template {name}: has no "chat_template" text')
+    return template

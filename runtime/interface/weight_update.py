@@ -46,18 +46,17 @@ class UpdateOptions:
         given = {name: value for name, value in fields.items() if value is not None}
         load_format = given.pop("load_format", None)
         if load_format not in LOAD_FORMATS:
-            raise InvalidRequestError(
-                f"load_format {load_format!r} is not supported: weights are read from safetensors alone; leave it out",
-                param="load_format",
-            )
+            message = "{param} {found!r} is not supported: weights are read from safetensors alone; leave it out"
+            raise InvalidRequestError.of(message, param="load_format", found=load_format)
         for name, (neutral, why) in _REFUSED.items():
             value = given.pop(name, neutral)
             if type(value) is not type(neutral) or value != neutral:
-                raise InvalidRequestError(f"{name} {value!r} is not supported: {why}; leave it out", param=name)
+                message = "{param} {value!r} is not supported: {why}; leave it out"
+                raise InvalidRequestError.of(message, param=name, value=value, why=why)
         for name in IGNORED:
             given.pop(name, None)
         unknown = given.keys() - cls.__dataclass_fields__.keys()
         if unknown:
             name = min(unknown)
-            raise InvalidRequestError(f"unknown field {name!r} of a weight update", param=name)
+            raise InvalidRequestError.of("unknown field {name!r} of a weight update", param=name, name=name)
         return cls(**given)

@@ -254,7 +254,6 @@ def block(**fields: Any) -> list[Any]:
         ({"context_management": {"edits": ["x"]}}, "context_management.edits.0.type None"),
         ({"context_management": {"edit": []}}, "unknown field: context_management.edit"),
         ({"container": "c"}, "not supported yet: container"),
-        ({"thread": {"type": "create"}}, "not supported yet: thread"),
         ({"system_": "x"}, "unknown field: system_; did you mean system?"),
     ],
     ids=lambda value: str(value)[:50],

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from palladio.http.prompts.chat_messages import TextEncoder
-from palladio.http.prompts.chat_template import ChatTemplate, load_template
-from palladio.http.prompts.template_format import TemplateFacts
+from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.template_format import TemplateFacts, load_template
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer

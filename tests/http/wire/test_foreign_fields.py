@@ -144,7 +144,6 @@ ASKING: tuple[tuple[dict[str, Any], str], ...] = (
     ({"data_parallel_rank": 1}, "use routed_dp_rank"),
     ({"return_entropy": True}, "not supported yet"),
     ({"return_bytes": True}, "not supported yet"),
-    ({"thread": {"type": "create"}}, "send all messages"),
     ({"models": ["a", "b"]}, "use model"),
 )
 
