@@ -1,9 +1,9 @@
 """The sampler's argmax over a vocabulary, with its test for NaN, against plain jnp operations, in one run.
 
-    python benchmarks/argmax.py [--rows 1 32 64] [--vocab 32000 50257 151936] [--rounds 15] [--json out.json]
+    python benchmarks/argmax.py [--rows 1 32 64] [--vocab 32000 50257 151936] [--rounds 25] [--json out.json]
 
-`argmax` is a greedy step: the ids, and whether the row is finite. `drawn` is the last part of a sampled step: the ids of
-values that the program itself has computed (here one logarithm each). Both ways take turns; times are medians in
+`argmax` is a greedy step: the ids, and whether the row is finite. `drawn` is the last part of a sampled step: the ids
+of values that the program itself has computed (here one logarithm each). Both ways take turns; times are medians in
 milliseconds, and the ratio is before ÷ after. On a TPU or GPU the two are the same operations, except that `drawn`
 keeps the values apart from the argmax on a TPU.
 """
@@ -52,10 +52,8 @@ def measure(rows: int, vocab_size: int, rounds: int) -> list[dict[str, Any]]:
     results = []
     for name, both in seconds.items():
         before, after = (1e3 * statistics.median(taken) for taken in both)
-        results.append(
-            {"what": name, "rows": rows, "vocab": vocab_size, "before_ms": round(before, 3), "after_ms": round(after, 3),
-             "ratio": round(before / after, 2)}
-        )  # fmt: skip
+        figures = {"before_ms": round(before, 3), "after_ms": round(after, 3), "ratio": round(before / after, 2)}
+        results.append({"what": name, "rows": rows, "vocab": vocab_size} | figures)
     return results
 
 
