@@ -32,11 +32,20 @@ def test_a_budget_closes_reasoning_and_a_grammar_follows(client, budget, stream)
 
 def test_without_a_budget_it_goes_on(client):
     answer = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, seed=5, temperature=1, max_tokens=40, extra_body=INSIDE | {"regex": "(yes|no)"}
+        model=MODEL, messages=MESSAGES, seed=5, temperature=1, max_tokens=40, extra_body=INSIDE
     )
     assert answer.choices[0].finish_reason == "length"
     assert answer.choices[0].message.content is None
     assert answer.usage.reasoning_tokens == answer.usage.completion_tokens == 40
+
+
+def test_a_grammar_leaves_room_for_its_answer(client):
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, seed=5, temperature=1, max_tokens=40, extra_body=INSIDE | {"regex": "(yes|no)"}
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.choices[0].message.content in ("yes", "no")
+    assert 0 < answer.usage.reasoning_tokens < 40
 
 
 def test_the_closing_tag_is_the_engines_choice_alone(client):

@@ -26,13 +26,13 @@ READ = {
     *("cache_salt", "extra_key", "priority", "timeout", "routed_dp_rank"),
     *("return_timings", "no_logs", "log_metrics"),
     *("response_format", "json_schema", "regex", "ebnf", "structural_tag", "structured_outputs"),
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern", "usage"),
 }
 ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
     (
         ChatRequest,
         READ
-        | {"messages", "input_ids", "chat_template", "max_completion_tokens", "logprobs", "top_logprobs"}
+        | {"messages", "input_ids", "chat_template", "verbosity", "max_completion_tokens", "logprobs", "top_logprobs"}
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),

@@ -68,8 +68,14 @@ def test_a_client_cannot_bring_a_template(serve) -> None:
     answer = httpx.post(serve() + "/v1/chat/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "chat_template"
-    for name in ("chat_template", "template", "messages", "tools", "seconds", "self", "tokenize", "documents"):
+    for name in ("template", "messages", "tools", "seconds", "self"):
         body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "{{ 1 }}"}}
         answer = httpx.post(serve() + "/v1/chat/completions", json=body)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"].startswith("chat_template_kwargs")
+    plain = httpx.post(serve() + "/v1/chat/completions", json={"messages": body["messages"]}).json()
+    for name in ("chat_template", "tokenize", "documents"):  # not read, so without effect, which the answer says
+        body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "{{ 1 }}"}}
+        answer = httpx.post(serve() + "/v1/chat/completions", json=body)
+        assert [warning["param"] for warning in answer.json()["warnings"]] == [f"chat_template_kwargs.{name}"]
+        assert answer.json()["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
