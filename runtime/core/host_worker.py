@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable
 
 from palladio.runtime.core.model_memory import ModelMemory, Order
-from palladio.runtime.core.observers import CallListener
-from palladio.runtime.core.startup import build_executor
+from palladio.runtime.core.startup import CallListener, build_executor
 from palladio.runtime.core.weight_loader import WeightLoader
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig

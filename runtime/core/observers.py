@@ -1,21 +1,18 @@
 """Observers of steps: what only watches, so that without it tokens and page ownership are the same."""
 
-import contextlib
 import dataclasses
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.interface.messages import EngineStats
-from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
-from palladio.runtime.telemetry.logs import Activity, Histogram
+from palladio.runtime.telemetry.logs import Histogram
 from palladio.runtime.telemetry.profiler import Profiler
 
 
@@ -207,27 +204,3 @@ class StepTimer:
     def forget(self) -> None:
         """The dispatched steps will not be read."""
         self._dispatched.clear()
-
-
-class CallListener:
-    """Told on host 0 of what the executor calls, and of programs that a step waits for.
-
-    Args:
-        hosts: the others, which do the same.
-    """
-
-    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
-        self._activity = activity
-        self._hosts = hosts
-
-    def call(self, key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-        """See DeviceExecutor."""
-        if self._hosts is not None:
-            self._hosts.call(key, arrays)
-
-    @contextlib.contextmanager
-    def building(self, key: ProgramKey) -> Iterator[None]:
-        """See ProgramCache."""
-        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
-        with self._activity.compiling(str(key)), alongside:
-            yield

@@ -17,12 +17,12 @@ from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.model_memory import ModelMemory, Order
-from palladio.runtime.core.observers import CallListener
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.warmup import WarmUp
 from palladio.runtime.core.weight_loader import WeightLoader
-from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner
+from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner, tell_nobody
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
+from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config import EngineConfig
@@ -42,6 +42,29 @@ from palladio.runtime.telemetry.logs import Activity
 PATIENCE = 4
 
 logger = logging.getLogger("palladio.engine")
+
+
+class CallListener:
+    """Told of what the executor calls, and of programs that a step waits for.
+
+    Args:
+        hosts: on host 0, the others, which do the same.
+
+    Attributes:
+        call: see DeviceExecutor.
+    """
+
+    def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
+        self._activity = activity
+        self._hosts = hosts
+        self.call = tell_nobody if hosts is None else hosts.call
+
+    @contextlib.contextmanager
+    def building(self, key: ProgramKey) -> Iterator[None]:
+        """See ProgramCache."""
+        alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
+        with self._activity.compiling(str(key)), alongside:
+            yield
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

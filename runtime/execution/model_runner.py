@@ -39,8 +39,8 @@ from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 
-def _tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-    pass
+def tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+    """Where there are no other hosts."""
 
 
 class DeviceExecutor:
@@ -56,7 +56,7 @@ class DeviceExecutor:
         ranks: whose arrays programs take and give.
     """
 
-    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = lambda key, arrays: None) -> None:
+    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = tell_nobody) -> None:
         design = programs.design
         self.programs = programs
         self.ranks = design.shape.ranks

@@ -1,4 +1,6 @@
-"""Log lines, the same from both processes of a server: as SGLang's users know them, or one JSON object a line.
+"""What a server tells of itself: log lines, how its values are spread, and what the engine's thread is doing.
+
+Log lines are the same from both processes: as SGLang's users know them, or one JSON object a line.
 
 Text is `[2026-01-31 12:00:00] message`, and the level's name before the message from WARNING on. JSON has `time`,
 `level`, `logger` and `message`, the traceback as `exception`, and the figures of a line under their own names.
