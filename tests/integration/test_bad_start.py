@@ -101,4 +101,4 @@ def test_a_device_that_is_not_there(tmp_path):
     line = start(build_checkpoint(tmp_path), "--device", device)
     assert line.startswith(f"error: --device {device}: ")
     assert f"pip install '.[{extra}]'" in line
-    assert "--device cpu" in line
+    assert "or use --device cpu" in line

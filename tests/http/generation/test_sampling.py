@@ -36,12 +36,12 @@ ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),
-        (chat_run, chat_run, plan, tools, tools, params, params, sse),
+        (chat_run, plan, tools, params, sse),
     ),
     (
         CompletionRequest,
         READ | {"prompt", "echo", "logprobs", "return_tokens_as_token_ids"},
-        (routes_completions, params, params, sse),
+        (routes_completions, params, sse),
     ),
     (GenerateRequest, set(GenerateRequest.model_fields), (routes_generate,)),
     (TokenizeRequest, set(TokenizeRequest.model_fields), (routes_tokenize,)),
