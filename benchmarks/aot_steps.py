@@ -73,6 +73,9 @@ _HOST_OPCODES = ("infeed", "outfeed", "send", "recv")
 _COLLECTIVE = re.compile(
     r"= \(*(\w+\[[\d,]*\]).*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 )
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.-]+) \(.*\{$")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_UNKNOWN_CYCLES = 1 << 62  # libtpu writes the largest integer
 _CALLBACK = re.compile(r'custom_call_target="\w*callback')
 
 
@@ -84,20 +87,29 @@ class Facts:
         cache_copies: copies, transpositions and conversions of a whole layer's cache.
         host_calls: callbacks, infeeds, outfeeds, sends and receives.
         branches: conditionals.
-        data_loops: loops whose trip count the compiler does not know.
+        loops: all of them, also those within others. data_loops: those whose trip count the compiler does not know.
         collectives: how many of each shape and kind.
+        cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as a loop's turn.
     """
 
     cache_copies: int
     host_calls: int
     branches: int
+    loops: int
     data_loops: int
     collectives: dict[str, int]
+    cycles: dict[str, int]
 
     @classmethod
     def of(cls, hlo: str, cache_shape: tuple[int, ...]) -> "Facts":
         counts: collections.Counter[str] = collections.Counter()
+        cycles: collections.Counter[str] = collections.Counter()
+        computation = ""
         for line in hlo.splitlines():
+            if start := _COMPUTATION.match(line):
+                computation = "entry" if start[1] else start[2]
+            if estimate := _CYCLES.search(line):
+                cycles[computation] += int(estimate[1])
             match = _INSTRUCTION.match(line)
             if match is None:
                 continue
@@ -108,11 +120,20 @@ class Facts:
                 counts["host call"] += 1
             elif opcode == "conditional":
                 counts["branch"] += 1
-            elif opcode == "while" and "known_trip_count" not in line:
-                counts["data loop"] += 1
+            elif opcode == "while":
+                counts["loop"] += 1
+                counts["data loop"] += "known_trip_count" not in line
         collectives = collections.Counter(f"{kind} {shape}" for shape, kind in _COLLECTIVE.findall(hlo))
         copies, calls = counts["cache copy"], counts["host call"]
-        return cls(copies, calls, counts["branch"], counts["data loop"], dict(collectives))
+        return cls(
+            copies,
+            calls,
+            counts["branch"],
+            counts["loop"],
+            counts["data loop"],
+            dict(collectives),
+            {name: count for name, count in cycles.items() if 0 < count < _UNKNOWN_CYCLES},
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,6 +163,7 @@ def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
         dtype=DTYPE,
         cache=KVCacheSpec.of(config, page_size=sizes.page_size, dtype=DTYPE),
         mesh=mesh,
+        has_plain_tier=PlatformDefaults.of(mesh.devices.flat[0].platform).has_plain_tier,
     )
 
 

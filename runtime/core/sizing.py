@@ -33,6 +33,8 @@ class PlatformDefaults:
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
         min_decode: rows of the smallest decode step. XLA:GPU computes products of one row as multiply and reduce, some
             of them in two kernels with weight × x in memory between them, and rounded to the weights' dtype.
+        has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU and a TPU skip
+            the search for thresholds by a loop of no turns; a GPU would wait for its host there: it always searches.
         mixes: prefill steps decode as well.
         pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
             each. A CPU's memory is the host's, so only take what is likely to be used.
@@ -43,6 +45,7 @@ class PlatformDefaults:
     chunk: int
     bucket_growth: int
     min_decode: int
+    has_plain_tier: bool
     mixes: bool
     pool_per_request: int | None
 
@@ -56,6 +59,7 @@ class PlatformDefaults:
                 chunk=1024,
                 bucket_growth=4,
                 min_decode=1,
+                has_plain_tier=False,
                 mixes=False,
                 pool_per_request=1024,
             )
@@ -65,6 +69,7 @@ class PlatformDefaults:
             chunk=8192,
             bucket_growth=2,
             min_decode=2 if platform == "gpu" else 1,
+            has_plain_tier=platform == "gpu",
             mixes=True,
             pool_per_request=None,
         )

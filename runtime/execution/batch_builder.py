@@ -162,6 +162,11 @@ class HostBatch:
         )
 
 
+def _filters(params: SamplingParams) -> bool:
+    """Whether top_k, top_p or min_p may drop a token."""
+    return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+
+
 class BatchBuilder:
     """Fills the vectors of one rank, and knows its slots."""
 
@@ -185,7 +190,7 @@ class BatchBuilder:
         if params.has_history or params.logprobs is not None:
             self._tiers[slot] = "full"
         else:
-            self._tiers[slot] = "greedy" if params.is_greedy else "random"
+            self._tiers[slot] = "greedy" if params.is_greedy else "random" if _filters(params) else "plain"
         return params.has_history
 
     def _fill_columns(self, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int) -> None:

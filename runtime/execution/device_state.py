@@ -68,6 +68,7 @@ class DeviceShape:
         mesh: the devices.
         pooling: how embeddings are made; None: the engine generates text.
         pooled_size: numbers that are kept of each slot's embedding from step to step.
+        has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
     """
 
     num_slots: int
@@ -81,6 +82,7 @@ class DeviceShape:
     mesh: Mesh
     pooling: Pooling | None = None
     pooled_size: int = 0
+    has_plain_tier: bool = False
 
     @property
     def page_size(self) -> int:

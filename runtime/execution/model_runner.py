@@ -304,8 +304,9 @@ class ModelRunner:
         return output
 
     def _tier(self, step: ScheduledStep) -> SampleTier:
-        tiers = set().union(*(self._builders[rank].tiers(batch) for rank, batch in step.parts))
-        return next((tier for tier in reversed(TIERS) if tier in tiers), "greedy")
+        wanted = set().union(*(self._builders[rank].tiers(batch) for rank, batch in step.parts))
+        least = max(map(TIERS.index, wanted), default=0)
+        return next(tier for tier in self.programs.design.tiers if TIERS.index(tier) >= least)
 
     def _load_history(self, rank: int, request: Request) -> None:
         """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""

@@ -21,7 +21,7 @@ from palladio.runtime.execution.device_state import DeviceShape, DeviceState, We
 from palladio.runtime.execution.sampler import SampleTier
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
-TIERS: tuple[SampleTier, ...] = ("greedy", "random", "masked", "full")  # each can do what those before it can
+TIERS: tuple[SampleTier, ...] = ("greedy", "plain", "random", "masked", "full")  # each can do what those before it can
 
 # What replaces the donated arguments, in their order; what else stays on the device; what goes to the host.
 Results = tuple[tuple[Any, ...], Any, Any]
@@ -82,6 +82,11 @@ class ProgramDesign:
     def head(self) -> LogitsHead:
         """Picks the arrays that sampling and scoring take, out of the model's."""
         return LogitsHead.of(self.model.structure, self.num_weights)
+
+    @functools.cached_property
+    def tiers(self) -> tuple[SampleTier, ...]:
+        """Those in which steps are sampled."""
+        return tuple(tier for tier in TIERS if tier != "plain" or self.shape.has_plain_tier)
 
     @property
     def generates(self) -> bool:

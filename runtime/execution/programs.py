@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from palladio.runtime.execution.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.pooler import pool_step
-from palladio.runtime.execution.program import TIERS, Program, ProgramDesign, Results, Takes, host_array
+from palladio.runtime.execution.program import Program, ProgramDesign, Results, Takes, host_array
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier, sample
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.execution.scoring import score_tokens
@@ -24,7 +24,6 @@ from palladio.runtime.execution.step_functions import (
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 
 # A mask is for one step: it depends on the token before.
-DECODE_TIERS: tuple[SampleTier, ...] = tuple(tier for tier in TIERS if tier != "masked")
 COMPARED_PAGES = 64  # pages that one compare program compares
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 
@@ -99,7 +98,7 @@ class Decode(_Sampling):
     @classmethod
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         layouts = [layout for layout in design.layouts.decode.values() if layout.num_steps > 1 and design.generates]
-        return [cls(design, layout, tier) for layout in layouts for tier in DECODE_TIERS]
+        return [cls(design, layout, tier) for layout in layouts for tier in design.tiers if tier != "masked"]
 
     def takes(self, state: DeviceState) -> Takes:
         donated = {"kv_cache": state.kv_cache, "tables": state.tables, "sampler": self.sampler_of(state)}
@@ -141,7 +140,7 @@ class Sample(_Sampling):
     @classmethod
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         sizes = design.buckets.sample if design.generates else ()
-        return [cls(design, size, tier=tier) for size in sizes for tier in TIERS]
+        return [cls(design, size, tier=tier) for size in sizes for tier in design.tiers]
 
     def takes(self, state: DeviceState) -> Takes:
         return Takes((state.head,), {"sampler": self.sampler_of(state)}, (state.last_hidden[self.key.num_requests],))

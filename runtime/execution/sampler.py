@@ -17,7 +17,7 @@ The order is that of Hugging Face and SGLang. (vLLM takes min_p before top_k and
 min_p left. min_p after top_p drops the same tokens whether or not one renormalizes in between.) Tokens of equal logit
 share a fate: top_k and top_p keep all that are equal to the last one kept.
 
-Neither top_k nor top_p sorts: both find their threshold by bisection over the ordered 32-bit integers that float32
+Neither top_k nor top_p sorts: both find their threshold bit by bit among the ordered 32-bit integers that float32
 values map to, which is exact, and they weigh tokens by integers, whose sums don't depend on the order of summation.
 So a threshold is the same in every program, whatever the batch's size.
 
@@ -31,17 +31,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from palladio.runtime.execution.gumbel_noise import gumbel_noise
 from palladio.runtime.execution.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.scoring import token_logprobs
+from palladio.runtime.execution.threshold import largest_threshold, ordered_image
 from palladio.runtime.interface.generation_request import GREEDY_TEMPERATURE
 
-SampleTier = Literal["greedy", "random", "masked", "full"]
+SampleTier = Literal["greedy", "plain", "random", "masked", "full"]
 MASKED_TIERS: tuple[SampleTier, ...] = ("masked", "full")  # those that take a mask of allowed tokens
 
 MASK_BITS = 32  # tokens that a word of a mask stands for
 _MAX_TEMPERATURE = 1e30  # uniform long before; 1 / temperature must not underflow
-_BISECTIONS = 32  # halvings that bring an interval of 32-bit integers down to one
 _MASS_BITS = 30  # integer weights of a row sum to less than 2**30 (and rounding), which int32 holds
 
 
@@ -115,8 +116,8 @@ def sample(
 
     Args:
         logits: f32[B, V]; ids that are no tokens hold -inf.
-        tier: static; "greedy" knows no parameter, "random" temperature, top_k, top_p and min_p, "masked" these and
-            `allowed`, "full" all.
+        tier: static; "greedy" knows no parameter, "plain" temperature, "random" also top_k, top_p and min_p, "masked"
+            these and `allowed`, "full" all.
         allowed: i32[B, ⌈V / 32⌉], a bit a token, the lowest first: those that a row may sample, one at
             least; None: all.
 
@@ -172,34 +173,12 @@ def processed_logits(logits: jax.Array, state: SamplerState, batch: SamplingBatc
     largest = logits.max(axis=-1, keepdims=True)
     temperature = jnp.where(is_greedy, 1.0, jnp.minimum(batch.temperature, _MAX_TEMPERATURE))[:, None]
     tempered = (logits - largest) / temperature  # ≤ 0 and 0 at the largest: can't overflow upwards
-    image = _ordered_image(logits)  # of the untempered values, which no rounding has tied
+    if tier == "plain":
+        return jnp.where(is_greedy[:, None], logits, tempered)
+    image = ordered_image(logits)  # of the untempered values, which no rounding has tied
     threshold = _threshold(image, jnp.exp(tempered), batch, ~is_greedy)
     keep = (image >= threshold[:, None]) & (tempered >= jnp.log(batch.min_p)[:, None])
     return jnp.where(is_greedy[:, None], logits, jnp.where(keep, tempered, -jnp.inf))
-
-
-def gumbel_noise(seeds: jax.Array, positions: jax.Array, vocab_size: int) -> jax.Array:
-    """Standard Gumbel noise, a function of (seed, position, token id) alone: not of row, batch size or vocabulary.
-
-    `jax.random.gumbel` has 23 random bits, which bends the odds of tokens rarer than 1e-6; here the
-    rate of the race, -log(1 - u), keeps 32 bits near 0, where it is decided.
-
-    Args:
-        seeds: u32[B, 2], low and high words.
-        positions: i32[B].
-        vocab_size: static, V.
-
-    Returns:
-        f32[B, V], finite.
-    """
-
-    def random_bits(seed: jax.Array, position: jax.Array) -> jax.Array:
-        key = jax.random.wrap_key_data(seed[::-1], impl="threefry2x32")  # (high, low): as jax.random.key(seed)
-        return jax.random.bits(jax.random.fold_in(key, position), (vocab_size,), jnp.uint32)
-
-    bits = jax.vmap(random_bits)(seeds, positions)
-    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
-    return -jnp.log(-jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24)))
 
 
 def _is_greedy(batch: SamplingBatch) -> jax.Array:
@@ -240,7 +219,7 @@ def _threshold(image: jax.Array, weights: jax.Array, batch: SamplingBatch, is_ra
     """The least image that top_k and top_p keep.
 
     Args:
-        image: i32[B, V], see `_ordered_image`.
+        image: i32[B, V], see `ordered_image`.
         weights: f32[B, V], each token's odds; the largest is 1.
         is_random: bool[B], rows that need a threshold.
 
@@ -249,13 +228,13 @@ def _threshold(image: jax.Array, weights: jax.Array, batch: SamplingBatch, is_ra
     """
     by_count = is_random & (batch.top_k > 0) & (batch.top_k < image.shape[1])
     lowest = jnp.full(image.shape[0], jnp.iinfo(jnp.int32).min)
-    kept_by_count = _bisect(image, jnp.ones_like(image), batch.top_k, lowest, by_count)
+    kept_by_count = largest_threshold(image, jnp.ones_like(image), batch.top_k, lowest, by_count)
 
     masses = jnp.round(weights * _mass_scale(weights.sum(axis=-1))[:, None]).astype(jnp.int32)
     total = jnp.where(image >= kept_by_count[:, None], masses, 0).sum(axis=-1)
     enough = jnp.ceil(total.astype(jnp.float32) * batch.top_p).astype(jnp.int32)
     by_mass = is_random & (batch.top_p < 1)
-    return _bisect(image, masses, jnp.clip(enough, 1, total), kept_by_count, by_mass)
+    return largest_threshold(image, masses, jnp.clip(enough, 1, total), kept_by_count, by_mass)
 
 
 def _mass_scale(sums: jax.Array) -> jax.Array:
@@ -265,41 +244,3 @@ def _mass_scale(sums: jax.Array) -> jax.Array:
     """
     exponent_bits = lax.bitcast_convert_type(sums, jnp.int32) & 0x7F800000
     return lax.bitcast_convert_type((254 << 23) - exponent_bits, jnp.float32) * 2.0 ** (_MASS_BITS - 1)
-
-
-def _bisect(image: jax.Array, masses: jax.Array, enough: jax.Array, low: jax.Array, used: jax.Array) -> jax.Array:
-    """The largest t with Σ masses[image ≥ t] ≥ enough, for used rows; low for others.
-
-    Args:
-        image: i32[B, V].
-        masses: i32[B, V], ≥ 0.
-        enough: i32[B], at least 1.
-        low: i32[B], a t that is low enough.
-        used: bool[B].
-
-    Returns:
-        i32[B].
-    """
-    high = jnp.where(used, image.max(axis=-1) + 1, low)  # always too high (unless it is low)
-
-    def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bounds
-        middle = (low & high) + ((low ^ high) >> 1)  # floor of the mean, without overflow
-        mass = jnp.where(image >= middle[:, None], masses, 0).sum(axis=-1)
-        fits = used & (mass >= enough)
-        return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
-
-    # A loop whose trip count is data makes CUDA's host wait for the device, so there it always runs.
-    steps = lax.platform_dependent(
-        used.any(),
-        cuda=lambda _: jnp.int32(_BISECTIONS),
-        default=lambda any_used: jnp.where(any_used, _BISECTIONS, 0),
-    )
-    largest: jax.Array = lax.fori_loop(0, steps, halve, (low, high))[0]
-    return largest
-
-
-def _ordered_image(values: jax.Array) -> jax.Array:
-    """Integers in the order of the floats, equal where they are equal (so for -0 and 0). f32[B, V] → i32[B, V]"""
-    bits = lax.bitcast_convert_type(jnp.where(values == 0, 0.0, values), jnp.int32)
-    return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)

@@ -26,7 +26,7 @@ def test_every_program_compiles(target, model, tmp_path):
         "forward[bs=16]",
         "forward[bs=256,tok=256]",
         "score[tok=256]",
-        *(f"sample[bs=16,{tier}]" for tier in ("greedy", "random", "masked", "full")),
+        *(f"sample[bs=16,{tier}]" for tier in tiers(target)),
         "reset",
         "tables",
         "compare",
@@ -37,8 +37,26 @@ def test_every_program_compiles(target, model, tmp_path):
 @pytest.mark.parametrize("target", COMPILER)
 def test_several_decode_steps_compile_to_one_program(target, tmp_path):
     programs, table = compile_programs(target, "qwen2.5-0.5b", tmp_path, "--decode-steps", "4", "--only", "decode")
-    assert [row["program"] for row in programs] == [f"decode[bs=16,{tier}]" for tier in ("greedy", "random", "full")]
+    assert [row["program"] for row in programs] == [
+        f"decode[bs=16,{tier}]" for tier in tiers(target) if tier != "masked"
+    ]
     assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+
+
+@pytest.mark.parametrize("devices", ["1", "4"])
+def test_a_gpu_samples_without_a_loop(devices, tmp_path):
+    """A loop is no part of a CUDA graph: each of its turns would be launched by the host."""
+    programs, table = compile_programs("h200", "llama-3.1-8b", tmp_path, "--devices", devices, "--only", "sample")
+    assert {row["program"]: row["loops"] for row in programs if row["loops"]} == {}, table
+
+
+def test_a_search_for_thresholds_makes_one_sum_over_devices_a_pass(tmp_path):
+    """Of 7 thresholds at once: top_k and top_p make 11 passes each, where halving makes 32."""
+    only = ["--devices", "4", "--only", "sample"]
+    programs, table = compile_programs("tpu-v6e", "llama-3.1-8b", tmp_path, *only)
+    (row,) = (row for row in programs if row["program"] == "sample[bs=16,random]")
+    assert row["collectives"]["all-reduce s32[1,16]"] == 2, table
+    assert row["loops"] == row["data_loops"] == 2, table
 
 
 @pytest.mark.parametrize("target", ["tpu-v6e", "h200"])
@@ -65,6 +83,10 @@ def test_the_memory_plan_is_what_the_compiler_then_asks_for(target, tmp_path):
     figures = json.loads(report.read_text())
     assert abs(figures["ratio"] - 1) < 0.05, figures
     assert figures["fits"], figures
+
+
+def tiers(target):
+    return ("greedy", *(("plain",) if target == "h200" else ()), "random", "masked", "full")
 
 
 def compile_programs(target, model, tmp_path, *flags):

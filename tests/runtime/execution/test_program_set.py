@@ -11,6 +11,7 @@ from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import KVCacheSpec
 from palladio.model.sharding import make_abstract_mesh
 from palladio.model.weights import abstract_model
+from palladio.runtime.core.sizing import PlatformDefaults
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_set import StepPrograms
@@ -42,7 +43,7 @@ def declare():
     structure, weights = flatten_model(abstract_model(MODEL, dtype=jnp.float32, mesh=mesh))
     static = StaticModel(structure, jax.ShapeDtypeStruct((MODEL.hidden_size,), jnp.float32), MODEL.vocab_size)
 
-    def of(buckets=BUCKETS, num_steps=1, pooling=None, *, checks_cache=False):
+    def of(buckets=BUCKETS, num_steps=1, pooling=None, *, checks_cache=False, has_plain_tier=False):
         shape = DeviceShape(
             num_slots=buckets.max_requests + 1,
             pages_per_request=16,
@@ -54,6 +55,7 @@ def declare():
             cache=KVCacheSpec.of(MODEL, page_size=16, dtype=jnp.float32),
             mesh=mesh,
             pooling=pooling,
+            has_plain_tier=has_plain_tier,
         )
         return StepPrograms(static, shape.abstract(weights, 4), shape, buckets, Built())
 
@@ -164,3 +166,10 @@ def test_a_tier_is_replaced_by_one_that_does_more_never_by_one_that_does_less(de
     programs = declare()
     programs.built.programs = dict.fromkeys(Sample.key_of(8, tier=tier) for tier in built)
     assert programs.tier(Sample, 8, wanted) == taken
+
+
+def test_only_a_gpu_has_programs_for_steps_without_filters(declare):
+    plain = {ProgramKey("sample", 8, tier="plain"), ProgramKey("decode", 8, tier="plain")}
+    assert plain <= declare(num_steps=3, has_plain_tier=True).by_key.keys()
+    assert not plain & declare(num_steps=3).by_key.keys()
+    assert [PlatformDefaults.of(name).has_plain_tier for name in ("cpu", "tpu", "gpu")] == [False, False, True]

@@ -7,7 +7,8 @@ import pytest
 import scipy.stats
 
 from palladio.runtime.execution.batch_builder import split_seed
-from palladio.runtime.execution.sampler import gumbel_noise, sample
+from palladio.runtime.execution.gumbel_noise import gumbel_noise, random_bits
+from palladio.runtime.execution.sampler import sample
 from palladio.runtime.execution.sampler_state import SamplerState
 from tests.runtime.execution.sampler_oracle import (
     V,
@@ -105,6 +106,23 @@ def test_the_draw_is_gumbel_argmax_over_the_processed_logits():
         bits = jax.random.bits(jax.random.fold_in(jax.random.key(11 * i), i), (V,), jnp.uint32)
         uniform = (np.asarray(bits, np.float64) + 0.5) / 2**32
         assert output.token_ids[i] == np.argmax(scores[i] - np.log(-np.log1p(-uniform)))
+
+
+def test_the_bits_are_those_of_jax_random():
+    seeds, positions = [0, 2**32 + 5, -1, 2**63], [0, 1, 2**31 - 1, 77]
+    bits = random_bits(make_batch(*({"seed": s} for s in seeds)).seeds, jnp.array(positions), 1001)
+    for row, seed, position in zip(np.asarray(bits), seeds, positions, strict=True):
+        key = jax.random.wrap_key_data(jnp.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], jnp.uint32))
+        np.testing.assert_array_equal(row, jax.random.bits(jax.random.fold_in(key, position), (1001,), jnp.uint32))
+
+
+def test_a_row_without_filters_gives_the_same_token_in_every_tier():
+    logits, state = random_logits(16), SamplerState.allocate(4, V)
+    batch = make_batch(*({"seed": i, "positions": 3 * i, "temperature": 0.2 * i} for i in range(16)))
+    tokens = {tier: jit_sample(logits, state, batch, tier=tier)[0].token_ids for tier in ("plain", "random", "full")}
+    np.testing.assert_array_equal(tokens["plain"], tokens["random"])
+    np.testing.assert_array_equal(tokens["plain"], tokens["full"])
+    assert len(set(tokens["plain"].tolist())) > 8
 
 
 @pytest.mark.parametrize("vary", ["positions", "seed"])

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import jax
 import numpy as np
 
-from palladio.runtime.execution import sampler
 from palladio.runtime.execution.sampler_state import SamplerState
+from palladio.runtime.execution.threshold import largest_threshold, ordered_image, search
 from tests.properties import examples
 from tests.runtime.execution.sampler_oracle import jit_processed, make_batch
 
@@ -19,8 +19,9 @@ float_rows = hypothesis.extra.numpy.arrays(
         st.sampled_from([-np.inf, -0.0, 0.0, 1.0, float(np.nextafter(np.float32(1), np.float32(2)))]),
     ),
 )
-jit_bisect = jax.jit(sampler._bisect)
-jit_image = jax.jit(sampler._ordered_image)
+jit_threshold = jax.jit(largest_threshold)
+jit_search = jax.jit(search, static_argnames=("digit_bits", "unrolled"))
+jit_image = jax.jit(ordered_image)
 
 
 @examples(150)
@@ -38,15 +39,18 @@ def test_image_keeps_order_and_ties(values):
     st.lists(st.floats(0, 1), min_size=3, max_size=3),
     st.lists(st.booleans(), min_size=3, max_size=3),
 )
-def test_bisection_finds_the_largest_threshold(values, masses, shares, used):
+def test_every_platforms_search_finds_the_largest_threshold(values, masses, shares, used):
     image = np.asarray(jit_image(values))
     enough = np.maximum(1, [int(s * m.sum()) for s, m in zip(shares, masses, strict=True)]).astype(np.int32)
     masses[:, 0] = np.maximum(masses[:, 0], 1)
     lowest = np.full(3, -(2**31), np.int32)
-    actual = np.asarray(jit_bisect(image, masses, enough, lowest, np.array(used)))
+    actual = np.asarray(jit_threshold(image, masses, enough, lowest, np.array(used)))
+    forms = [(digit_bits, unrolled) for digit_bits in (1, 3, 4) for unrolled in (False, True)]
+    found = [jit_search(image, masses, enough, np.array(used), digit_bits=bits, unrolled=way) for bits, way in forms]
     for i in range(3):
         fitting = [t for t in image[i] if masses[i][image[i] >= t].sum() >= enough[i]]
         assert actual[i] == (max(fitting) if used[i] else lowest[i])
+        assert not used[i] or {int(form[i]) for form in found} == {max(fitting)}
 
 
 @examples(100)

@@ -1,11 +1,11 @@
-"""The sampler's argmax over a vocabulary, with its test for NaN, against plain jnp operations, in one run.
+"""Parts of the sampler that read a whole vocabulary, against plain JAX, in one run.
 
-    python benchmarks/argmax.py [--rows 1 32 64] [--vocab 32000 50257 151936] [--rounds 15] [--json out.json]
+    python benchmarks/sampler.py [--rows 1 32 64] [--vocab 32000 50257 151936] [--rounds 15] [--json out.json]
 
 `argmax` is a greedy step: the ids, and whether the row is finite. `drawn` is the last part of a sampled step: the ids
-of values that the program itself has computed (here one logarithm each). Both ways take turns; times are medians in
-milliseconds, and the ratio is before ÷ after. On a TPU or GPU the two are the same operations, except that `drawn`
-keeps the values apart from the argmax on a TPU.
+of values that the program itself has computed (here one logarithm each). `noise` is that of a sampled step. Both ways
+take turns; times are medians in milliseconds, and the ratio is before ÷ after. On a TPU or GPU the first two are the
+same operations, except that `drawn` keeps the values apart from the argmax on a TPU.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import numpy as np
 from jax import lax
 from server_process import provenance
 
+from palladio.runtime.execution.gumbel_noise import gumbel_noise
 from palladio.runtime.execution.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
 
 Way = Callable[[jax.Array], Any]
@@ -35,7 +36,27 @@ WAYS: dict[str, tuple[Way, Way]] = {
         lambda x: lax.top_k(jnp.log(x), 1)[1][:, 0],
         lambda x: row_argmax_of_computed(jnp.log(x)),
     ),
+    "noise": (lambda x: _gumbel(_jax_bits(x)), lambda x: gumbel_noise(*_seeds(x), x.shape[1])),
 }
+
+
+def _seeds(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A seed and a position for each row, which the compiler does not know."""
+    words = lax.bitcast_convert_type(values[:, :2], jnp.uint32)
+    return words, words[:, 0].astype(jnp.int32)
+
+
+def _jax_bits(values: jax.Array) -> jax.Array:
+    def of_row(seed: jax.Array, position: jax.Array) -> jax.Array:
+        key = jax.random.wrap_key_data(seed[::-1], impl="threefry2x32")
+        return jax.random.bits(jax.random.fold_in(key, position), (values.shape[1],), jnp.uint32)
+
+    return jax.vmap(of_row)(*_seeds(values))
+
+
+def _gumbel(bits: jax.Array) -> jax.Array:
+    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
+    return -jnp.log(-jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24)))
 
 
 def measure(rows: int, vocab_size: int, rounds: int) -> list[dict[str, Any]]:
