@@ -27,9 +27,10 @@ import jax
 import jax.numpy as jnp
 from aot_steps import Facts
 from jax.sharding import NamedSharding, PartitionSpec
-from tpu_dump import dump_to, spill_slots
+from tpu_dump import dump_to, read_schedule, spill_slots
 
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
+from palladio.pallas_kernels.kv_cache_update.tpu_decode import BLOCK
 from palladio.pallas_kernels.ragged_paged_attention import (
     AttentionMetadata,
     kv_page_shape,
@@ -139,6 +140,8 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
     if program.alias_bytes != cache_bytes:
         wrong.append(f"updates {program.alias_bytes:,} bytes in place, the cache has {cache_bytes:,}")
     spills = spill_slots(schedules, *KERNELS)
+    if decode and not wrong:
+        row["row_bundles"] = row_bundles(schedules, K)
     for file in schedules.iterdir():
         file.unlink()
     if not spills:
@@ -150,6 +153,16 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
         "spills": spills,
         "wrong": wrong,
     }
+
+
+def row_bundles(schedules: Path, num_heads: int) -> float:
+    """Bundles of a decode step's cache write, a row; waiting for memory is not among them. A block of rows runs all of
+    the kernel's code once, its loop that stores (over heads) and those over rows as often as they turn."""
+    total = 0
+    for segment in read_schedule(schedules, "kv_cache_update_rows"):
+        turns = (num_heads if segment.units["VSTORE"] else BLOCK) if segment.depth == 2 else 1
+        total += segment.bundles * turns if segment.depth else 0
+    return total / BLOCK
 
 
 def compile_matrix(

@@ -25,12 +25,11 @@ from tpu_dump import UNITS, Segment, dump_flags, read_schedule
 
 CLOCK_GHZ = {"v4": 1.05, "v5e": 1.5, "v5p": 1.75, "v6e": 1.75, "7x": 2.1}
 BANDWIDTH_GBS = {"v4": 1228, "v5e": 819, "v5p": 2765, "v6e": 1640, "7x": 3690}
-# Bundles of tpu-inference's RPA v3 for the same work: 32 query heads, 8 kv heads of 128, bfloat16, 512 keys; decode,
-# and chunks of 512 rows a kv head (jax 0.10.2, libtpu 0.0.42).
+# Bundles of tpu-inference's RPA v3 for the same work: 32 query heads, 8 kv heads of 128, bfloat16, 512 keys (decode: an
+# eighth of the 4,096 that it takes at once), and chunks of 512 rows a kv head (jax 0.10.2, libtpu 0.0.42).
 RPA_V3 = {
-    ("v5e", "decode"): 995,
-    ("v6e", "decode"): 1008,
-    ("7x", "decode"): 1005,
+    ("v6e", "decode"): 863,
+    ("7x", "decode"): 851,
     ("v5e", "prefill"): 10504,
     ("v6e", "prefill"): 7612,
     ("7x", "prefill"): 6984,

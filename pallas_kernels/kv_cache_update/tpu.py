@@ -1,10 +1,8 @@
-"""The TPU backend: a kernel over runs of rows, each read, changed and written back; the rest of the cache stays put.
+"""The TPU backend: a kernel over runs of rows, each page read, changed and written back; the rest of the cache stays.
 
-An XLA scatter would copy the whole cache into another layout and back. A row alone is less than the smallest piece that
-a TPU moves, so what is moved is a page, or the tile of a page that a single new row lies in.
+An XLA scatter would copy the whole cache into another layout and back. A decode step has a kernel of its own.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -13,6 +11,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from palladio.pallas_kernels.kv_cache_update.tpu_decode import update_rows
 from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites, plan_runs
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
@@ -38,32 +37,30 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
         raise NotImplementedError(
             f"pages of {S} tokens: with a cache of {kv_pages.dtype} they must be a multiple of {tile} (--page-size)"
         )
+    # Products place the rows of a run, and no unit multiplies 8 bits as they are: bfloat16 holds each of their values.
+    exact = rows if rows.dtype in (jnp.float32, jnp.bfloat16) else _widened(rows)
+    if writes.one_each:
+        return update_rows(kv_pages, exact, writes, target, tile=tile)
     runs = writes.runs or plan_runs(writes)
     if runs.page.shape[0] > MAX_RUNS:
         raise NotImplementedError(f"{runs.page.shape[0]} runs of rows: at most {MAX_RUNS} (--chunked-prefill-size)")
-    piece = tile if writes.one_each else S  # rows that one grid step moves
-    chunk = 16 if writes.one_each else -(-(piece + ALIGNMENT) // 16) * 16  # tokens that it sees
-    # Products place the rows, and no unit multiplies 8 bits as they are: bfloat16 holds each of their values.
-    exact = rows if rows.dtype in (jnp.float32, jnp.bfloat16) else _widened(rows)
+    chunk = -(-(S + ALIGNMENT) // 16) * 16  # tokens that a grid step sees
     tokens = jnp.pad(exact.transpose(1, 0, 2), ((0, 0), (0, -rows.shape[0] % 16 + chunk), (0, 0)))
-    if writes.one_each:
-        source = pl.BlockSpec((K, chunk, W), lambda i, page, row, token, *_: (0, lax.div(token[i], chunk), 0))
-    else:
 
-        def begin(i: jax.Array, page: Ref, row: Ref, token: Ref, *_: Ref) -> tuple[Any, ...]:
-            return 0, pl.multiple_of(lax.div(token[i], ALIGNMENT) * ALIGNMENT, ALIGNMENT), 0
+    def begin(i: jax.Array, page: Ref, row: Ref, token: Ref, *_: Ref) -> tuple[Any, ...]:
+        return 0, pl.multiple_of(lax.div(token[i], ALIGNMENT) * ALIGNMENT, ALIGNMENT), 0
 
-        source = pl.BlockSpec((pl.Element(K), pl.Element(chunk), pl.Element(W)), begin)
-    place = pl.BlockSpec((1, K, piece, W), lambda i, page, row, *_: (page[i], 0, lax.div(row[i], piece), 0))
+    source = pl.BlockSpec((pl.Element(K), pl.Element(chunk), pl.Element(W)), begin)
+    place = pl.BlockSpec((1, K, S, W), lambda i, page, *_: (page[i], 0, 0, 0))
     scalars = (runs.page, runs.row, runs.token, runs.count, runs.num_runs)
     moved = runs.page.shape[0] * K * W  # of every row of the runs' pieces
     cost = pl.CostEstimate(
-        flops=2 * moved * piece * chunk,
-        bytes_accessed=moved * (2 * piece * kv_pages.dtype.itemsize + chunk * tokens.dtype.itemsize),
+        flops=2 * moved * S * chunk,
+        bytes_accessed=moved * (2 * S * kv_pages.dtype.itemsize + chunk * tokens.dtype.itemsize),
         transcendentals=0,
     )
     call = pl.pallas_call(
-        functools.partial(_kernel, alignment=chunk if writes.one_each else ALIGNMENT),
+        _kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars), grid=(runs.num_runs[0],), in_specs=[source, place], out_specs=place
         ),
@@ -72,7 +69,7 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
         cost_estimate=cost,
         interpret=interpret_mode(target),
-        name=f"kv_cache_update_{piece}",
+        name=f"kv_cache_update_{S}",
     )
     updated: jax.Array = call(*scalars, tokens, hbm(kv_pages, target))
     return updated
@@ -91,21 +88,19 @@ def _kernel(
     tokens: Ref,
     old: Ref,
     new: Ref,
-    *,
-    alignment: int,
 ) -> None:
-    """Scalars: see WriteRuns; tokens [K, chunk, W] from the run's first token on, rounded down to `alignment`; old and
-    new [1, K, piece, W], the same memory."""
+    """Scalars: see WriteRuns; tokens [K, chunk, W] from the run's first token on, rounded down to ALIGNMENT; old and
+    new [1, K, S, W], the same memory."""
     i = pl.program_id(0)
-    _, num_heads, piece, width = old.shape
+    _, num_heads, page_size, width = old.shape
     chunk = tokens.shape[1]
-    first = lax.rem(row[i], piece)
-    skipped = lax.rem(token[i], alignment)
+    first = row[i]
+    skipped = lax.rem(token[i], ALIGNMENT)
     size = count[i]
-    to = lax.broadcasted_iota(jnp.int32, (piece, chunk), 0) - first
-    source = lax.broadcasted_iota(jnp.int32, (piece, chunk), 1) - skipped
+    to = lax.broadcasted_iota(jnp.int32, (page_size, chunk), 0) - first
+    source = lax.broadcasted_iota(jnp.int32, (page_size, chunk), 1) - skipped
     hot = ((to == source) & (to >= 0) & (to < size)).astype(tokens.dtype)
-    to = lax.broadcasted_iota(jnp.int32, (piece, width), 0) - first
+    to = lax.broadcasted_iota(jnp.int32, (page_size, width), 0) - first
     kept = (to < 0) | (to >= size)
     # Tokens beyond the run may be anything, and 0 · NaN is NaN.
     source = lax.broadcasted_iota(jnp.int32, (chunk, width), 0) - skipped

@@ -27,8 +27,8 @@ class CacheWrites:
     one_each: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def planned(self) -> "CacheWrites":
-        """With runs."""
-        return self if self.runs is not None else dataclasses.replace(self, runs=plan_runs(self))
+        """With runs, unless each is of one row."""
+        return self if self.runs is not None or self.one_each else dataclasses.replace(self, runs=plan_runs(self))
 
 
 @jax.tree_util.register_dataclass
