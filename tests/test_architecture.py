@@ -5,16 +5,13 @@ exceptions; an entry that is no longer needed fails too, so that the lists only 
 """
 
 import ast
-import dataclasses
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the face down; imports go only downwards
+from tests.source_tree import ROOMS, ROOT, SOURCES
 
 # The rooms inside runtime and http, floor by floor from the top. A room imports rooms of lower floors only.
 RUNTIME_FLOORS = (
@@ -92,61 +89,7 @@ GETATTR = {  # file:function → whose type it asks
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """One of our files: `path` from the root, `room` its top folder, `module` its dotted name."""
-
-    path: str
-    room: str
-    module: str
-    text: str
-    tree: ast.Module
-
-    def imports(self) -> Iterator[tuple[int, str]]:
-        """Line and full dotted name of everything that is imported, `from a import b` as a.b."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                yield from ((node.lineno, alias.name) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{self.path}:{node.lineno}: import absolutely"
-                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-
-    def functions(self) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-        """Qualified name and node of every function."""
-
-        def walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                    yield f"{prefix}{child.name}", child
-                    yield from walk(child, f"{prefix}{child.name}.")
-                else:
-                    yield from walk(child, f"{prefix}{child.name}." if isinstance(child, ast.ClassDef) else prefix)
-
-        return walk(self.tree, "")
-
-    def owner(self, line: int) -> str:
-        """`path:function` of the innermost function around a line."""
-        around = [(node.lineno, name) for name, node in self.functions() if node.lineno <= line <= node.end_lineno]
-        return f"{self.path}:{max(around)[1] if around else '<module>'}"
-
-
-def _read_sources() -> list[Source]:
-    sources = []
-    for room in ROOMS:
-        patterns = ("*.py", "test/*.py") if room == "palladio" else ("**/*.py",)  # the rooms are linked into palladio/
-        for file in sorted(file for pattern in patterns for file in (ROOT / room).glob(pattern)):
-            path = file.relative_to(ROOT).as_posix()
-            parts = [*([] if room == "palladio" else ["palladio"]), *path.removesuffix(".py").split("/")]
-            module = ".".join(parts).removesuffix(".__init__")
-            text = file.read_text(encoding="utf-8")
-            sources.append(Source(path, room, module, text, ast.parse(text, path)))
-    return sources
-
-
-SOURCES = _read_sources()
-
-
-def _check(broken: list[str], allowed: dict[str, str] | None = None) -> None:
+def check(broken: list[str], allowed: dict[str, str] | None = None) -> None:
     """Fails on every broken place that is not allowed, and on every allowance that nothing needs."""
     allowed = allowed or {}
     places = {place.split(" ", 1)[0] for place in broken}
@@ -171,7 +114,7 @@ def test_imports_point_downwards():
                 continue
             if ROOMS.index(room) < ROOMS.index(source.room):
                 broken.append(f"{source.path}:{line} {source.room} imports {name}")
-    _check(broken)
+    check(broken)
 
 
 def test_nothing_is_imported_by_its_folder_name():
@@ -181,7 +124,7 @@ def test_nothing_is_imported_by_its_folder_name():
         for line, name in source.imports()
         if name.split(".")[0] in ("model", "runtime", "pallas_kernels")
     ]
-    _check(broken)
+    check(broken)
 
 
 def _floor_of(floors: tuple[tuple[str, ...], ...], room: str) -> int:
@@ -203,7 +146,7 @@ def test_rooms_import_only_rooms_of_lower_floors(top, floors):
                 continue  # what lies beside the top files themselves is on their floor
             if other[0] != room and _floor_of(floors, other[0]) <= _floor_of(floors, room):
                 broken.append(f"{source.path}:{line} {room or top} imports {name}")
-    _check(broken)
+    check(broken)
 
 
 @pytest.mark.parametrize(("top", "floors"), [("runtime", RUNTIME_FLOORS), ("http", HTTP_FLOORS)])
@@ -241,7 +184,7 @@ def test_http_sees_only_the_public_rooms_of_the_runtime():
             inner = _room_of(name) == "runtime" and (len(parts) < 3 or parts[2] not in PUBLIC_RUNTIME_ROOMS)
             if inner or _room_of(name) in ("model", "pallas_kernels") or parts[0] in ("jax", "jaxlib", "flax"):
                 broken.append(f"{source.path}:{line} {name}")
-    _check(broken)
+    check(broken)
 
 
 def test_only_the_rooms_of_the_device_import_jax():
@@ -252,7 +195,7 @@ def test_only_the_rooms_of_the_device_import_jax():
         for line, name in source.imports()
         if name.split(".")[0] in ("jax", "jaxlib", "flax")
     ]
-    _check(broken, JAX_FILES)
+    check(broken, JAX_FILES)
 
 
 def test_kernels_import_only_jax():
@@ -264,7 +207,7 @@ def test_kernels_import_only_jax():
         for line, name in source.imports()
         if _room_of(name) != "pallas_kernels" and name.split(".")[0] not in allowed
     ]
-    _check(broken)
+    check(broken)
 
 
 def test_the_lists_above_name_files_that_exist():
@@ -284,7 +227,7 @@ def test_the_environment_is_read_in_the_command_line_only():
         broken += [
             f"{source.path}:{line} {name}" for line, name in source.imports() if name in ("os.environ", "os.getenv")
         ]
-    _check(broken)
+    check(broken)
 
 
 def _is_mutable(value: ast.expr | None) -> bool:
@@ -341,7 +284,7 @@ def test_no_mutable_module_globals():
                 constant = all(re.fullmatch(r"_?[A-Z][A-Z0-9_]*", name) for name in names)
                 if not constant or any(_changes(source.tree, name) for name in names):
                     broken.append(f"{source.path}:{','.join(names)} line {node.lineno}")
-    _check(broken, MUTABLE_GLOBALS)
+    check(broken, MUTABLE_GLOBALS)
 
 
 def test_imports_are_at_the_top():
@@ -353,7 +296,7 @@ def test_imports_are_at_the_top():
                     modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
                     if not {module.split(".")[0] for module in modules} <= OPTIONAL_EXTRAS:
                         broken.append(f"{source.path}:{name} line {node.lineno}")
-    _check(broken, LOCAL_IMPORTS)
+    check(broken, LOCAL_IMPORTS)
 
 
 def test_no_getattr_or_hasattr():
@@ -364,7 +307,7 @@ def test_no_getattr_or_hasattr():
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr")
     ]
-    _check(broken, GETATTR)
+    check(broken, GETATTR)
 
 
 def test_broad_excepts_only_at_the_borders():
@@ -377,7 +320,7 @@ def test_broad_excepts_only_at_the_borders():
                     continue  # cleans up and passes it on
                 if any(kind is None or ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds):
                     broken.append(f"{source.owner(node.lineno)} line {node.lineno}")
-    _check(broken, BROAD_EXCEPT)
+    check(broken, BROAD_EXCEPT)
 
 
 @pytest.mark.parametrize("folder", ["http", "tests/http", "tests"])
@@ -393,7 +336,9 @@ def test_no_file_is_named_like_a_standard_module():
 
 def test_files_hold_one_concept():
     lengths = {source.path: source.text.count("\n") for source in SOURCES}
-    _check([f"{path} {lines} lines" for path, lines in lengths.items() if lines > MAX_FILE_LINES], LONG_FILES)
+    tests = (ROOT / "tests").glob("**/*.py")
+    lengths |= {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8").count("\n") for path in tests}
+    check([f"{path} {lines} lines" for path, lines in lengths.items() if lines > MAX_FILE_LINES], LONG_FILES)
 
 
 def test_functions_are_short():
@@ -404,12 +349,12 @@ def test_functions_are_short():
             length = node.end_lineno - node.lineno + 1
             if length > limit:
                 broken.append(f"{source.path}:{name} {length} lines")
-    _check(broken, LONG_FUNCTIONS)
+    check(broken, LONG_FUNCTIONS)
 
 
 def test_no_notes_to_self():
     words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-    _check(
+    check(
         [
             f"{source.path}:{source.text[: m.start()].count(chr(10)) + 1}"
             for source in SOURCES
@@ -419,4 +364,4 @@ def test_no_notes_to_self():
 
 
 def test_modules_say_what_they_are():
-    _check([source.path for source in SOURCES if source.text.strip() and ast.get_docstring(source.tree) is None])
+    check([source.path for source in SOURCES if source.text.strip() and ast.get_docstring(source.tree) is None])

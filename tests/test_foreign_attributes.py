@@ -6,7 +6,8 @@ exceptions are records, which hold state for a room that owns them, and objects 
 
 import ast
 
-from tests.test_architecture import SOURCES, Source, _check
+from tests.source_tree import SOURCES, Source
+from tests.test_architecture import check
 
 REQUEST = "the scheduler's record of a request: its slot, pages and lengths; the room `scheduling` alone changes it"
 NODE = "nodes are the tree's own"
@@ -68,7 +69,7 @@ def foreign_assignments(source: Source) -> list[str]:
 
 
 def test_no_attribute_is_set_from_outside_of_its_object():
-    _check([place for source in SOURCES if source.room in ENGINE for place in foreign_assignments(source)], ALLOWED)
+    check([place for source in SOURCES if source.room in ENGINE for place in foreign_assignments(source)], ALLOWED)
 
 
 def test_the_rule_finds_what_it_is_to_find():

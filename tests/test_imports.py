@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-from tests.test_architecture import JAX_FILES, JAX_ROOMS, ROOT
+from tests.source_tree import ROOT
+from tests.test_architecture import JAX_FILES, JAX_ROOMS
 
 
 def _import_leaves_out(modules: list[str], absent: list[str], blocked: list[str] | None = None) -> None:

@@ -28,7 +28,7 @@ _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
 PREEMPTION = (_SCHEDULING + "test_preemption.py",)
 RATIO = (_SCHEDULING + "test_new_token_ratio.py",)
-TREE = (_SCHEDULING + "test_radix_cache.py",)
+TREE = (_SCHEDULING + "test_radix_cache.py", _SCHEDULING + "test_radix_cache_model.py")
 SCHEDULING = (
     *(_SCHEDULING + name for name in ("test_scheduler.py", "test_preemption.py", "test_scheduler_interleavings.py")),
     _CORE + "test_engine_scheduling.py",

@@ -1,8 +1,6 @@
 """Tools through the real application and the openai SDK: requests as its users' libraries write them."""
 
-import concurrent.futures
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,7 @@ import pytest
 
 from palladio.http.prompts.chat_messages import template_messages
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.routes import routes_tools
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.tool_calls.base import ToolCallParser
-from palladio.http.wire.protocol import MAX_PARSED_TEXT
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
@@ -259,41 +254,6 @@ def test_an_unrecognised_model_calls_only_when_it_must(start: Callable[..., open
 def test_unknown_parser() -> None:
     with pytest.raises(ConfigError, match="--tool-call-parser qwen26: no such parser; did you mean qwen2"):
         HttpConfig(tool_call_parser="qwen26")
-
-
-def test_parse_function_call(http: httpx.Client) -> None:
-    body = {"text": REPLY, "tools": TOOLS, "tool_call_parser": "qwen25"}
-    assert http.post("/parse_function_call", json=body).json() == {
-        "normal_text": "I look.",
-        "calls": [
-            {"tool_index": 0, "name": "get_weather", "parameters": '{"city": "Zürich", "days": 3}'},
-            {"tool_index": 1, "name": "now", "parameters": "{}"},
-        ],
-    }
-    assert len(http.post("/parse_function_call", json=body | {"tool_call_parser": None}).json()["calls"]) == 2
-    answer = http.post("/parse_function_call", json=body | {"tool_call_parser": "nobody"})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tool_call_parser")
-    assert http.post("/parse_function_call", json=body | {"tools": []}).status_code == 400
-    answer = http.post("/parse_function_call", json=body | {"text": "x" * (MAX_PARSED_TEXT + 1)})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "text")
-    assert str(MAX_PARSED_TEXT) in answer.json()["error"]["message"]
-
-
-def test_long_texts_are_parsed_one_at_a_time(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse, running, most = routes_tools._parse, [0], [0]
-
-    def watched(parser: ToolCallParser, text: str) -> tuple[str, list[tuple[str, str]]]:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        time.sleep(0.1)
-        running[0] -= 1
-        return parse(parser, text)
-
-    monkeypatch.setattr(routes_tools, "_parse", watched)
-    body = {"text": "x" * 500_000, "tools": TOOLS, "tool_call_parser": "qwen25"}
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(lambda _: http.post("/parse_function_call", json=body).status_code, range(4)))
-    assert (answers, most) == ([200] * 4, [1])
 
 
 def test_tokenize_counts_the_tools(start: Callable[..., openai.OpenAI], engine: FakeEngine) -> None:

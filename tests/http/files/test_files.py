@@ -1,65 +1,15 @@
 """/v1/files, with the openai SDK where it goes that far: what is kept, what is refused, what vanishes."""
 
-import asyncio
-import contextlib
-import errno
-import os
-import shutil
 import socket
-import sqlite3
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from palladio.http.files import file_store
-from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage.storage import Storage
-from tests.fake_engine import FakeEngine
-from tests.http.conftest import running_server, wait_until
-
-CONTENT = b'{"a": 1}\n' * 1000
-
-
-def upload(http: httpx.Client, content: bytes = CONTENT, name: str = "a.jsonl", **fields: Any) -> httpx.Response:
-    return http.post("/v1/files", files={"file": (name, content)}, data={"purpose": "batch"} | fields)
-
-
-def names(storage: Storage) -> set[str]:
-    return {path.name for path in storage.files.iterdir()}
-
-
-def start_work(http: httpx.Client) -> None:
-    """What `serve` does at its start, and other servers with their first batch."""
-    body = {"input_file_id": upload(http).json()["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
-    http.post("/v1/batches", json=body).raise_for_status()
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    """Closed by the server that has it."""
-    return Storage(tmp_path / "storage")
-
-
-@pytest.fixture
-def start(engine: FakeEngine) -> Iterator[Callable[..., httpx.Client]]:
-    """Starts a server on a storage, and gives a client of it; the other arguments are HttpConfig's."""
-    with contextlib.ExitStack() as stack:
-
-        def run(storage: Storage, **config: Any) -> httpx.Client:
-            url = stack.enter_context(running_server(engine, HttpConfig(**config), storage=storage))
-            return stack.enter_context(httpx.Client(base_url=url, timeout=20))
-
-        yield run
-
-
-def change(storage: Storage, statement: str, *values: object) -> None:
-    """Behind the server's back."""
-    with contextlib.closing(sqlite3.connect(storage.folder / "palladio.db")) as connection, connection:
-        connection.execute(statement, values)
+from tests.http.conftest import wait_until
+from tests.http.files.uploads import CONTENT, names, upload
 
 
 def test_a_file_of_the_sdk_from_upload_to_deletion(client: openai.OpenAI, tmp_path: Path) -> None:
@@ -230,70 +180,6 @@ def test_a_client_that_goes_away_leaves_nothing(start, storage: Storage) -> None
     assert http.get("/v1/files").json()["data"] == []
 
 
-def test_a_full_disk_is_a_507_and_leaves_nothing(start, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    http = start(storage)
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    for method in ("write", "seal"):
-        with monkeypatch.context() as patch:
-            patch.setattr(file_store.NewFile, method, full)
-            answer = upload(http)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full")
-        assert names(storage) == set()
-    assert upload(http).status_code == 200
-
-
-def test_a_full_database_is_a_507_and_leaves_nothing(start, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    http = start(storage)
-    insert = file_store.insert_file
-
-    def into_a_full_one(connection: sqlite3.Connection, file: file_store.StoredFile) -> None:
-        connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
-        try:
-            connection.execute("CREATE TABLE filler AS SELECT zeroblob(1000000)")
-            insert(connection, file)
-        finally:
-            connection.execute("PRAGMA max_page_count = 1000000")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(file_store, "insert_file", into_a_full_one)
-        answer = upload(http)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full")
-    assert names(storage) == set()
-    assert upload(http).status_code == 200
-
-
-def test_expired_files_vanish_with_their_contents(start, storage: Storage) -> None:
-    http = start(storage)
-    expiry = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
-    file = upload(http, **expiry).raise_for_status().json()
-    assert file["expires_at"] == file["created_at"] + 3600
-    change(storage, "UPDATE files SET expires_at = created_at - 1")
-    assert http.get(f"/v1/files/{file['id']}").status_code == 404
-    assert http.get(f"/v1/files/{file['id']}/content").status_code == 404
-    assert http.get("/v1/files").json()["data"] == []
-    storage.close()
-    http = start(Storage(storage.folder))
-    assert names(storage) == {file["id"]}
-    start_work(http)
-    wait_until(lambda: file["id"] not in names(storage))
-
-
-def test_what_a_crash_left_is_removed_and_nothing_else(start, storage: Storage) -> None:
-    http = start(storage)
-    kept = upload(http).json()["id"]
-    storage.close()
-    orphan = "backend_result_file-01890000-0000-7000-8000-000000000000"
-    for name in (orphan, f"{orphan}.part", "notes.txt"):
-        (storage.files / name).write_text("x")
-    http = start(Storage(storage.folder))
-    start_work(http)
-    assert {kept, "notes.txt"} <= names(storage)
-    assert not {orphan, f"{orphan}.part"} & names(storage)
-
-
 def test_lists_page_by_page(client: openai.OpenAI) -> None:
     ids = [client.files.create(file=(f"{i}", b"x"), purpose="batch" if i % 2 else "vision").id for i in range(7)]
     page = client.files.list(limit=3)
@@ -317,94 +203,3 @@ def test_wrong_pages(http: httpx.Client) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")
     empty = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
     assert http.get("/v1/files").json() == empty
-
-
-def test_a_folder_of_contents_that_is_deleted_is_made_anew(start, storage: Storage) -> None:
-    http = start(storage)
-    lost = upload(http).json()["id"]
-    shutil.rmtree(storage.files)
-    kept = upload(http).raise_for_status().json()["id"]
-    assert storage.files.stat().st_mode & 0o777 == 0o700
-    assert http.get(f"/v1/files/{kept}/content").content == CONTENT
-    answer = http.get(f"/v1/files/{lost}/content")
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["param"]) == (404, "file_contents_gone", "file_id")
-    assert "are gone from --file-storage-path: upload it again" in error["message"]
-    assert http.get(f"/v1/files/{lost}").status_code == 200
-    assert http.delete(f"/v1/files/{lost}").json()["deleted"]
-    assert http.get(f"/v1/files/{lost}/content").json()["error"]["code"] == "file_not_found"
-
-
-def test_an_upload_that_is_deleted_under_way_is_a_503(start, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    http = start(storage)
-    seal = file_store.NewFile.seal
-
-    def seal_nothing(new: file_store.NewFile) -> None:
-        shutil.rmtree(storage.files)
-        seal(new)
-
-    monkeypatch.setattr(file_store.NewFile, "seal", seal_nothing)
-    answer = upload(http)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
-    assert http.get("/v1/files").json()["data"] == []
-    monkeypatch.undo()
-    upload(http).raise_for_status()
-
-
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.EACCES])
-def test_a_disk_that_cannot_be_written_is_a_503(
-    start, storage: Storage, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    http = start(storage)
-
-    def refuse(new: file_store.NewFile) -> None:
-        raise OSError(number, os.strerror(number), str(storage.files / "x"))
-
-    monkeypatch.setattr(file_store.NewFile, "seal", refuse)
-    answer = upload(http)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (503, "storage_unavailable")
-    assert os.strerror(number) in error["message"]
-    assert str(storage.folder) not in error["message"]
-    assert names(storage) == set()
-    told = [record for record in caplog.records if "--file-storage-path cannot be used" in record.getMessage()]
-    assert len(told) == 1
-    assert not any(record.exc_info for record in caplog.records)
-
-
-def test_a_database_that_cannot_be_written_is_a_503(start, storage: Storage) -> None:
-    http = start(storage)
-    asyncio.run(storage.database.run(lambda connection: connection.execute("PRAGMA query_only = ON").fetchall()))
-    answer = upload(http)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
-    assert names(storage) == set()
-
-
-def test_a_deleted_database_is_told_on_every_route_and_loses_nothing(
-    start, storage: Storage, caplog: pytest.LogCaptureFixture
-) -> None:
-    http = start(storage)
-    file = upload(http).json()
-    start_work(http)
-    (storage.folder / "palladio.db").unlink()
-    answers = [
-        upload(http),
-        http.get("/v1/files"),
-        http.get(f"/v1/files/{file['id']}"),
-        http.get(f"/v1/files/{file['id']}/content"),
-        http.delete(f"/v1/files/{file['id']}"),
-        http.get("/v1/batches"),
-        http.post("/v1/responses", json={"input": "x", "max_output_tokens": 2}),
-    ]
-    for answer in answers:
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_gone"), answer.request.url
-    assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
-    assert len([text for text in caplog.messages if "was deleted or replaced while the server ran" in text]) == 1
-    storage.close()
-    (saved,) = storage.folder.glob("palladio.db.saved-*")
-    for left in storage.folder.glob("palladio.db-*"):
-        left.unlink()
-    saved.rename(storage.folder / "palladio.db")
-    http = start(Storage(storage.folder))
-    assert http.get(f"/v1/files/{file['id']}").json() == file
-    assert http.get(f"/v1/files/{file['id']}/content").content == CONTENT

@@ -254,25 +254,6 @@ def test_body_that_is_not_a_json_object(shared: httpx.Client, body: bytes) -> No
     assert "JSON" in error_of(shared.post("/v1/chat/completions", content=body, headers=headers))["message"]
 
 
-@pytest.mark.parametrize("depth", [129, 900, 20_000])
-@pytest.mark.parametrize(("opening", "closing"), [('{"items":', "}"), ("[", "]")])
-def test_body_that_is_nested_deeply(shared: httpx.Client, opening: str, closing: str, depth: int) -> None:
-    nested, headers = opening * depth + "1" + closing * depth, {"content-type": "application/json"}
-    for field in ("tools", "json_schema", "chat_template_kwargs", "messages"):
-        for path in ("/v1/chat/completions", "/v1/completions", "/generate", "/tokenize"):
-            error = error_of(shared.post(path, content=f'{{"{field}": {nested}}}', headers=headers))
-            assert (error["code"], "128 levels" in error["message"]) == ("invalid_json", True)
-
-
-def test_history_that_is_nested_deeply(shared: httpx.Client) -> None:
-    for depth in (129, 5000):
-        call = {"function": {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}}
-        messages = [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]
-        error = error_of(shared.post("/v1/chat/completions", json=CHAT | {"messages": messages}))
-        assert error["param"] == "messages.1.tool_calls.0.function.arguments"
-        assert "128 levels" in error["message"]
-
-
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
 def test_numbers_that_are_not_finite(http: httpx.Client, number: str) -> None:
     body = json.dumps(CHAT)[:-1] + f', "temperature": {number}}}'

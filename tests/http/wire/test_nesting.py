@@ -3,11 +3,13 @@
 import random
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
 from palladio.http.wire.body import MAX_DEPTH, read_json
 from palladio.runtime.interface.errors import InvalidRequestError
+from tests.http.wire.test_bad_requests import CHAT, error_of
 
 
 def refusal(text: str | bytes) -> str | None:
@@ -69,3 +71,22 @@ def test_random_values(monkeypatch: pytest.MonkeyPatch) -> None:
         depths.add(depth_of(made))
         assert (refusal(orjson.dumps(made)) is not None) == (depth_of(made) > 4)
     assert {4, 5} <= depths
+
+
+@pytest.mark.parametrize("depth", [129, 900, 20_000])
+@pytest.mark.parametrize(("opening", "closing"), [('{"items":', "}"), ("[", "]")])
+def test_body_that_is_nested_deeply(http: httpx.Client, opening: str, closing: str, depth: int) -> None:
+    nested, headers = opening * depth + "1" + closing * depth, {"content-type": "application/json"}
+    for field in ("tools", "json_schema", "chat_template_kwargs", "messages"):
+        for path in ("/v1/chat/completions", "/v1/completions", "/generate", "/tokenize"):
+            error = error_of(http.post(path, content=f'{{"{field}": {nested}}}', headers=headers))
+            assert (error["code"], "128 levels" in error["message"]) == ("invalid_json", True)
+
+
+def test_history_that_is_nested_deeply(http: httpx.Client) -> None:
+    for depth in (129, 5000):
+        call = {"function": {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}}
+        messages = [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]
+        error = error_of(http.post("/v1/chat/completions", json=CHAT | {"messages": messages}))
+        assert error["param"] == "messages.1.tool_calls.0.function.arguments"
+        assert "128 levels" in error["message"]
