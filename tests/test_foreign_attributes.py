@@ -13,7 +13,6 @@ NODE = "nodes are the tree's own"
 COMPILATION = "the compiler's own record"
 PROFILE = "the profiler's own record"
 STREAM = "the table's own record"
-OUTPUT = "what goes out of a step is filled field by field, before anybody else sees it"
 LIBRARY = "an object of a library, which is set up so"
 RECORD = "a record that this file keeps"
 ENGINE = ("runtime", "model", "pallas_kernels")
@@ -26,7 +25,6 @@ ALLOWED = {  # path:object → why
     "runtime/scheduling/scheduler.py:request": REQUEST,
     "runtime/scheduling/scheduler.py:request.trace": REQUEST,
     "runtime/scheduling/request.py:request": REQUEST,
-    "runtime/scheduling/scheduler.py:output": OUTPUT,
     "runtime/scheduling/radix_cache.py:at": NODE,
     "runtime/scheduling/radix_cache.py:node": NODE,
     "runtime/grammar/compiler.py:compilation": COMPILATION,
