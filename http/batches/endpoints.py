@@ -40,7 +40,7 @@ class Endpoint(Generic[M]):
         Raises:
             PalladioError, HttpError: as the route does.
         """
-        call.names.note = context.note_warning
+        call.names.allow_warnings(context.note_warning)
         return await self.answer(context, call, self.model.parse(body, call.names))
 
 

@@ -215,7 +215,7 @@ async def _merge(engine: EngineClient, requests: Sequence[GenerationRequest]) ->
     async def pump(request: GenerationRequest) -> None:
         async with contextlib.aclosing(engine.generate(request)) as outputs:
             async for output in outputs:
-                output.index += request.first_index
+                output.count_from(request.first_index)
                 await room.acquire()
                 queue.put_nowait(output)
 

@@ -102,11 +102,14 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     answers = []
     for output in outputs:
         position = output.index // params.n
-        output.prompt_logprobs = outputs[position * params.n].prompt_logprobs  # the first sample has them
-        answers.append(_choice(context, body, output, prompt_ids[position], echoes[position] if echoes else None))
+        scores = outputs[position * params.n].prompt_logprobs or []  # the first sample has them
+        answers.append(_choice(body, output, prompt_ids[position], echoes[position] if echoes else None))
+        if body.prompt_logprobs is not None:
+            answers[-1]["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
         if body.logprobs is not None:
             legacy = _legacy(context, body, params, prompt_ids, echoes, position)
-            answers[-1]["logprobs"] = _all_logprobs(legacy, output, with_prompt=echoes is not None)
+            arrays = legacy.of_output(output.logprobs or [])
+            answers[-1]["logprobs"] = join_arrays(legacy.of_prompt(scores), arrays) if echoes is not None else arrays
     answer = head | {"choices": answers, "usage": usage.as_dict()} | call.names.warnings()
     if body.return_timings:
         answer["timings"] = usage.timings()
@@ -167,19 +170,9 @@ def _legacy(
     )
 
 
-def _all_logprobs(legacy: LegacyLogprobs, output: RequestOutput, *, with_prompt: bool) -> dict[str, Any]:
-    arrays = legacy.of_output(output.logprobs or [])
-    return join_arrays(legacy.of_prompt(output.prompt_logprobs or []), arrays) if with_prompt else arrays
-
-
-def _choice(
-    context: Context, body: CompletionRequest, output: RequestOutput, prompt_ids: list[int], echo: str | None
-) -> dict[str, Any]:
+def _choice(body: CompletionRequest, output: RequestOutput, prompt_ids: list[int], echo: str | None) -> dict[str, Any]:
     answer = {"index": output.index, "text": (echo or "") + output.text, "logprobs": None}
     answer |= finish_fields(output.finish)
-    if body.prompt_logprobs is not None:
-        scores = output.prompt_logprobs or []
-        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
     if body.return_token_ids:
         answer |= {"prompt_token_ids": prompt_ids, "token_ids": output.token_ids}
     return answer

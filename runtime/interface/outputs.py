@@ -309,9 +309,18 @@ class RequestOutput:
     detokenize_seconds: float = 0.0
     embedding: bytes | None = None
 
+    def take_text(self) -> str:
+        """The text, which is then gone from here."""
+        text, self.text = self.text, ""
+        return text
+
+    def count_from(self, first_index: int) -> None:
+        """The sample is one of several prompts' samples. Args: first_index: of its prompt's first."""
+        self.index += first_index
+
     def extend(self, later: "RequestOutput") -> None:
         """Adds the sample's next output to what was new before it."""
-        text, self.text = self.text, ""  # so that Python can grow it in place: outputs come by the thousand
+        text = self.take_text()  # so that Python can grow it in place: outputs come by the thousand
         text += later.text
         self.text = text
         self.token_ids += later.token_ids

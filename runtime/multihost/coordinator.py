@@ -219,7 +219,7 @@ class _HostCheck:
             return False
         rendezvous, head = self._rendezvous, frame.head
         rank = int(head["rank"])
-        link.name = f"host {rank} ({head['name']}, {link.address})"
+        link.is_to(f"host {rank} ({head['name']}, {link.address})")
         if head["num_hosts"] != rendezvous.num_hosts:
             problem = f"--nnodes is {rendezvous.num_hosts} on host 0 and {head['num_hosts']} on {link.name}"
         elif different := differences(rendezvous.config_digest, head["config_digest"]):
