@@ -3,17 +3,16 @@
 import base64
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, OutputStream, check_abort, numbered_ids
+from palladio.http.generation.generation import Call, Endpoint, OutputStream, check_abort
 from palladio.http.generation.params import request_name
-from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
+from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
 from palladio.http.prompts.chat_messages import run_encoding
-from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.sglang_api import encode_results, expand_requests
@@ -24,25 +23,6 @@ from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import RequestOutput
 
 MAX_INPUTS = 2048  # OpenAI's
-
-
-def embeddings_router(context: Context) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/embeddings", openapi_extra=describe_body(EmbeddingRequest), response_model=None)
-    async def embeddings(
-        request: Request, body: Annotated[EmbeddingRequest, Depends(JsonBody(EmbeddingRequest, context.note_warning))]
-    ) -> Response:
-        return await create_embeddings(context, Call.of(request), body)
-
-    @router.put("/encode", include_in_schema=False, response_model=None)
-    @router.post("/encode", openapi_extra=describe_body(EncodeRequest), response_model=None)
-    async def encode(
-        request: Request, body: Annotated[EncodeRequest, Depends(JsonBody(EncodeRequest, context.note_warning))]
-    ) -> Response:
-        return await _encode(context, Call.of(request), body)
-
-    return router
 
 
 async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest) -> Response:
@@ -146,3 +126,7 @@ def _vectors(ends: Sequence[RequestOutput], dimensions: int | None, spec: Embedd
 
 def _json(content: Any) -> Response:
     return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+
+
+EMBEDDINGS = Endpoint("/v1/embeddings", EmbeddingRequest, create_embeddings)
+ENCODE = Endpoint("/encode", EncodeRequest, _encode)
