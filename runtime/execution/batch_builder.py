@@ -41,6 +41,7 @@ Int32Array = npt.NDArray[np.int32]
 ) = range(13)
 NUM_COLUMNS = 13
 
+_LARGEST = float(np.finfo(np.float32).max)
 ON_DEVICE = -1  # in place of a token id: the one that the request's slot sampled last
 SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
 NOTHING = np.zeros(0, np.int32)  # in place of a vector that a step does not need
@@ -194,10 +195,10 @@ class BatchBuilder:
         row[TOP_K] = min(params.top_k, 2**31 - 1)
         row[MIN_POSITION] = num_prompt_tokens + params.min_tokens
         row[HAS_BIAS] = bool(params.logit_bias)
-        floats[TEMPERATURE] = 0.0 if params.is_greedy else params.temperature
+        floats[TEMPERATURE] = 0.0 if params.is_greedy else min(params.temperature, _LARGEST)
         floats[TOP_P], floats[MIN_P] = params.top_p, params.min_p
         floats[FREQUENCY], floats[PRESENCE] = params.frequency_penalty, params.presence_penalty
-        floats[REPETITION] = params.repetition_penalty
+        floats[REPETITION] = min(params.repetition_penalty, _LARGEST)
 
     def tiers(self, batch: ScheduledBatch) -> set[SampleTier]:
         """In which its rows are sampled."""

@@ -200,7 +200,7 @@ class LiveRequest:
     queue: QueueState | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)  # without slots, so that `vars` sums many: asdict copies each number
 class RankStats:
     """What one data-parallel rank is at; or several together, see `EngineStats.total`.
 
@@ -268,7 +268,7 @@ class EngineStats:
     @property
     def total(self) -> RankStats:
         """Of the whole engine: sums, but of new_token_ratio the largest."""
-        parts = [dataclasses.asdict(part) for part in (*self.ranks, self.unassigned)]
+        parts = [vars(part) for part in (*self.ranks, self.unassigned)]
         sums = {name: sum(part[name] for part in parts) for name in parts[0]}
         return RankStats(**{**sums, "new_token_ratio": max(part["new_token_ratio"] for part in parts)})
 

@@ -1,9 +1,13 @@
-"""What the host makes of a step's arrays: an output for each row, from which the scheduler drops what nobody gets."""
+"""What the host makes of parameters, and of a step's arrays: an output for each row, from which the scheduler drops
+what nobody gets."""
+
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from palladio.runtime.execution.batch_builder import read_batch
+from palladio.runtime.execution.batch_builder import REPETITION, TEMPERATURE, BatchBuilder, read_batch
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob
@@ -28,6 +32,19 @@ def stacked(token_ids, is_finite=None) -> SampleOutput:
     finite = jnp.ones(ids.shape, bool) if is_finite is None else jnp.asarray(is_finite)
     tops = jnp.broadcast_to(jnp.arange(20, 23), (*ids.shape, 3))
     return SampleOutput(ids, finite, -ids.astype(jnp.float32), tops, -tops.astype(jnp.float32))
+
+
+@pytest.mark.parametrize("name", ["temperature", "repetition_penalty"])
+def test_what_is_beyond_float32_is_its_largest_number(name):
+    """Infinity times a logit of 0 would be no number."""
+    one = request("a", **{name: 1e300})
+    builder = BatchBuilder(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        builder.assign(one)
+    columns = builder._columns.view(np.float32)[one.slot]
+    largest = np.finfo(np.float32).max
+    assert columns[TEMPERATURE if name == "temperature" else REPETITION] == largest
 
 
 def test_a_row_of_several_decode_steps_gives_one_output_with_as_many_tokens_as_are_its_own():
