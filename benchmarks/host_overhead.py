@@ -22,7 +22,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.scheduling.request import StepTokens
+from palladio.runtime.interface.outputs import TokenOutput
 
 
 class Stopwatch:
@@ -83,7 +83,7 @@ def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int
         watch.wrap(owner, method, label)
     read = runner.read
 
-    def wait_and_read(step: InFlightStep) -> list[list[StepTokens]]:
+    def wait_and_read(step: InFlightStep) -> list[list[TokenOutput]]:
         start = time.perf_counter()
         step.last_array.block_until_ready()
         watch.times["wait"].append(time.perf_counter() - start)

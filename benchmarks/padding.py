@@ -34,7 +34,7 @@ from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.startup import build_scheduler
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.scheduling.request import Request, StepTokens
+from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
 
@@ -160,10 +160,7 @@ class Simulation:
         self.seconds += self._platform.step_seconds + size * self._platform.token_seconds
 
     def _read(self, batch: ScheduledBatch) -> None:
-        count = batch.num_sampled_rows
-        steps = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
-        for step in range(steps):
-            self._scheduler.process(batch, StepTokens([0] * count, [True] * count), step)
+        self._scheduler.process(batch, [row.request.output([0] * row.num_sampled) for row in batch.rows])
 
 
 def simulate(name: str, args: argparse.Namespace) -> dict[str, Any]:

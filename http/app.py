@@ -11,7 +11,7 @@ from palladio.http.anthropic.routes_messages import messages_router
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.routes_batches import batches_router
-from palladio.http.chat.chat_run import chat_router, stored_router
+from palladio.http.chat.chat_run import CHAT, stored_router
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
 from palladio.http.generation.context import Context
@@ -28,9 +28,9 @@ from palladio.http.responses.routes_responses import responses_router
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.routes.routes_capabilities import capabilities_router
-from palladio.http.routes.routes_completions import completions_router
-from palladio.http.routes.routes_embeddings import embeddings_router
-from palladio.http.routes.routes_generate import generate_router
+from palladio.http.routes.routes_completions import COMPLETIONS
+from palladio.http.routes.routes_embeddings import EMBEDDINGS, ENCODE
+from palladio.http.routes.routes_generate import GENERATE
 from palladio.http.routes.routes_invocations import invocations_router
 from palladio.http.routes.routes_load import load_router
 from palladio.http.routes.routes_model_control import model_control_router
@@ -94,10 +94,13 @@ def create_app(
     ]
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app)
-    routers = (chat_router, completions_router, generate_router, models_router, tokenize_router, admin_router)
-    others = (embeddings_router, reasoning_router, tools_router, stored_router, capabilities_router, observe_router)
-    more = (messages_router, ollama_router, load_router, invocations_router, model_control_router)
-    for router in (*routers, *others, *more):
+    for endpoint in (CHAT, COMPLETIONS, GENERATE, EMBEDDINGS, ENCODE):
+        endpoint.add_to(app.router, context)
+    for endpoint in (GENERATE, ENCODE):
+        endpoint.add_to(app.router, context, by_put=True)
+    routers = (models_router, tokenize_router, admin_router, reasoning_router, tools_router, stored_router)
+    others = (capabilities_router, observe_router, messages_router, ollama_router, load_router, invocations_router)
+    for router in (*routers, *others, model_control_router):
         app.include_router(_with_heads(router(context)))
     _add_responses(app, context)
     _add_batches(app, context)

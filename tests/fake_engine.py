@@ -31,6 +31,7 @@ from palladio.runtime.interface.messages import (
     HistogramData,
     LiveRequest,
     LoadProgress,
+    QueueState,
     RankStats,
     ToEngine,
 )
@@ -38,7 +39,6 @@ from palladio.runtime.interface.outputs import (
     DecodeSteps,
     FinishReason,
     PrefillChunk,
-    QueueState,
     RefusedOutputError,
     RequestOutput,
     RequestTimes,

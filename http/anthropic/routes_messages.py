@@ -10,7 +10,7 @@ from palladio.http.anthropic.anthropic_events import AnthropicEvents
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.chat.chat_run import ChatRun, translate
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call
+from palladio.http.generation.generation import Call, Endpoint
 from palladio.http.generation.sse import EventStream
 from palladio.http.prompts.chat_messages import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
@@ -20,11 +20,7 @@ from palladio.http.wire.errors import RequestNames
 def messages_router(context: Context) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/v1/messages", openapi_extra=describe_body(MessagesRequest), response_model=None)
-    async def create(
-        request: Request, body: Annotated[MessagesRequest, Depends(JsonBody(MessagesRequest, context.note_warning))]
-    ) -> Response:
-        return await complete_message(context, Call.of(request), body)
+    Endpoint("/v1/messages", MessagesRequest, complete_message).add_to(router, context)
 
     @router.post("/v1/messages/count_tokens", openapi_extra=describe_body(CountTokensRequest))
     async def count_tokens(

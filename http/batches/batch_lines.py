@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from palladio.http.batches.batch_records import Fault, Line
-from palladio.http.batches.endpoints import Endpoint, find_endpoint
+from palladio.http.batches.endpoints import find_endpoint
+from palladio.http.generation.generation import Endpoint
 from palladio.http.wire.body import JsonMeter, read_json, values_message
 from palladio.runtime.interface.errors import InvalidRequestError
 

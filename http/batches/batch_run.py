@@ -11,7 +11,7 @@ from palladio.http.batches.batch import LIVE, Batch
 from palladio.http.batches.batch_lines import DuplicateFinder, LineReader
 from palladio.http.batches.batch_records import Fault, Line, LineResult, left, not_run
 from palladio.http.batches.batch_store import BatchStore
-from palladio.http.batches.endpoints import Endpoint, find_endpoint
+from palladio.http.batches.endpoints import find_endpoint
 from palladio.http.batches.line_runner import LineRunner, LineSlots
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.files.file_store import (
@@ -23,6 +23,7 @@ from palladio.http.files.file_store import (
     discarded_on_failure,
 )
 from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Endpoint
 from palladio.http.security.callers import SERVER
 
 MAX_ERRORS = 100  # that a failed batch lists

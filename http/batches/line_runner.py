@@ -8,9 +8,8 @@ from typing import Any
 from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_records import Line, LineResult, answered, refused
 from palladio.http.batches.batch_store import BatchStore
-from palladio.http.batches.endpoints import Endpoint
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call
+from palladio.http.generation.generation import Call, Endpoint
 from palladio.http.storage.disk_errors import is_of_disk
 from palladio.http.wire.errors import ErrorBody, any_error
 from palladio.runtime.interface.errors import (

@@ -30,6 +30,10 @@ class Block:
     text: str = ""
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
 
+    def add(self, text: str) -> None:
+        """Text that comes next."""
+        self.text += text
+
 
 class BlockWriter:
     """The common part of EventWriters that tell blocks; subclasses say how.
@@ -119,7 +123,7 @@ class BlockWriter:
         block = self._block
         assert block is not None
         text = call.arguments if call is not None else piece.reasoning or piece.content
-        block.text += text
+        block.add(text)
         return events + self._add(block, text, self._new_logprobs(block)) if text else events
 
     def _enter(self, kind: BlockKind, call: ToolDelta | None) -> bytes:
@@ -140,7 +144,7 @@ class BlockWriter:
         if self._text_logprobs is None or block.kind != "text":
             return []
         new = list(self._text_logprobs.of(self._num_texts - 1)[len(block.logprobs) :])
-        block.logprobs += new
+        block.logprobs.extend(new)
         return new
 
 

@@ -233,8 +233,7 @@ class MessageChunks(ChatChunks):
         parser = self._parsers.get(index)
         if parser is None:
             parser = self._parsers[index] = self._plan.new_parser()
-        pieces = parser.feed(output.text)
-        output.text = ""
+        pieces = parser.feed(output.take_text())
         if output.finish is not None:
             pieces += parser.finish()
         if not pieces and self._has_tokens(output):

@@ -3,15 +3,15 @@
 import dataclasses
 import time
 from collections.abc import Callable, Collection
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Response
 
 from palladio.http.chat.chat_output import ChatMessage, MessageChunks, MessagePlan
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, OutputStream, Usage, check_abort, collect, finish_fields
+from palladio.http.generation.generation import Call, Endpoint, OutputStream, Usage, check_abort, collect, finish_fields
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.generation.params import (
     check_scoring_only,
@@ -25,7 +25,6 @@ from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.prompts.chat_template import ChatPrompt, ChatTemplate
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.reasoning.family import PromptEnd
-from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, FieldNames, RequestNames
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -308,18 +307,6 @@ def _params(body: ChatRequest, context: Context, limit_name: str, grammar: Gramm
     return sampling_params(body, context.sampling_defaults, max_tokens=max_tokens, logprobs=logprobs, grammar=grammar)
 
 
-def chat_router(context: Context) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/chat/completions", openapi_extra=describe_body(ChatRequest), response_model=None)
-    async def chat_completions(
-        request: Request, body: Annotated[ChatRequest, Depends(JsonBody(ChatRequest, context.note_warning))]
-    ) -> Response:
-        return await complete_chat(context, Call.of(request), body)
-
-    return router
-
-
 async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Response:
     """
     Raises:
@@ -362,6 +349,9 @@ def _choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, run:
     fields: dict[str, Any] = {"index": output.index, "message": message.as_dict(), "logprobs": logprobs}
     fields |= finish_fields(output.finish, has_calls=bool(message.calls))
     return fields | {"token_ids": output.token_ids} if body.return_token_ids else fields
+
+
+CHAT = Endpoint("/v1/chat/completions", ChatRequest, complete_chat)
 
 
 def stored_router(_context: Context) -> APIRouter:

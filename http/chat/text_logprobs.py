@@ -16,6 +16,18 @@ class _Group:
     entries: list[TokenLogprob] = dataclasses.field(default_factory=list)
     text: str = ""
 
+    def add(self, character: str) -> None:
+        self.text += character
+
+    def take_entries(self) -> list[TokenLogprob]:
+        """The tokens, which are then gone from here."""
+        entries, self.entries = self.entries, []
+        return entries
+
+    def drop(self, count: int) -> None:
+        """Drops the first characters."""
+        self.text = self.text[count:]
+
 
 class TextLogprobs:
     """Follows one sample token by token, with a parser of its own: how outputs are cut makes no difference.
@@ -54,7 +66,7 @@ class TextLogprobs:
         for character in text:
             if not self._undecided or self._undecided[-1] is not group:
                 self._undecided.append(group)
-            group.text += character
+            group.add(character)
             self._decide(self._parser.feed(character))
 
     def _decide(self, pieces: Iterable[MessagePiece]) -> None:
@@ -81,10 +93,9 @@ class TextLogprobs:
         for group in self._undecided:
             after = position + len(group.text)
             if after > begin and position < end:
-                self._texts[-1] += group.entries
-                group.entries = []
+                self._texts[-1] += group.take_entries()
             if after > end:
-                group.text = group.text[max(0, end - position) :]
+                group.drop(max(0, end - position))
                 rest.append(group)
             position = after
         self._undecided = rest

@@ -3,19 +3,20 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
-from starlette.requests import Request
+from fastapi import APIRouter, Depends, Request, Response
 from starlette.types import Receive
 
 from palladio.http.generation.context import Context
 from palladio.http.generation.params import request_options
 from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.security.callers import Caller
+from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError, RequestNames
-from palladio.http.wire.protocol import SamplingFields
+from palladio.http.wire.protocol import SamplingFields, WireModel
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -23,38 +24,12 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Req
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings
 
 T = TypeVar("T")
+B = TypeVar("B", bound=WireModel)
 Outputs = AsyncGenerator[RequestOutput, None]
 
 MAX_GRAMMAR_BYTES = 16 * 1024 * 1024  # of all samples: each is told its grammar
 MAX_UNREAD = 64  # outputs of several prompts that wait for their reader here
 _AT_A_TIME = 32  # prompts that go to the engine in one go
-MAX_SAMPLES = 4096  # prompts × n in one request; more would hold one connection for very long
-
-
-def numbered_ids(name: str, count: int) -> list[str]:
-    """The engine's ids for a request: the client's id, numbered if there are several prompts."""
-    return [name] if count == 1 else [f"{name}.{position}" for position in range(count)]
-
-
-def check_num_prompts(count: int, param: str) -> None:
-    if count > MAX_SAMPLES:
-        raise InvalidRequestError(f"a request takes at most {MAX_SAMPLES} prompts, got {count}", param=param)
-
-
-def check_num_samples(num_prompts: int, num_samples: int) -> None:
-    """
-    Args:
-        num_samples: of all prompts together.
-
-    Raises:
-        InvalidRequestError: they are too many.
-    """
-    if num_samples > MAX_SAMPLES:
-        raise InvalidRequestError(
-            f"a request takes at most {MAX_SAMPLES} samples (prompts × n), got {num_samples} of {num_prompts} prompts; "
-            "lower n or send fewer prompts",
-            param="n",
-        )
 
 
 class OutputStream:
@@ -215,7 +190,7 @@ async def _merge(engine: EngineClient, requests: Sequence[GenerationRequest]) ->
     async def pump(request: GenerationRequest) -> None:
         async with contextlib.aclosing(engine.generate(request)) as outputs:
             async for output in outputs:
-                output.index += request.first_index
+                output.count_from(request.first_index)
                 await room.acquire()
                 queue.put_nowait(output)
 
@@ -302,6 +277,44 @@ class Call:
             HttpError: the client went away; nobody will read this.
         """
         return await (work if self.receive is None else until_disconnect(self.receive, work))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Endpoint(Generic[B]):
+    """A route whose body is a model, and what answers it; batches call it without HTTP in between.
+
+    Attributes:
+        path: of the route.
+        model: what its body is.
+        answer: what it does; of a body without `stream: true` it gives a plain response.
+    """
+
+    path: str
+    model: type[B]
+    answer: Callable[[Context, Call, B], Awaitable[Response]]
+
+    async def run(self, context: Context, call: Call, body: object) -> Response:
+        """Args: body: decoded JSON. Raises PalladioError and HttpError as the route does."""
+        call.names.allow_warnings(context.note_warning)
+        return await self.answer(context, call, self.model.parse(body, call.names))
+
+    def add_to(self, router: APIRouter, context: Context, *, by_put: bool = False) -> None:
+        """Adds the route. Args: by_put: the method is PUT, of which the schema does not tell."""
+
+        parsed = Depends(JsonBody(self.model, context.note_warning))
+
+        async def route(request: Request, body: Annotated[Any, parsed]) -> Response:
+            return await self.answer(context, Call.of(request), body)
+
+        router.add_api_route(
+            self.path,
+            route,
+            name=self.path.removeprefix("/v1").strip("/").replace("/", "_"),
+            methods=["PUT" if by_put else "POST"],
+            response_model=None,
+            include_in_schema=not by_put,
+            openapi_extra=describe_body(self.model),
+        )
 
 
 class Usage:

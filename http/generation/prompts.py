@@ -3,11 +3,38 @@
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from palladio.http.generation.generation import check_num_prompts, numbered_ids
 from palladio.http.prompts.chat_messages import TextEncoder, Truncation, run_encoding
 from palladio.http.wire.protocol_completions import Prompt
 from palladio.http.wire.protocol_generate import TokenIds
 from palladio.runtime.interface.errors import InvalidRequestError
+
+MAX_SAMPLES = 4096  # prompts × n in one request; more would hold one connection for very long
+
+
+def numbered_ids(name: str, count: int) -> list[str]:
+    """The engine's ids for a request: the client's id, numbered if there are several prompts."""
+    return [name] if count == 1 else [f"{name}.{position}" for position in range(count)]
+
+
+def check_num_prompts(count: int, param: str) -> None:
+    if count > MAX_SAMPLES:
+        raise InvalidRequestError(f"a request takes at most {MAX_SAMPLES} prompts, got {count}", param=param)
+
+
+def check_num_samples(num_prompts: int, num_samples: int) -> None:
+    """
+    Args:
+        num_samples: of all prompts together.
+
+    Raises:
+        InvalidRequestError: they are too many.
+    """
+    if num_samples > MAX_SAMPLES:
+        raise InvalidRequestError(
+            f"a request takes at most {MAX_SAMPLES} samples (prompts × n), got {num_samples} of {num_prompts} prompts; "
+            "lower n or send fewer prompts",
+            param="n",
+        )
 
 
 def split_prompts(prompt: Prompt, param: str) -> list[str] | list[list[int]]:

@@ -4,10 +4,9 @@ import dataclasses
 from typing import Any
 
 from palladio.http.observability.request_record import RequestRecord, SampleRecord
-from palladio.runtime.interface.messages import LiveRequest
+from palladio.runtime.interface.messages import LiveRequest, QueueState
 from palladio.runtime.interface.outputs import (
     DecodeSteps,
-    QueueState,
     RequestOutput,
     RequestTimes,
     RequestTimings,

@@ -62,6 +62,16 @@ class FrontMetrics:
         self.http_active = 0
         self.warnings: collections.Counter[str] = collections.Counter()
 
+    def begin_http(self) -> None:
+        """A request has come."""
+        self.http_active += 1
+
+    def end_http(self, endpoint: str, method: str, status: int) -> None:
+        """One of those that came has its answer."""
+        self.http_active -= 1
+        self.http_requests[endpoint, method] += 1
+        self.http_responses[endpoint, method, status] += 1
+
     def observe_sample(self, timings: RequestTimings, completion_tokens: int) -> None:
         """A sample has ended."""
         per_token = None
@@ -106,7 +116,7 @@ class CountRequests:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        metrics, method, status = self._metrics, scope["method"], 500  # what the border makes of an exception
+        method, status = scope["method"], 500  # what the border makes of an exception
 
         async def noting_status(message: Message) -> None:
             nonlocal status
@@ -114,15 +124,13 @@ class CountRequests:
                 status = message["status"]
             await send(message)
 
-        metrics.http_active += 1
+        self._metrics.begin_http()
         try:
             await self._app(scope, receive, noting_status)
         finally:
-            metrics.http_active -= 1
             endpoint = scope["route"].path.replace(":path", "") if "route" in scope else NO_ROUTE
             known = method if method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH") else "other"
-            metrics.http_requests[endpoint, known] += 1
-            metrics.http_responses[endpoint, known, status] += 1
+            self._metrics.end_http(endpoint, known, status)
 
 
 RecordStatus = Literal["live", "finished", "failed"]
@@ -173,6 +181,12 @@ class SampleRecord:
     def timings(self) -> RequestTimings | None:
         return None if self.end is None or self.end.times is None else RequestTimings.of_output(self.end)
 
+    def seconds_since_tokens(self) -> float | None:
+        """Tokens have come. Returns how long after the last ones; None: these are the first."""
+        now, last = time.perf_counter(), self.last_token
+        self.last_token = now
+        return None if last is None else now - last
+
     def take(self, output: RequestOutput) -> None:
         """Its next output."""
         self.latest = output
@@ -185,9 +199,8 @@ class SampleRecord:
         """The request ends, whether the sample has or not."""
         latest, self.latest = self.latest, None
         if self.end is None and latest is not None:
-            times = self.times or RequestTimes(received)
-            self.end = _without_content(latest)
-            self.end.times, self.end.trace = dataclasses.replace(times, finished=now), self.trace
+            times = dataclasses.replace(self.times or RequestTimes(received), finished=now)
+            self.end = dataclasses.replace(_without_content(latest), times=times, trace=self.trace)
 
 
 class RequestRecord:
@@ -236,10 +249,9 @@ class RequestRecord:
         sample = self.samples[output.index]
         count = len(output.token_ids)
         if count:
-            now, last = time.perf_counter(), sample.last_token
-            sample.last_token = now
-            if last is not None:
-                self._observe_gap((now - last) / count, count)
+            gap = sample.seconds_since_tokens()
+            if gap is not None:
+                self._observe_gap(gap / count, count)
             elif self.origin.is_measured:
                 self._metrics.first_token.observe(time.time() - self.received)
         if self._keeps_text:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import MAX_SAMPLES
+from palladio.http.generation.prompts import MAX_SAMPLES
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.wire.foreign_fields import verdicts
 from palladio.runtime.interface.generation_request import (

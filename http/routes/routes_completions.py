@@ -4,20 +4,13 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import (
-    Call,
-    OutputStream,
-    check_num_samples,
-    collect,
-    finish_fields,
-    numbered_ids,
-)
+from palladio.http.generation.generation import Call, Endpoint, OutputStream, collect, finish_fields
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.generation.params import (
     check_scoring_only,
@@ -26,10 +19,9 @@ from palladio.http.generation.params import (
     sampling_params,
     structured_output,
 )
-from palladio.http.generation.prompts import encode_prompts, split_prompts
+from palladio.http.generation.prompts import check_num_samples, encode_prompts, numbered_ids, split_prompts
 from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings, with_warnings
 from palladio.http.prompts.chat_messages import Truncation
-from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -38,18 +30,6 @@ from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.interface.outputs import RequestOutput
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
-
-
-def completions_router(context: Context) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/completions", openapi_extra=describe_body(CompletionRequest), response_model=None)
-    async def completions(
-        request: Request, body: Annotated[CompletionRequest, Depends(JsonBody(CompletionRequest, context.note_warning))]
-    ) -> Response:
-        return await complete_text(context, Call.of(request), body)
-
-    return router
 
 
 async def complete_text(context: Context, call: Call, body: CompletionRequest) -> Response:
@@ -102,11 +82,14 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     answers = []
     for output in outputs:
         position = output.index // params.n
-        output.prompt_logprobs = outputs[position * params.n].prompt_logprobs  # the first sample has them
-        answers.append(_choice(context, body, output, prompt_ids[position], echoes[position] if echoes else None))
+        scores = outputs[position * params.n].prompt_logprobs or []  # the first sample has them
+        answers.append(_choice(body, output, prompt_ids[position], echoes[position] if echoes else None))
+        if body.prompt_logprobs is not None:
+            answers[-1]["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
         if body.logprobs is not None:
             legacy = _legacy(context, body, params, prompt_ids, echoes, position)
-            answers[-1]["logprobs"] = _all_logprobs(legacy, output, with_prompt=echoes is not None)
+            arrays = legacy.of_output(output.logprobs or [])
+            answers[-1]["logprobs"] = join_arrays(legacy.of_prompt(scores), arrays) if echoes is not None else arrays
     answer = head | {"choices": answers, "usage": usage.as_dict()} | call.names.warnings()
     if body.return_timings:
         answer["timings"] = usage.timings()
@@ -167,19 +150,12 @@ def _legacy(
     )
 
 
-def _all_logprobs(legacy: LegacyLogprobs, output: RequestOutput, *, with_prompt: bool) -> dict[str, Any]:
-    arrays = legacy.of_output(output.logprobs or [])
-    return join_arrays(legacy.of_prompt(output.prompt_logprobs or []), arrays) if with_prompt else arrays
-
-
-def _choice(
-    context: Context, body: CompletionRequest, output: RequestOutput, prompt_ids: list[int], echo: str | None
-) -> dict[str, Any]:
+def _choice(body: CompletionRequest, output: RequestOutput, prompt_ids: list[int], echo: str | None) -> dict[str, Any]:
     answer = {"index": output.index, "text": (echo or "") + output.text, "logprobs": None}
     answer |= finish_fields(output.finish)
-    if body.prompt_logprobs is not None:
-        scores = output.prompt_logprobs or []
-        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
     if body.return_token_ids:
         answer |= {"prompt_token_ids": prompt_ids, "token_ids": output.token_ids}
     return answer
+
+
+COMPLETIONS = Endpoint("/v1/completions", CompletionRequest, complete_text)

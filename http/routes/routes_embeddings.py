@@ -2,47 +2,26 @@
 
 import base64
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, OutputStream, check_abort, numbered_ids
+from palladio.http.generation.generation import Call, Endpoint, OutputStream, check_abort
 from palladio.http.generation.params import request_name
-from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
+from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
 from palladio.http.prompts.chat_messages import run_encoding
-from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.sglang_api import encode_results, expand_requests
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, Vectors, check_dimensions, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import RequestOutput
 
 MAX_INPUTS = 2048  # OpenAI's
-
-
-def embeddings_router(context: Context) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/embeddings", openapi_extra=describe_body(EmbeddingRequest), response_model=None)
-    async def embeddings(
-        request: Request, body: Annotated[EmbeddingRequest, Depends(JsonBody(EmbeddingRequest, context.note_warning))]
-    ) -> Response:
-        return await create_embeddings(context, Call.of(request), body)
-
-    @router.put("/encode", include_in_schema=False, response_model=None)
-    @router.post("/encode", openapi_extra=describe_body(EncodeRequest), response_model=None)
-    async def encode(
-        request: Request, body: Annotated[EncodeRequest, Depends(JsonBody(EncodeRequest, context.note_warning))]
-    ) -> Response:
-        return await _encode(context, Call.of(request), body)
-
-    return router
 
 
 async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest) -> Response:
@@ -68,12 +47,9 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
         )
         for position, (request_id, prompt_ids) in enumerate(zip(numbered_ids(name, len(ids)), ids, strict=True))
     ]
-    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    stream = OutputStream(context, requests, name=name, origin=origin)
-    ends = await call.wait(_collect(stream))
-    num_tokens = sum(end.prompt_tokens for end in ends)
 
-    def answer(vectors: Vectors) -> dict[str, Any]:
+    def write(ends: list[RequestOutput], vectors: Vectors) -> dict[str, Any]:
+        num_tokens = sum(end.prompt_tokens for end in ends)
         rows: list[Any] = list(vectors)
         if body.encoding_format == "base64":
             rows = [base64.b64encode(row.tobytes()).decode() for row in rows]
@@ -85,7 +61,7 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
             **call.names.warnings(),
         }
 
-    return await run_encoding(lambda: _json(answer(_vectors(ends, body.dimensions, spec))), spec.size * len(ends))
+    return await _answer(context, call, body, name, requests, write)
 
 
 async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response:
@@ -109,17 +85,34 @@ async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response
     requests, _, _ = expand_requests(
         input_ids=prompt_ids, sampling_params=EMBEDDING_PARAMS, rid=ids, options=options, received=received
     )
-    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    stream = OutputStream(context, requests, name=name, origin=origin)
-    ends = await call.wait(_collect(stream))
-    is_list = prompts is given
 
-    def answer(vectors: Vectors) -> Any:
+    def write(ends: list[RequestOutput], vectors: Vectors) -> Any:
         results = encode_results(ids, ends, list(vectors), context.engine.model.version)
         results[0] |= call.names.warnings()
-        return results if is_list else results[0]
+        return results if prompts is given else results[0]
 
-    return await run_encoding(lambda: _json(answer(_vectors(ends, body.dimensions, spec))), spec.size * len(ends))
+    return await _answer(context, call, body, name, requests, write)
+
+
+async def _answer(
+    context: Context,
+    call: Call,
+    body: EmbeddingRequest | EncodeRequest,
+    name: str,
+    requests: Sequence[GenerationRequest],
+    write: Callable[[list[RequestOutput], Vectors], Any],
+) -> Response:
+    """Args: write: the answer, of the prompts' outputs and their vectors; called beside the event loop."""
+    spec = context.require_embedding()
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+    ends = await call.wait(_collect(OutputStream(context, requests, name=name, origin=origin)))
+
+    def encode() -> Response:
+        vectors = read_vectors([end.embedding or b"" for end in ends], body.dimensions, spec)
+        content = orjson.dumps(write(ends, vectors), option=orjson.OPT_SERIALIZE_NUMPY)
+        return Response(content, media_type="application/json")
+
+    return await run_encoding(encode, spec.size * len(ends))
 
 
 async def _collect(stream: OutputStream) -> list[RequestOutput]:
@@ -140,9 +133,5 @@ def _check_num_inputs(count: int, param: str) -> None:
         raise InvalidRequestError(f"{param} takes at most {MAX_INPUTS} texts, got {count}", param=param)
 
 
-def _vectors(ends: Sequence[RequestOutput], dimensions: int | None, spec: EmbeddingSpec) -> Vectors:
-    return read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
-
-
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+EMBEDDINGS = Endpoint("/v1/embeddings", EmbeddingRequest, create_embeddings)
+ENCODE = Endpoint("/encode", EncodeRequest, _encode)

@@ -2,18 +2,23 @@
 
 import functools
 import time
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, OutputStream, check_abort, check_num_samples
-from palladio.http.generation.prompts import encode_prompts, given_prompts, prompt_names, split_prompts
+from palladio.http.generation.generation import Call, Endpoint, OutputStream, check_abort
+from palladio.http.generation.prompts import (
+    check_num_samples,
+    encode_prompts,
+    given_prompts,
+    prompt_names,
+    split_prompts,
+)
 from palladio.http.generation.sse import DoneWriter, EventStream, with_warnings
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import FieldNames, RequestNames
 from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
@@ -33,21 +38,8 @@ SAMPLING_NAMES = frozenset(
 )
 
 
-def generate_router(context: Context) -> APIRouter:
-    router = APIRouter()
-
-    @router.put("/generate", include_in_schema=False, response_model=None)
-    @router.post("/generate", openapi_extra=describe_body(GenerateRequest), response_model=None)
-    async def generate(
-        request: Request, body: Annotated[GenerateRequest, Depends(JsonBody(GenerateRequest, context.note_warning))]
-    ) -> Response:
-        context.require_generation()
-        return await _generate(context, Call.of(request), body)
-
-    return router
-
-
 async def _generate(context: Context, call: Call, body: GenerateRequest) -> Response:
+    context.require_generation()
     received = time.time()
     context.model_name(body.model)
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
@@ -165,3 +157,6 @@ def _expand(
     )
     check_num_samples(len(requests), sum(request.params.n for request in requests))
     return requests, shown
+
+
+GENERATE = Endpoint("/generate", GenerateRequest, _generate)

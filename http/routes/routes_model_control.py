@@ -73,7 +73,7 @@ def _add_memory(router: APIRouter, model: ModelSwitch) -> None:
 def _add_updates(router: APIRouter, context: Context) -> None:
     model, folders = context.engine.model, context.config.weight_update_folders
 
-    async def is_on() -> None:
+    async def are_on() -> None:
         if not folders:
             raise HttpError(
                 ErrorBody(
@@ -83,11 +83,9 @@ def _add_updates(router: APIRouter, context: Context) -> None:
                 )
             )
 
-    @router.post(
-        "/update_weights_from_disk",
-        openapi_extra=describe_body(UpdateFromDiskRequest),
-        dependencies=[Depends(is_on)],
-    )
+    updates = APIRouter(dependencies=[Depends(are_on)])
+
+    @updates.post("/update_weights_from_disk", openapi_extra=describe_body(UpdateFromDiskRequest))
     async def update_weights_from_disk(
         body: Annotated[UpdateFromDiskRequest, Depends(JsonBody(UpdateFromDiskRequest))],
     ) -> dict[str, Any]:
@@ -96,11 +94,7 @@ def _add_updates(router: APIRouter, context: Context) -> None:
         path = await asyncio.to_thread(_place, body.model_path, folders)
         return _updated(await model.update(path, options), model)
 
-    @router.post(
-        "/update_weights_from_tensor",
-        openapi_extra=describe_body(UpdateFromTensorRequest),
-        dependencies=[Depends(is_on)],
-    )
+    @updates.post("/update_weights_from_tensor", openapi_extra=describe_body(UpdateFromTensorRequest))
     async def update_weights_from_tensor(
         body: Annotated[UpdateFromTensorRequest, Depends(JsonBody(UpdateFromTensorRequest))],
     ) -> dict[str, Any]:
@@ -111,6 +105,8 @@ def _add_updates(router: APIRouter, context: Context) -> None:
         except binascii.Error as error:
             raise InvalidRequestError(f"safetensors is not base64: {error}", param="safetensors") from error
         return _updated(await model.update_sent(content, options), model)
+
+    router.include_router(updates)
 
 
 def _updated(count: int, model: ModelSwitch) -> dict[str, Any]:

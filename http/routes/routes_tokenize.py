@@ -7,9 +7,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import check_num_prompts
 from palladio.http.generation.logprobs import token_name
-from palladio.http.generation.prompts import encode_prompts, token_lists
+from palladio.http.generation.prompts import check_num_prompts, encode_prompts, token_lists
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.wire.body import JsonBody, describe_body

@@ -26,6 +26,14 @@ class _OpenCall:
     arguments: list[str] = dataclasses.field(default_factory=list)
     begun: bool = False
 
+    def is_of(self, name: str) -> None:
+        """What it calls."""
+        self.name = name
+
+    def begin(self) -> None:
+        """Its name is out."""
+        self.begun = True
+
 
 class JsonCallParser(ScriptedParser):
     """Common part of the families whose arguments are JSON."""
@@ -71,10 +79,10 @@ class JsonCallParser(ScriptedParser):
                 name = yield from read_string(self._reader)
                 if name not in self._output.functions:
                     raise MalformedCallError
-                call.name = name
+                call.is_of(name)
             elif key in _ARGUMENTS and call.name is not None and not call.begun:
                 is_whole = yield from self._arguments(call.name)
-                call.begun = True
+                call.begin()
                 if not is_whole:
                     return
             elif key in _ARGUMENTS and not call.begun:

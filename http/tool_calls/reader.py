@@ -26,14 +26,10 @@ class CutOffError(MalformedCallError):
 
 
 class Reader:
-    """The text of one sample.
-
-    Attributes:
-        ended: no more text will come.
-    """
+    """The text of one sample."""
 
     def __init__(self) -> None:
-        self.ended = False
+        self._ended = False
         self._text = ""
         self._at = 0
         self._mark: int | None = None
@@ -44,6 +40,10 @@ class Reader:
         self._at -= kept
         if self._mark is not None:
             self._mark = 0
+
+    def end(self) -> None:
+        """No more text will come."""
+        self._ended = True
 
     def mark(self, back: int = 0) -> None:
         """Keeps the text from here on (or from `back` characters ago) for `since_mark`."""
@@ -65,7 +65,7 @@ class Reader:
 
     def peek(self) -> Step[str]:
         """The next character, "" at the end."""
-        while self._at == len(self._text) and not self.ended:
+        while self._at == len(self._text) and not self._ended:
             yield
         return self._text[self._at : self._at + 1]
 
@@ -94,7 +94,7 @@ class Reader:
         parts: list[str] = []
         while True:
             parts.append(self.run(pattern))
-            if self._at < len(self._text) or self.ended:
+            if self._at < len(self._text) or self._ended:
                 return "".join(parts)
             yield
 
@@ -109,7 +109,7 @@ class Reader:
             if here == mark:
                 self._at += len(mark)
                 return True
-            if self.ended or not mark.startswith(here):
+            if self._ended or not mark.startswith(here):
                 return False
             yield
 
@@ -119,7 +119,7 @@ class Reader:
             MalformedCallError: something else comes next.
         """
         if not (yield from self.accept(mark)):
-            raise CutOffError if self.ended and not (yield from self.peek()) else MalformedCallError
+            raise CutOffError if self._ended and not (yield from self.peek()) else MalformedCallError
 
     def peek_after_space(self) -> Step[str]:
         """Reads white space; gives the next character, "" at the end."""
@@ -155,13 +155,13 @@ class Reader:
                 self._pass_on(end - found_in.longest + 1, sink)
                 continue
             held = found_in.hold_from(self._text, self._at)  # where a mark may begin that the text breaks off in
-            if found is not None and (held >= found[0] or self.ended):
+            if found is not None and (held >= found[0] or self._ended):
                 position, mark = found
                 self._pass_on(position, sink)
                 self._at = position + len(mark)
                 return mark
-            self._pass_on(len(self._text) if self.ended else held, sink)
-            if self.ended:
+            self._pass_on(len(self._text) if self._ended else held, sink)
+            if self._ended:
                 return ""
             yield
 

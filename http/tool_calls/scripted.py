@@ -23,7 +23,7 @@ class ScriptedParser:
         return self._output.piece()
 
     def finish(self) -> ToolPiece:
-        self._reader.ended = True
+        self._reader.end()
         next(self._steps, None)
         self._output.flush()
         return self._output.piece()

@@ -268,7 +268,7 @@ class JsonBody(Generic[M]):
 def warned_names(request: Request, note: NoteWarning | None) -> RequestNames:
     """The names of a request's fields. Args: note: see JsonBody."""
     names = RequestNames.of(request.scope)
-    names.note = note
+    names.allow_warnings(note)
     return names
 
 

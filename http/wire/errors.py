@@ -87,14 +87,14 @@ class RequestNames:
     """The names of one request's fields, for its errors and warnings. Whoever translates the request adds what its form
     is called outside; whoever answers an error asks, at whatever time it comes.
 
-    Attributes:
+    Args:
         note: is told of each warning; None: there are none, and what would be one is an error.
     """
 
     def __init__(self, note: NoteWarning | None = None) -> None:
         self._tables: list[FieldNames] = []
         self._warnings: list[dict[str, Any]] = []
-        self.note = note
+        self._note = note
 
     @classmethod
     def of(cls, scope: Mapping[str, Any]) -> "RequestNames":
@@ -102,6 +102,10 @@ class RequestNames:
         state = scope.get("state", {})
         names: RequestNames = state.setdefault(_STATE, cls())
         return names
+
+    def allow_warnings(self, note: NoteWarning | None) -> None:
+        """Args: note: see the class."""
+        self._note = note
 
     def warn(self, error: InvalidRequestError) -> None:
         """Lets a field pass that has no effect, and says so in the answer.
@@ -115,11 +119,11 @@ class RequestNames:
         param = None if error.param is None else self.param(error.param)
         if any(warning["param"] == param for warning in self._warnings):
             return
-        if self.note is None or len(self._warnings) >= MAX_WARNINGS:
+        if self._note is None or len(self._warnings) >= MAX_WARNINGS:
             raise error
         message = f"{error.message.rename(self.name)} (ignored)"
         self._warnings.append({"message": message, "param": param, "code": error.code})
-        self.note(param or "", error.code or "")
+        self._note(param or "", error.code or "")
 
     def warnings(self) -> dict[str, Any]:
         """Fields for the answer; none, if there is nothing to tell."""

@@ -359,7 +359,10 @@ class EngineCore:
 
         Raises:
             JaxRuntimeError: it is another error; there are other hosts; or there is no memory for the state either.
+            HostLostError: it failed because another host is lost.
         """
+        if self._hosts is not None and not is_out_of_memory(error):
+            self._hosts.check_loss()
         if self._hosts is not None or not is_out_of_memory(error):
             raise error
         advice = step_advice(self._memory, self._scheduler.num_total_tokens)

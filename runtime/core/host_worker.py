@@ -7,9 +7,12 @@ import os
 import sys
 from collections.abc import Callable
 
+import jax
+
 from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.core.startup import CallListener, build_executor
 from palladio.runtime.core.weight_loader import WeightLoader
+from palladio.runtime.execution.out_of_memory import is_out_of_memory
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError
@@ -48,6 +51,8 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
             else:
                 built.executor.call(ProgramKey(*key), *arrays)
     except Exception as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and not is_out_of_memory(error):
+            member.await_end()
         message = str(error) if isinstance(error, PalladioError) else f"{type(error).__name__}: {error}"
         member.fail(message)
         raise

@@ -7,9 +7,8 @@ small int32 vector a step crosses the border. Their layout is here and nowhere e
 import dataclasses
 import functools
 import itertools
-import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import jax
 import numpy as np
@@ -18,8 +17,8 @@ import numpy.typing as npt
 from palladio.runtime.execution.sampler import SampleOutput, SampleTier
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, SamplingParams
-from palladio.runtime.interface.outputs import TokenLogprob
-from palladio.runtime.scheduling.request import Request, StepTokens
+from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.scheduling.request import NOT_FINITE, Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
 
 Int32Array = npt.NDArray[np.int32]
@@ -42,6 +41,7 @@ Int32Array = npt.NDArray[np.int32]
 ) = range(13)
 NUM_COLUMNS = 13
 
+_LARGEST = float(np.finfo(np.float32).max)
 ON_DEVICE = -1  # in place of a token id: the one that the request's slot sampled last
 SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
 NOTHING = np.zeros(0, np.int32)  # in place of a vector that a step does not need
@@ -200,10 +200,10 @@ class BatchBuilder:
         row[TOP_K] = min(params.top_k, 2**31 - 1)
         row[MIN_POSITION] = num_prompt_tokens + params.min_tokens
         row[HAS_BIAS] = bool(params.logit_bias)
-        floats[TEMPERATURE] = 0.0 if params.is_greedy else params.temperature
+        floats[TEMPERATURE] = 0.0 if params.is_greedy else min(params.temperature, _LARGEST)
         floats[TOP_P], floats[MIN_P] = params.top_p, params.min_p
         floats[FREQUENCY], floats[PRESENCE] = params.frequency_penalty, params.presence_penalty
-        floats[REPETITION] = params.repetition_penalty
+        floats[REPETITION] = min(params.repetition_penalty, _LARGEST)
 
     def tiers(self, batch: ScheduledBatch) -> set[SampleTier]:
         """In which its rows are sampled."""
@@ -313,53 +313,71 @@ Scores = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def read_batch(
-    batch: ScheduledBatch, num_steps: int, output: SampleOutput | None, scores: Scores | None, vectors: Any
-) -> list[StepTokens]:
-    """From one rank's results."""
+    batch: ScheduledBatch, num_steps: int, output: SampleOutput | None, scores: Scores | None, vectors: jax.Array | None
+) -> list[TokenOutput]:
+    """An output for each row, from one rank's results."""
+    scored = [None] * len(batch.rows) if scores is None else _read_scores(batch, *scores)
+    read: list[TokenOutput] = []
     if vectors is not None:
-        return [_read_embeddings(batch, vectors)]
-    if num_steps == 1:
-        return [_read_tokens(batch, output, scores)]
-    stacked = jax.tree.map(np.asarray, output)
-    return [
-        _read_tokens(batch, jax.tree.map(operator.itemgetter(number), stacked), None)
-        for number in range(max(row.num_tokens for row in batch.rows))
-    ]
+        read = _read_embeddings(batch, vectors)
+    elif output is not None:
+        read = _read_tokens(batch, num_steps, output, scored)
+    for row, prompt_logprobs in zip(batch.rows[len(read) :], scored[len(read) :], strict=True):
+        read.append(row.request.output([], prompt_logprobs=prompt_logprobs))
+    return read
 
 
 def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:
     return tuple(zip(ids[:count].tolist(), logprobs[:count].tolist(), strict=True))
 
 
-def _read_tokens(batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None) -> StepTokens:
-    prompt_logprobs = None if scores is None else _read_scores(batch, *scores)
-    if output is None:
-        return StepTokens([], [], prompt_logprobs=prompt_logprobs)
-    token_ids: list[int] = np.asarray(output.token_ids).tolist()
-    is_finite: list[bool] = np.asarray(output.is_finite).tolist()
-    logprobs = None
-    if any(row.request.given.params.logprobs is not None for row in batch.rows[: batch.num_sampled_rows]):
-        logprobs = _read_logprobs(batch, output, token_ids)
-    return StepTokens(token_ids, is_finite, logprobs, prompt_logprobs)
+def _read_tokens(
+    batch: ScheduledBatch, num_steps: int, output: SampleOutput, scored: Sequence[list[TokenLogprob] | None]
+) -> list[TokenOutput]:
+    """Of the rows that sample. Args: scored: of their prompts."""
+    requests = [row.request for row in batch.rows[: batch.num_sampled_rows]]
+    token_ids: list[list[int]] = np.asarray(output.token_ids).reshape(num_steps, -1).T.tolist()
+    is_finite = np.asarray(output.is_finite).reshape(num_steps, -1)
+    if num_steps > 1:
+        for row, ids in zip(batch.rows, token_ids, strict=False):
+            del ids[row.num_sampled :]
+    finishes: list[FinishReason | None] = [None] * len(requests)
+    if not is_finite.all():
+        for i, row in enumerate(batch.rows[: len(requests)]):
+            if not is_finite[: row.num_sampled, i].all():
+                finishes[i] = NOT_FINITE
+                del token_ids[i][is_finite[:, i].argmin() + 1 :]
+    logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(requests)
+    if any(request.given.params.logprobs is not None for request in requests):
+        logprobs = _read_logprobs(requests, num_steps, output, token_ids)
+    return list(map(Request.output, requests, token_ids, finishes, logprobs, scored))
 
 
-def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> StepTokens:
-    found = np.asarray(vectors)[: batch.num_sampled_rows]
-    is_finite: list[bool] = np.isfinite(found).all(axis=1).tolist()
-    return StepTokens([], is_finite, embeddings=[vector.tobytes() for vector in found.astype("<f4", copy=False)])
+def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> list[TokenOutput]:
+    """Of the rows whose prompt ends in this step."""
+    read: list[TokenOutput] = []
+    for row, vector in zip(batch.rows, np.asarray(vectors)[: batch.num_sampled_rows], strict=False):
+        if np.isfinite(vector).all():
+            read.append(row.request.output([], embedding=vector.astype("<f4", copy=False).tobytes()))
+        else:
+            read.append(row.request.output([], NOT_FINITE))
+    return read
 
 
-def _read_logprobs(batch: ScheduledBatch, output: SampleOutput, token_ids: list[int]) -> list[TokenLogprob | None]:
+def _read_logprobs(
+    requests: Sequence[Request], num_steps: int, output: SampleOutput, token_ids: Sequence[Sequence[int]]
+) -> list[list[TokenLogprob] | None]:
     assert output.logprobs is not None, "a request with logprobs runs in tier full"
-    chosen = np.asarray(output.logprobs).tolist()
-    top_ids, top_logprobs = np.asarray(output.top_ids), np.asarray(output.top_logprobs)
-    result: list[TokenLogprob | None] = []
-    for i, row in enumerate(batch.rows[: batch.num_sampled_rows]):
-        count = row.request.given.params.logprobs
-        if count is None:
+    chosen = np.asarray(output.logprobs).reshape(num_steps, -1)
+    top_ids, top_logprobs = (np.asarray(x).reshape(*chosen.shape, -1) for x in (output.top_ids, output.top_logprobs))
+    result: list[list[TokenLogprob] | None] = []
+    for i, request in enumerate(requests):
+        width = request.given.params.logprobs
+        if width is None or request.max_tokens == 0:
             result.append(None)
         else:
-            result.append(TokenLogprob(token_ids[i], chosen[i], _top(top_ids[i], top_logprobs[i], count)))
+            tops = map(_top, top_ids[:, i], top_logprobs[:, i], itertools.repeat(width))
+            result.append(list(map(TokenLogprob, token_ids[i], chosen[:, i].tolist(), tops)))
     return result
 
 

@@ -33,7 +33,8 @@ from palladio.runtime.execution.programs import (
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
-from palladio.runtime.scheduling.request import Request, StepTokens
+from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
 
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
@@ -233,9 +234,9 @@ class ModelRunner:
             array.copy_to_host_async()
         return step
 
-    def read(self, step: InFlightStep) -> list[list[StepTokens]]:
-        """Waits for a step and returns the tokens of each of its batches (`ScheduledStep.parts`), one StepTokens for
-        each time that it sampled.
+    def read(self, step: InFlightStep) -> list[list[TokenOutput]]:
+        """Waits for a step and returns an output for each row of each of its batches (`ScheduledStep.parts`): nothing
+        later looks at arrays.
 
         Raises:
             JaxRuntimeError: the step failed; its requests have no further tokens.

@@ -52,6 +52,16 @@ class RecordedSample:
     def num_tokens(self) -> int:
         return len(self.request.prompt_ids) + len(self.token_ids)
 
+    def add_tokens(self, token_ids: list[int], clock: Callable[[], float]) -> None:
+        """Args: clock: seconds since the epoch; asked once only."""
+        if self.first_token is None and token_ids:
+            self.first_token = clock()
+        self.token_ids += token_ids
+
+    def end(self, finish: FinishReason, now: float) -> None:
+        """Args: now: seconds since the epoch."""
+        self.finish, self.finished = finish, now
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CrashDump:
@@ -94,18 +104,14 @@ class CrashRecorder:
             self._running[request.request_id] = RecordedSample(request)
 
     def add_tokens(self, engine_id: str, token_ids: list[int]) -> None:
-        sample = self._running[engine_id]
-        if sample.first_token is None and token_ids:
-            sample.first_token = self._clock()
-        sample.token_ids += token_ids
+        self._running[engine_id].add_tokens(token_ids, self._clock)
 
     def end(self, engine_id: str, finish: FinishReason) -> None:
         """The sample ended; ids that have ended already are ignored."""
         sample = self._running.pop(engine_id, None)
         if sample is None:
             return
-        sample.finish = finish
-        sample.finished = self._clock()
+        sample.end(finish, self._clock())
         self._finished.append(sample)
         self._num_finished_tokens += sample.num_tokens
         self._forget()

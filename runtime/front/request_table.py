@@ -65,6 +65,10 @@ class Stream:
         self.error = self.error or error
         self._wake()
 
+    def note_crash(self) -> None:
+        """The engine failed."""
+        self.num_crashes += 1
+
     async def take(self) -> list[RequestOutput]:
         """Waits for outputs; of many that have come meanwhile, it takes the first, and the others remain.
 
@@ -188,7 +192,7 @@ class RequestTable:
         begun = [stream for stream, _ in self._kept()]
         num_failed = 0
         for stream in begun:
-            stream.num_crashes += 1
+            stream.note_crash()
             if stream.yielded:
                 stream.fail(error)
             elif stream.num_crashes >= MAX_CRASHES:

@@ -307,9 +307,8 @@ class SampleProcessor:
 
     def abort(self) -> RequestOutput:
         """The last output of a sample that someone aborted."""
-        output = TokenOutput("", [], finish=FinishReason("abort", message="aborted"))
-        output.cached_tokens, output.num_retractions = self._cached_tokens, self._num_retractions
-        return self.process(output)
+        finish = FinishReason("abort", message="aborted")
+        return self.process(TokenOutput("", [], None, None, finish, self._cached_tokens, self._num_retractions))
 
     def _num_unshown(self, finish: FinishReason | None) -> int:
         """How many tokens at the end are kept out of the text: the one that ended the sample, unless it is wanted."""

@@ -72,10 +72,15 @@ class LlguidanceMatcher:
         self._source = source
         self._slow_seconds = 0.0
 
+    def watch(self) -> None:
+        """A step was slow, maybe for this."""
+        self.watched = WATCHED_STEPS
+
     def charge(self, seconds: float) -> None:
-        """Notes the CPU time that it took by itself."""
+        """Notes the CPU time that it took by itself, in one of the steps for which it is watched."""
+        self.watched -= 1
         if seconds > SLOW_SECONDS:
-            self.watched = WATCHED_STEPS
+            self.watch()
             self._slow_seconds += seconds
 
     @property
@@ -159,7 +164,6 @@ class LlguidanceBackend:
             if matcher.watched:
                 start = time.thread_time()
                 fill_next_token_bitmask(matcher.native, masks, row)
-                matcher.watched -= 1
                 matcher.charge(time.thread_time() - start)
         if not together:
             return
@@ -167,7 +171,7 @@ class LlguidanceBackend:
         fill_next_token_bitmask_par(self._executor, [(matcher.native, row) for matcher, row in together], masks)
         if time.monotonic() - begun > SLOW_SECONDS:
             for matcher, _ in together:
-                matcher.watched = WATCHED_STEPS
+                matcher.watch()
 
     @functools.cached_property
     def _executor(self) -> llguidance.LLExecutor:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.model_messages import ModelMessage
-from palladio.runtime.interface.outputs import QueueState, RequestTimes, RequestTrace, TokenOutput
+from palladio.runtime.interface.outputs import RequestTimes, RequestTrace, TokenOutput, WaitReason
 from palladio.runtime.interface.pooling import PoolingMethod
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 
@@ -157,6 +157,28 @@ class BucketSteps:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class QueueState:
+    """Why a request waits at this moment.
+
+    Attributes:
+        reason: what stood in the way when the last step was planned.
+        position: 1 for the one that waited longest (retracted ones stand before it); length: of the queue.
+        running: requests that run; max_running: that can at most; open_running: that the programs compiled so far hold.
+        pages_needed: to be admitted now: its own and what running requests are expected to take still;
+            pages_available: free, or held by the prefix cache alone.
+    """
+
+    reason: WaitReason
+    position: int
+    length: int
+    running: int
+    max_running: int
+    open_running: int
+    pages_needed: int
+    pages_available: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class LiveRequest:
     """A request that has not ended.
 
@@ -178,7 +200,7 @@ class LiveRequest:
     queue: QueueState | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)  # without slots, so that `vars` sums many: asdict copies each number
 class RankStats:
     """What one data-parallel rank is at; or several together, see `EngineStats.total`.
 
@@ -246,7 +268,7 @@ class EngineStats:
     @property
     def total(self) -> RankStats:
         """Of the whole engine: sums, but of new_token_ratio the largest."""
-        parts = [dataclasses.asdict(part) for part in (*self.ranks, self.unassigned)]
+        parts = [vars(part) for part in (*self.ranks, self.unassigned)]
         sums = {name: sum(part[name] for part in parts) for name in parts[0]}
         return RankStats(**{**sums, "new_token_ratio": max(part["new_token_ratio"] for part in parts)})
 

@@ -169,28 +169,6 @@ class RequestTrace:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class QueueState:
-    """Why a request waits at this moment.
-
-    Attributes:
-        reason: what stood in the way when the last step was planned.
-        position: 1 for the one that waited longest (retracted ones stand before it); length: of the queue.
-        running: requests that run; max_running: that can at most; open_running: that the programs compiled so far hold.
-        pages_needed: to be admitted now: its own and what running requests are expected to take still;
-            pages_available: free, or held by the prefix cache alone.
-    """
-
-    reason: WaitReason
-    position: int
-    length: int
-    running: int
-    max_running: int
-    open_running: int
-    pages_needed: int
-    pages_available: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """Log-probability of one token under the model's own distribution (before temperature, penalties and bias).
 
@@ -247,18 +225,20 @@ class RequestTimes:
 
 @dataclasses.dataclass(slots=True)
 class TokenOutput:
-    """New tokens of one request from one engine step (engine → front; crosses the process border).
+    """New tokens of one request from one engine step: the form of outputs from the model runner, which reads them from
+    the device, to the front, across the process border. The scheduler drops what comes after a request's end.
 
     Attributes:
         request_id: the engine-side id, unique over the engine's life (`RID~SERIAL`, or `RID-i~SERIAL` of n samples).
         token_ids: new tokens.
         logprobs: one per new token, if asked for.
-        prompt_logprobs: one per prompt token, once, with the first output, if asked for.
-        finish: set on the last output.
+        prompt_logprobs: one per prompt token, once, with the first output, if asked for; from the model runner: those
+            that the step made.
+        finish: set on the last output; by the model runner only if the last token means nothing.
         cached_tokens: prompt tokens that came from the prefix cache.
         num_retractions: how often the request lost its pages and was computed again.
-        times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last.
         embedding: of the prompt, from an engine that makes embeddings: float32, little-endian.
+        times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last.
     """
 
     request_id: str
@@ -268,9 +248,23 @@ class TokenOutput:
     finish: FinishReason | None = None
     cached_tokens: int = 0
     num_retractions: int = 0
+    embedding: bytes | None = None
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
-    embedding: bytes | None = None
+
+    def begin(self, times: RequestTimes, trace: RequestTrace, prompt_logprobs: list[TokenLogprob] | None) -> None:
+        """It is the request's first output."""
+        self.times, self.trace, self.prompt_logprobs = times, trace, prompt_logprobs
+
+    def end(self, finish: FinishReason, times: RequestTimes, trace: RequestTrace) -> None:
+        """It is the request's last output."""
+        self.finish, self.times, self.trace = finish, times, trace
+
+    def cut(self, num_tokens: int) -> None:
+        """Drops all but the first tokens."""
+        del self.token_ids[num_tokens:]
+        if self.logprobs is not None:
+            del self.logprobs[num_tokens:]
 
 
 @dataclasses.dataclass(slots=True)
@@ -315,9 +309,18 @@ class RequestOutput:
     detokenize_seconds: float = 0.0
     embedding: bytes | None = None
 
+    def take_text(self) -> str:
+        """The text, which is then gone from here."""
+        text, self.text = self.text, ""
+        return text
+
+    def count_from(self, first_index: int) -> None:
+        """The sample is one of several prompts' samples. Args: first_index: of its prompt's first."""
+        self.index += first_index
+
     def extend(self, later: "RequestOutput") -> None:
         """Adds the sample's next output to what was new before it."""
-        text, self.text = self.text, ""  # so that Python can grow it in place: outputs come by the thousand
+        text = self.take_text()  # so that Python can grow it in place: outputs come by the thousand
         text += later.text
         self.text = text
         self.token_ids += later.token_ids

@@ -17,6 +17,7 @@ from typing import Any
 from palladio.runtime.interface.errors import ConfigError, HostLostError
 from palladio.runtime.multihost.links import Frame, Heartbeat, HostArray, Link, accept, connect, differences, listen
 
+_LOSS_SECONDS = 5.0  # in which a closed link is noticed, after a program has failed for want of the host behind it
 _GOODBYE_SECONDS = 5.0  # for the others to end: jax's service, which they are connected to, lives in host 0
 
 OnLost = Callable[[str], None]
@@ -62,6 +63,8 @@ class HostCoordinator:
         self._values: dict[int, queue.SimpleQueue[int | None]] = {rank: queue.SimpleQueue() for rank in links}
         self._is_over = False
         self._lock = threading.Lock()
+        self._loss = ""  # what `on_lost` is told; empty: no host is lost
+        self._has_told = threading.Event()
         self._heartbeat = Heartbeat(links.values(), silence, self._lose)
         self._listeners = [
             threading.Thread(target=self._listen, args=(rank, link), name=f"palladio-host-{rank}", daemon=True)
@@ -133,10 +136,21 @@ class HostCoordinator:
         values = [self._values[rank].get() for rank in self._links]
         found = [one for one in values if one is not None]
         if len(found) < len(values):
-            raise HostLostError("the connection to another host was lost")
+            raise HostLostError(self._loss)
         least = min(value, *found)
         self._tell(Frame({"kind": "value", "value": least}))
         return least
+
+    def check_loss(self) -> None:
+        """Raises if a host is lost. A program that needs the host may fail before the closed link is noticed, with an
+        error that does not name it: so this waits a little.
+
+        Raises:
+            HostLostError: one is lost; `on_lost` has been told.
+        """
+        if self._has_told.wait(_LOSS_SECONDS) or self._loss:
+            self._has_told.wait()
+            raise HostLostError(self._loss)
 
     def close(self, message: str = "") -> None:
         """Ends the other hosts and waits a little for that. Args: message: why, if it is no orderly end."""
@@ -174,12 +188,15 @@ class HostCoordinator:
         return None
 
     def _lose(self, link: Link, why: str) -> None:
-        if self._is_over:
-            return
         message = f"connection to {link.name} lost: {why}"
+        with self._lock:
+            if self._is_over or self._loss:
+                return
+            self._loss = message
         logger.error("%s; stopping the other hosts", message)
         self.close(message)
-        self._on_lost(message)  # before whoever waits for a value fails for want of it: this names the host
+        self._on_lost(message)  # before whoever waits for a value, or in `check_loss`, fails
+        self._has_told.set()
         for values in self._values.values():
             values.put(None)
 
@@ -219,7 +236,7 @@ class _HostCheck:
             return False
         rendezvous, head = self._rendezvous, frame.head
         rank = int(head["rank"])
-        link.name = f"host {rank} ({head['name']}, {link.address})"
+        link.is_to(f"host {rank} ({head['name']}, {link.address})")
         if head["num_hosts"] != rendezvous.num_hosts:
             problem = f"--nnodes is {rendezvous.num_hosts} on host 0 and {head['num_hosts']} on {link.name}"
         elif different := differences(rendezvous.config_digest, head["config_digest"]):
@@ -258,7 +275,8 @@ class HostWorker:
         self._calls: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._values: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._heartbeat = Heartbeat([link], silence, lambda _, why: on_end(f"connection to host 0 lost: {why}"))
-        threading.Thread(target=self._listen, name="palladio-host-0", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="palladio-host-0", daemon=True)
+        self._listener.start()
 
     @classmethod
     def meet(cls, rendezvous: Rendezvous, on_end: OnLost) -> "tuple[HostWorker, dict[str, Any]]":
@@ -314,6 +332,11 @@ class HostWorker:
                 obey(str(frame.head["order"]), str(frame.head["path"]))
                 continue
             yield frame.head["key"], frame.arrays if frame.kind == "call" else None
+
+    def await_end(self) -> None:
+        """Waits a little for host 0 to end this host: a program may have failed because another host is lost, which
+        host 0 knows by name."""
+        self._listener.join(_LOSS_SECONDS)
 
     def fail(self, message: str) -> None:
         """Tells host 0 that this one ends, and why."""

@@ -76,6 +76,10 @@ class Link:
         self._connection = Connection(os.dup(connected.fileno()))
         self._lock = threading.Lock()
 
+    def is_to(self, name: str) -> None:
+        """Who is at the other end, which may be known only from its first word."""
+        self.name = name
+
     def send(self, frame: Frame) -> None:
         """
         Raises:

@@ -16,7 +16,7 @@ from palladio.runtime.interface.messages import RankStats
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
-from palladio.runtime.scheduling.request import Request, StepTokens
+from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WINDOW
@@ -134,12 +134,11 @@ class DataParallelScheduler:
         self._move_waiting()
         return step
 
-    def process(self, step: ScheduledStep, tokens: Sequence[Sequence[StepTokens]]) -> list[TokenOutput]:
-        """See Scheduler.process. Args: tokens: of each of the step's parts, as often as it sampled."""
+    def process(self, step: ScheduledStep, read: Sequence[Sequence[TokenOutput]]) -> list[TokenOutput]:
+        """See Scheduler.process. Args: read: of each of the step's parts."""
         outputs: list[TokenOutput] = []
-        for (rank, batch), read in zip(step.parts, tokens, strict=True):
-            for number, sampled in enumerate(read):
-                outputs += self.schedulers[rank].process(batch, sampled, number)
+        for (rank, batch), of_rank in zip(step.parts, read, strict=True):
+            outputs += self.schedulers[rank].process(batch, of_rank)
         return outputs
 
     def check_integrity(self) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.generation_request import GenerationRequest
@@ -145,6 +145,20 @@ class Request:
         self.num_discarded += self.num_pending
         self.num_pending = 0
 
+    def output(
+        self,
+        token_ids: list[int],
+        finish: FinishReason | None = None,
+        logprobs: list[TokenLogprob] | None = None,
+        prompt_logprobs: list[TokenLogprob] | None = None,
+        embedding: bytes | None = None,
+    ) -> TokenOutput:
+        """One for it, of new tokens."""
+        request_id, cached_tokens = self.given.request_id, self.num_cached_tokens
+        return TokenOutput(  # by position: this runs for each token
+            request_id, token_ids, logprobs, prompt_logprobs, finish, cached_tokens, self.num_retractions, embedding
+        )
+
     def take_prompt_logprobs(self, start: int, new: list[TokenLogprob] | None) -> None:
         """Keeps what a step that began at token `start` made of them, if they are asked for."""
         if new is None or self.prompt_logprobs is None:
@@ -185,56 +199,33 @@ NOT_FINITE = FinishReason(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepTokens:
-    """What the device sampled for a batch, row by row; of a decode step that ran several times, once.
-
-    Attributes:
-        token_ids: one for each row that samples.
-        is_finite: the same; False where the logits were NaN or infinite, so that the token means nothing.
-        logprobs: the same, where any row asked for them.
-        prompt_logprobs: for each row: of the prompt tokens that this step's rows predict; None where not asked for.
-        embeddings: in place of tokens: float32, little-endian, of each row that samples.
-    """
-
-    token_ids: Sequence[int]
-    is_finite: Sequence[bool]
-    logprobs: list[TokenLogprob | None] | None = None
-    prompt_logprobs: list[list[TokenLogprob] | None] | None = None
-    embeddings: list[bytes] | None = None
-
-
 MakeRoom = Callable[[Request, int], bool]
 
 
-def take_token(request: Request, tokens: StepTokens, i: int, make_room: MakeRoom) -> TokenOutput:
-    """Adds the token of row i to its request, and those that its grammar forces after it where that saves steps.
+def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> FinishReason | None:
+    """Adds a step's tokens to their request, and those that its grammar forces after them where that saves steps.
 
     Args:
+        output: what was read of the step; loses what comes after the request's end, and gets what is forced.
         make_room: whether it pays to add so many known tokens to a request at once; if so, it gets the pages.
 
     Returns:
-        What is new, with `finish` where it ends; the request has not been told of that.
+        How the request ends, if it does; it has not been told of that.
     """
-    output = TokenOutput(
-        request.given.request_id, [], cached_tokens=request.num_cached_tokens, num_retractions=request.num_retractions
-    )
-    if request.max_tokens > 0:
-        token_id = tokens.token_ids[i]
-        request.num_pending -= 1
+    token_ids, finish = output.token_ids, output.finish
+    if request.max_tokens == 0:  # only its prompt was to be computed
+        token_ids.clear()
+        return finish or request.finish_reason()
+    request.num_pending -= len(token_ids)
+    for count, token_id in enumerate(token_ids, 1):
         request.token_ids.append(token_id)
-        output.token_ids.append(token_id)
-        if tokens.logprobs is not None and (logprob := tokens.logprobs[i]) is not None:
-            output.logprobs = [logprob]
-    if not tokens.is_finite[i]:
-        output.finish = NOT_FINITE
-    else:
-        if tokens.embeddings is not None:
-            output.embedding = tokens.embeddings[i]
-        output.finish = request.finish_reason()
-        if request.constraint is not None and output.finish is None and request.max_tokens > 0:
-            output.finish = _constrain(request, output.token_ids, make_room)
-    return output
+        ended = request.finish_reason()
+        if ended is not None and (finish is None or count < len(token_ids)):
+            output.cut(count)
+            return ended
+    if request.constraint is not None and finish is None:
+        return _constrain(request, token_ids, make_room)
+    return finish
 
 
 def constraint_failure(request: Request, reason: str) -> FinishReason:

@@ -159,6 +159,11 @@ class ScheduledRow:
     samples: bool
     decodes: bool = False
 
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that it gives."""
+        return self.num_tokens if self.decodes else int(self.samples)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledBatch:

@@ -6,13 +6,14 @@ ignored then. Device steps run in order, so pages and slots can be given to othe
 """
 
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
 from palladio.runtime.scheduling.batch_share import BatchShare, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
-from palladio.runtime.scheduling.request import NOT_FINITE, QueueTime, Request, RequestStatus, StepTokens, take_token
+from palladio.runtime.scheduling.request import NOT_FINITE, QueueTime, Request, RequestStatus, take_tokens
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
 from palladio.runtime.scheduling.waiting_queue import Deadlines, WaitingQueue, timeout_reason
 
@@ -108,8 +109,8 @@ class Scheduler:
 
     def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
         """Ends a request for a reason of the engine's."""
-        output = TokenOutput(request.given.request_id, [], cached_tokens=request.num_cached_tokens, finish=finish)
-        self._finish(request, output, time.time())
+        output = request.output([])
+        self._finish(request, output, finish, time.time())
         return output
 
     def start_over(self) -> None:
@@ -162,24 +163,25 @@ class Scheduler:
             return self._batch("prefill", [self._decode_row(r, 1) for r in decoding or ()] + prefill)
         return self._decode(self._take_decoding(turn) if decoding is None else decoding)
 
-    def process(self, batch: ScheduledBatch, tokens: StepTokens, step: int = 0) -> list[TokenOutput]:
+    def process(self, batch: ScheduledBatch, read: Sequence[TokenOutput]) -> list[TokenOutput]:
         """Takes a step's tokens into its requests, ends those that are done, and returns what is new.
 
         Args:
-            step: of a decode batch of several steps: which one.
+            read: of each row; it is no longer the caller's.
         """
         outputs: list[TokenOutput] = []
         now = time.time()
-        for i, row in enumerate(batch.rows):
+        for row, output in zip(batch.rows, read, strict=True):
             request = row.request
             if request.status is RequestStatus.FINISHED:
                 continue  # ended while this step was under way
-            if tokens.prompt_logprobs is not None:
-                request.take_prompt_logprobs(row.start, tokens.prompt_logprobs[i])
-            if row.samples and request.num_discarded:
-                request.num_discarded -= 1
-            elif row.samples and step < row.num_tokens:
-                outputs.append(self._take_token(request, tokens, i, now))
+            if output.prompt_logprobs is not None:
+                request.take_prompt_logprobs(row.start, output.prompt_logprobs)
+            if request.num_discarded and row.samples:
+                request.num_discarded -= len(output.token_ids)
+            elif row.samples:
+                self._take_tokens(request, output, now)
+                outputs.append(output)
         return outputs
 
     def count_decoding(self, steps: DecodeSteps) -> None:
@@ -367,26 +369,24 @@ class Scheduler:
         self.cache.release(request)
         self.running.remove(request)
 
-    def _take_token(self, request: Request, tokens: StepTokens, i: int, now: float) -> TokenOutput:
+    def _take_tokens(self, request: Request, output: TokenOutput, now: float) -> None:
         if request.decode_mark is None and request.status is RequestStatus.RUNNING:
             request.decode_mark = self.decode_steps
-        output = take_token(request, tokens, i, self._make_room)
+        finish = take_tokens(request, output, self._make_room)
         if request.status is RequestStatus.WAITING and not request.num_pending:
-            request.note_decoding(self.decode_steps)  # retracted before this token was read
+            request.note_decoding(self.decode_steps)  # retracted before these tokens were read
         if request.first_token is None:
             request.first_token = now
-            output.times, output.trace = request.times(None), request.trace_so_far(self.compile_seconds)
-            output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
-        if output.finish is not None:
-            self._finish(request, output, now)
-        if output.finish is NOT_FINITE:
+            prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
+            output.begin(request.times(None), request.trace_so_far(self.compile_seconds), prompt_logprobs)
+        if finish is not None:
+            self._finish(request, output, finish, now)
+        if finish is NOT_FINITE:
             self.cache.flush()  # its keys and values may be what is not finite
-        return output
 
-    def _finish(self, request: Request, output: TokenOutput, now: float) -> None:
-        output.num_retractions = request.num_retractions
+    def _finish(self, request: Request, output: TokenOutput, finish: FinishReason, now: float) -> None:
         request.note_decoding(self.decode_steps)
         if request.status is RequestStatus.WAITING:
             request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
-        output.times, output.trace = request.times(now), request.trace_so_far(self.compile_seconds)
+        output.end(finish, request.times(now), request.trace_so_far(self.compile_seconds))
         self._end(request)

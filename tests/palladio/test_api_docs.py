@@ -21,7 +21,7 @@ from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
 from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
-from palladio.http.generation.generation import MAX_SAMPLES
+from palladio.http.generation.prompts import MAX_SAMPLES
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.ollama.protocol_ollama import (
     OllamaChatRequest,

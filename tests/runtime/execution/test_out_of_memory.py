@@ -218,6 +218,23 @@ def test_with_several_hosts_any_failure_ends_the_engine_and_the_other_hosts(lazy
         assert not hosts.ends[0].messages
 
 
+def test_a_step_that_fails_because_a_host_is_lost_names_the_host(lazy, monkeypatch):
+    core, inbox, emitted = lazy.core(), QueueInbox(), []
+    inbox.put(GenerationRequest("x", [5], SamplingParams(max_tokens=4, temperature=0.0, seed=0), (), 0.0))
+    with group() as hosts:
+        core._hosts = hosts.leader
+
+        def failing(batch):
+            hosts.members[0]._link.close()
+            raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed: Connection reset by peer")
+
+        monkeypatch.setattr(core._runner, "forward", failing)
+        run_engine(lambda *_: core, EngineConfig.from_flags({"model_path": "m"}), inbox, emitted.append)
+        (failed,) = emitted[1:]
+        assert failed.message == f"the engine failed: HostLostError: {hosts.ends[0].messages[0]}"
+        assert failed.message.endswith(" lost: it closed the connection")
+
+
 def test_with_several_hosts_an_orderly_end_is_that_of_all(lazy):
     inbox, emitted = QueueInbox(), []
     inbox.put(Shutdown())

@@ -149,10 +149,10 @@ def count_steps(sim: Simulation) -> None:
     """As the engine does it: before the scheduler gets a step's tokens."""
     process = sim.scheduler.process
 
-    def counting(batch: Any, tokens: Any, number: int) -> list[TokenOutput]:
-        if batch.num_decodes and number == 0:
+    def counting(batch: Any, read: Any) -> list[TokenOutput]:
+        if batch.num_decodes:
             sim.scheduler.count_decoding(DecodeSteps(1, batch.num_decodes, 4))
-        return process(batch, tokens, number)
+        return process(batch, read)
 
     sim.scheduler.process = counting
 

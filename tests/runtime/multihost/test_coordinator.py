@@ -13,7 +13,7 @@ from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError
-from palladio.runtime.multihost import links
+from palladio.runtime.multihost import coordinator, links
 from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
 from palladio.runtime.multihost.links import Frame
 from tests.runtime.multihost.meeting import CONFIG_DIGEST, Ends, Group, free_address, group, invite
@@ -163,6 +163,30 @@ def test_a_lost_host_is_named_before_whoever_waits_for_it_fails(address):
         goes_on.set()
         with pytest.raises(HostLostError):
             waiting.result(10)
+
+
+def test_a_step_that_fails_for_want_of_a_host_names_it(address):
+    """The program's own error, which comes before the closed link is noticed, does not."""
+    with group(address, 3) as hosts, concurrent.futures.ThreadPoolExecutor() as pool:
+        goes_on = threading.Event()
+        hosts.leader._on_lost = lambda message: goes_on.wait(10)
+        checking = pool.submit(hosts.leader.check_loss)
+        hosts.members[0]._link.close()
+        hosts.members[1].await_end()
+        assert not hosts.members[1]._listener.is_alive()
+        assert hosts.ends[2].messages == [hosts.leader._loss], "before it tells of its own failure"
+        assert not concurrent.futures.wait([checking], 0.2).done, "on_lost comes first"
+        goes_on.set()
+        with pytest.raises(HostLostError, match=r"connection to host 1 \(.*\) lost: it closed the connection"):
+            checking.result(10)
+
+
+def test_no_host_is_lost(address, monkeypatch):
+    monkeypatch.setattr(coordinator, "_LOSS_SECONDS", 0.1)
+    with group(address) as hosts:
+        hosts.leader.check_loss()
+        hosts.members[0].await_end()
+        assert not hosts.ends[1].messages
 
 
 def test_the_others_end_with_host_0(address):

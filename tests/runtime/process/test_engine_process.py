@@ -120,6 +120,7 @@ def test_codec_to_engine(message):
                     FinishReason("stop", matched=EOS),
                     16,
                     1,
+                    b"\x00\x01",
                     RequestTimes(1.0, 2.0, None, 3.0),
                 ),
                 TokenOutput("c", [], finish=FinishReason("stop", matched="x")),

@@ -10,7 +10,7 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Req
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
-from palladio.runtime.scheduling.request import Request, RequestStatus, StepTokens
+from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
@@ -185,10 +185,7 @@ class Simulation:
             done, tokens = self.in_flight.popleft()
             if self.seconds_of is not None:
                 self.scheduler.turns.note(done, self.seconds_of(done), self.buckets)
-            scores = [self._scores(row) for row in done.rows]
-            for number, sampled in enumerate(tokens):
-                step_tokens = StepTokens(sampled, [True] * len(sampled), prompt_logprobs=None if number else scores)
-                self._take(self.scheduler.process(done, step_tokens, number))
+            self._take(self.scheduler.process(done, list(map(self._read, done.rows, tokens))))
 
     def run(self, max_steps: int = 5000) -> None:
         for _ in range(max_steps):
@@ -196,6 +193,9 @@ class Simulation:
                 assert not self.scheduler.has_requests, "stalled: requests are left but no step can run"
                 return
         raise AssertionError(f"not done after {max_steps} steps")
+
+    def _read(self, row: ScheduledRow, sampled: list[int]) -> TokenOutput:
+        return row.request.output(sampled[: row.num_sampled], prompt_logprobs=self._scores(row))
 
     def _take(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
@@ -206,7 +206,7 @@ class Simulation:
                 self.finished[output.request_id] = output
 
     def _run(self, batch: ScheduledBatch) -> list[list[int]]:
-        """Tokens of each row that samples, for each time that the step samples."""
+        """Of each row, a token for each time that the step samples."""
         for slot, column, page in batch.table_updates:
             self.tables.setdefault(slot, {})[column] = page
         assert batch.num_decodes == sum(row.decodes for row in batch.rows)
@@ -219,9 +219,8 @@ class Simulation:
         else:
             assert batch.num_tokens <= self.max_step_tokens
             self.buckets.pick_prefill(batch.num_tokens, len(batch.rows))
-        if batch.kind == "prefill":
-            return [self._run_once(batch, 0)]
-        return [self._run_once(batch, number) for number in range(max(row.num_tokens for row in batch.rows))]
+        times = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
+        return list(map(list, zip(*(self._run_once(batch, number) for number in range(times)), strict=True)))
 
     def _run_once(self, batch: ScheduledBatch, number: int) -> list[int]:
         """The forward pass, then sampling. As in EngineCore, the step before is read in between where the host has to
@@ -244,8 +243,8 @@ class Simulation:
         if batch.is_constrained:
             self._process(keep=0)
         return [
-            self._sample(row, slot) if is_running else -1
-            for row, slot, is_running in list(zip(batch.rows, slots, runs, strict=True))[: batch.num_sampled_rows]
+            self._sample(row, slot) if row.samples and is_running else -1
+            for row, slot, is_running in zip(batch.rows, slots, runs, strict=True)
         ]
 
     def _sample(self, row: ScheduledRow, slot: int) -> int:

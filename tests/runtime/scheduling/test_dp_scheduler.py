@@ -9,7 +9,7 @@ from palladio.runtime.interface.messages import EngineStats
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.request import Request, StepTokens
+from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 from tests.runtime.scheduling.scheduler_sim import Simulation
 
@@ -63,12 +63,8 @@ class Driver:
 
     def _read(self, step: ScheduledStep) -> None:
         self.scheduler.turns.note(step, 0.01, self.scheduler.buckets)
-        tokens = []
-        for _, batch in step.parts:
-            count = batch.num_sampled_rows
-            times = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
-            tokens.append([StepTokens([7] * count, [True] * count)] * times)
-        for output in self.scheduler.process(step, tokens):
+        read = [[row.request.output([7] * row.num_sampled) for row in batch.rows] for _, batch in step.parts]
+        for output in self.scheduler.process(step, read):
             self.tokens[output.request_id] += output.token_ids
             if output.finish is not None:
                 self.finished[output.request_id] = len(self.tokens[output.request_id])

@@ -8,7 +8,7 @@ import pytest
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
-from palladio.runtime.scheduling.request import StepTokens
+from palladio.runtime.scheduling.request import NOT_FINITE
 from palladio.runtime.scheduling.waiting_queue import Deadlines
 from tests.runtime.scheduling.scheduler_sim import EOS, STOP, Simulation, check, expected_output
 
@@ -282,9 +282,10 @@ def test_what_is_not_finite_does_not_stay_in_the_cache() -> None:
     batch = sim.scheduler.schedule()
     assert batch is not None
     assert sim.cache.stats().num_cached_tokens == 12
-    (output,) = sim.scheduler.process(batch, StepTokens([1], [False]))
-    assert output.finish is not None
-    assert output.finish.status == 500
+    (output,) = sim.scheduler.process(batch, [batch.rows[0].request.output([1], NOT_FINITE)])
+    assert output.finish is NOT_FINITE
+    assert output.times is not None
+    assert output.times.finished is not None
     assert sim.cache.stats().num_cached_tokens == 0
     sim.scheduler.check_integrity()
 
