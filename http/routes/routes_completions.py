@@ -115,6 +115,8 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
 
 def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) -> SamplingParams:
     check_scoring_only(body, body.max_tokens, "max_tokens", echo=bool(body.echo))
+    if body.logprob_token_ids and body.logprobs is None:
+        raise InvalidRequestError("logprob_token_ids needs logprobs, such as 0", param="logprob_token_ids")
     if body.logprobs is not None:
         _ = context.tokenizer  # the legacy arrays hold texts
     params = sampling_params(

@@ -13,7 +13,7 @@ from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.foreign_fields import SAME_AS, judge
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_STOP_PATTERNS
+from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGPROB_IDS, MAX_STOP_PATTERNS
 
 
 def screen(
@@ -223,6 +223,9 @@ class SamplingFields(SamplerFields, PromptFields):
     ] = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_LOGPROB_IDS, "ids")] = (
+        None
+    )
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     no_stop_trim: bool | None = None
