@@ -165,7 +165,7 @@ async def translate(
     limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     _check_together(body)
     tokenizer = context.tokenizer
-    grammar, grammar_field = structured_output(body)
+    grammar, grammar_field = structured_output(body, names)
     tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
     tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
     template = await context.chat_template.for_request(body.chat_template)

@@ -62,7 +62,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     received = time.time()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     model = context.model_name(body.model)
-    grammar, grammar_field = structured_output(body)
+    grammar, grammar_field = structured_output(body, call.names)
     call.names.add(FieldNames(paths={"grammar": grammar_field}))
     params, options = _params(body, context, grammar), call.options(body)
     name = request_name(body, call.request_id)
