@@ -346,7 +346,8 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     size = sum(len(output.text) for output in answer.outputs)
     pairs = list(zip(answer.outputs, answer.messages, strict=True))
     choices = await run_encoding(lambda: [_choice(*pair, body, run) for pair in pairs], size)
-    fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | call.names.warnings()
+    fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | context.metadata()
+    fields |= call.names.warnings()
     if body.prompt_logprobs is not None:
         fields["prompt_logprobs"] = prompt_logprobs(
             run.tokenizer, answer.outputs[0].prompt_logprobs or [], body.prompt_logprobs

@@ -107,7 +107,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         if body.logprobs is not None:
             legacy = _legacy(context, body, params, prompt_ids, echoes, position)
             answers[-1]["logprobs"] = _all_logprobs(legacy, output, with_prompt=echoes is not None)
-    answer = head | {"choices": answers, "usage": usage.as_dict()} | call.names.warnings()
+    answer = head | {"choices": answers, "usage": usage.as_dict()} | context.metadata() | call.names.warnings()
     if body.return_timings:
         answer["timings"] = usage.timings()
     return Response(orjson.dumps(answer), media_type="application/json")
