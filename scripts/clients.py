@@ -19,19 +19,14 @@ from pathlib import Path
 
 from running_server import running_server
 
-from palladio.default_model import default_model_path
+from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.runtime.interface.user_dirs import user_cache_dir
 
 HERE = Path(__file__).resolve().parent
 CHECKS = HERE / "client_checks"
-MODEL, KEY = "palladio-tiny", "a-key"
-# JSON without whitespace, of which a random model writes too much; the seed makes a failure come again.
-SERVER = (
-    f"python3 -m palladio serve --host 127.0.0.1 --served-model-name {MODEL} --api-key {KEY} "
-    "--tool-call-parser hermes --constrained-json-disable-any-whitespace --random-seed 0 --fail-on-recompile "
-    "--max-running-requests 8 --page-size 8 --chunked-prefill-size 256 --context-length 4096 --request-timeout 60 "
-    "--sampling-defaults openai --log-level warning"
-)
+KEY = "a-key"
+# The README's server: no flag here changes an answer. With a key, clients can be refused.
+SERVER = f"python3 -m palladio serve --api-key {KEY} --fail-on-recompile --log-level warning"
 CLIENT_SECONDS = 300.0
 OK, FAILED = "check ok: ", "check FAILED: "  # the lines of client_checks/checks.py and checks.mjs
 
@@ -146,8 +141,9 @@ def run_client(client: Client, folder: Path, url: str, model_dir: Path) -> Outco
     environment = os.environ | {
         "PALLADIO_URL": url,
         "PALLADIO_KEY": KEY,
-        "PALLADIO_MODEL": MODEL,
+        "PALLADIO_MODEL": DEFAULT_MODEL_NAME,
         "PALLADIO_MODEL_DIR": str(model_dir),
+        "PALLADIO_SERVE": serve_command(),  # of checks that start servers of their own
         "OPENAI_API_KEY": KEY,  # of clients that take it from there
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_CACHE": str(folder / "datasets"),
@@ -180,6 +176,12 @@ def run_client(client: Client, folder: Path, url: str, model_dir: Path) -> Outco
     return outcome
 
 
+def serve_command() -> str:
+    """That starts this tree's server from another environment."""
+    path = os.environ.get("PYTHONPATH", "")
+    return shlex.join(["env", f"PYTHONPATH={path}", sys.executable, "-m", "palladio", "serve"])
+
+
 def read_outcome(text: str, code: int | None) -> Outcome:
     """From the output of a client's script and its exit code; None: it did not end by itself."""
     passed = tuple(line.removeprefix(OK) for line in text.splitlines() if line.startswith(OK))
@@ -192,11 +194,11 @@ def read_outcome(text: str, code: int | None) -> Outcome:
 
 def report(clients: Sequence[Client], outcomes: dict[str, Outcome]) -> int:
     """Prints the table; returns the exit code."""
-    print(f"\n{'client':24}{'version':48}{'checks':>7}  result")
+    print(f"\n{'client':27}{'version':48}{'checks':>7}  result")
     for client in clients:
         outcome = outcomes[client.name]
         result = f"FAILED: {outcome.failed[0][:100]}" if outcome.failed else "passed"
-        print(f"{client.name:24}{client.versions:48}{len(outcome.passed) + len(outcome.failed):>7}  {result}")
+        print(f"{client.name:27}{client.versions:48}{len(outcome.passed) + len(outcome.failed):>7}  {result}")
     failed = any(outcome.failed for outcome in outcomes.values())
     print("clients: FAILED" if failed else "clients: passed")
     return int(failed)

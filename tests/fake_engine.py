@@ -353,14 +353,14 @@ class _Sample:
         params, prompt_ids = self._call.params, self._call.prompt_ids
         prompt_logprobs = None
         if first and params.prompt_logprobs is not None and self._index == 0:
-            prompt_logprobs = [_logprob(i, params.prompt_logprobs) for i in prompt_ids]
+            prompt_logprobs = [_logprob(i, params.prompt_logprobs, params) for i in prompt_ids]
             prompt_logprobs[0] = TokenLogprob(prompt_ids[0], None)
         return RequestOutput(
             request_id=self._call.request_id,
             index=self._index,
             text=text,
             token_ids=ids,
-            logprobs=None if params.logprobs is None else [_logprob(i, params.logprobs) for i in ids],
+            logprobs=None if params.logprobs is None else [_logprob(i, params.logprobs, params) for i in ids],
             prompt_logprobs=prompt_logprobs,
             finish=finish,
             prompt_tokens=len(prompt_ids),
@@ -388,9 +388,11 @@ class _Sample:
         )
 
 
-def _logprob(token_id: int, num_top: int) -> TokenLogprob:
-    """The chosen token is the likeliest, at -0.5; the next ids follow; the last of three or more is impossible."""
+def _logprob(token_id: int, num_top: int, params: SamplingParams) -> TokenLogprob:
+    """The chosen token is the likeliest, at -0.5; the next ids follow; the last of three or more is impossible. Tokens
+    that are asked for have the negative of their ids."""
     top = [(token_id if k == 0 else (token_id + k) % 384, -0.5 - k) for k in range(num_top)]
     if num_top > 2:
         top[-1] = (top[-1][0], float("-inf"))
-    return TokenLogprob(token_id, -0.5, tuple(top))
+    asked = [(i, -0.5 if i == token_id else -float(i)) for i in params.logprob_token_ids or ()]
+    return TokenLogprob(token_id, -0.5, tuple(top), tuple(asked))

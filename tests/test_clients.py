@@ -1,6 +1,7 @@
 """scripts/clients: what it reads out of a client's run, and that a failed check cannot pass for a good one."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -67,6 +68,18 @@ def test_outcome_of_a_run(
 def test_unknown_names_are_told(clients: ModuleType) -> None:
     with pytest.raises(SystemExit, match="no client is named Nobody; there are 'openai"):
         clients.chosen(clients.read_clients(SCRIPTS / "clients.toml"), ["Nobody"])
+
+
+def test_lm_evals_numbers_are_those_of_transformers(clients: ModuleType) -> None:
+    pytest.importorskip("torch")
+    maker = importlib.import_module("make_lm_eval_numbers")
+    kept = json.loads(maker.FILE.read_text(encoding="utf-8"))
+    found = maker.compute(kept["documents"])
+    assert found["generated"] == kept["generated"]
+    assert found["rolling"] == pytest.approx(kept["rolling"], abs=1e-4)
+    for row, expected in zip(found["choices"], kept["choices"], strict=True):
+        assert [value for value, _ in row] == pytest.approx([value for value, _ in expected], abs=1e-4)
+        assert [is_greedy for _, is_greedy in row] == [is_greedy for _, is_greedy in expected]
 
 
 def test_a_failed_check_is_reported_and_the_others_go_on(clients: ModuleType, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.wire.errors import THREAD_UNSUPPORTED, FieldNames, message_paths
-from palladio.http.wire.protocol import check_tool_fields
+from palladio.http.wire.errors import THREAD_UNSUPPORTED, FieldNames, RequestNames, message_paths
+from palladio.http.wire.protocol import check_tool_fields, screen
 from palladio.http.wire.protocol_chat import ChatRequest, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -38,23 +38,24 @@ class AnthropicChat:
         chat: the same, as the chat route takes it.
 
     Args:
+        names: are told of unknown fields, and may let them pass with a warning.
         name: the request's id.
 
     Raises:
         InvalidRequestError: a field is malformed, or asks for what this server has not; `param` is its path.
     """
 
-    def __init__(self, body: CountTokensRequest, name: str | None = None) -> None:
+    def __init__(self, body: CountTokensRequest, names: RequestNames, name: str | None = None) -> None:
         conversation = AnthropicConversation(body)
         self._paths = conversation.paths
         fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
-        fields |= {"messages": conversation.messages, "rid": name, "tools": _tools(body)}
+        fields |= {"messages": conversation.messages, "rid": name, "tools": _tools(body, names)}
         fields |= {"continue_final_message": True} if conversation.continues else {}
         fields |= _tool_choice(body) | _thinking(body)
         self._format_path, fields["response_format"] = _response_format(body)
         if body.output_config is not None and not (body.thinking is not None and body.thinking.type == "disabled"):
             fields["reasoning_effort"] = body.output_config.effort
-        _check_context_management(body.context_management or {})
+        _check_context_management(body.context_management or {}, names)
         if isinstance(body, MessagesRequest):
             _check_thread(body)
             fields["stop"] = body.stop_sequences
@@ -67,7 +68,7 @@ class AnthropicChat:
         return FieldNames(paths={**_PATHS, **formats}, wholes=message_paths("messages", self._paths))
 
 
-def _tools(body: CountTokensRequest) -> list[dict[str, Any]] | None:
+def _tools(body: CountTokensRequest, names: RequestNames) -> list[dict[str, Any]] | None:
     if body.tools is None:
         return None
     tools: list[dict[str, Any]] = []
@@ -81,7 +82,7 @@ def _tools(body: CountTokensRequest) -> list[dict[str, Any]] | None:
                 param=f"{path}.type",
                 code="unsupported_parameter",
             )
-        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL)
+        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL, names)
         if "input_schema" not in given:
             raise InvalidRequestError(f"{path}.input_schema is missing", param=f"{path}.input_schema")
         function = {name: given[name] for name in ("name", "description", "strict") if name in given}
@@ -132,13 +133,9 @@ def _check_thread(body: MessagesRequest) -> None:
         )
 
 
-def _check_context_management(given: dict[str, Any]) -> None:
+def _check_context_management(given: dict[str, Any], names: RequestNames) -> None:
     """Whatever shortens the conversation is left undone; what would put something else in its place is refused."""
-    for name in given:
-        if name != "edits":
-            path = f"context_management.{name[:200]}"
-            raise InvalidRequestError(f"unknown field: {path}", param=path, code="unknown_parameter")
-    edits = [] if given.get("edits") is None else given["edits"]
+    edits = screen(given, ("edits",), where="context_management.", names=names).get("edits", [])
     if not isinstance(edits, list):
         raise InvalidRequestError("context_management.edits must be a list", param="context_management.edits")
     for position, edit in enumerate(edits):

@@ -29,8 +29,8 @@ def messages_router(context: Context) -> APIRouter:
     ) -> dict[str, Any]:
         context.require_ready()
         context.model_name(body.model)
-        chat = await run_encoding(lambda: AnthropicChat(body), entries_size(body.messages))
         names = RequestNames.of(request.scope)
+        chat = await run_encoding(lambda: AnthropicChat(body, names), entries_size(body.messages))
         names.add(chat.names)
         counted, _ = await translate(context, chat.chat, names, reasoning_is_optional=True, is_counted=True)
         return {"input_tokens": len(counted.prompt_ids)} | names.warnings()
@@ -45,7 +45,7 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
         HttpError: the client went away.
     """
     name = f"msg_{call.request_id}"
-    chat = await run_encoding(lambda: AnthropicChat(body, name), entries_size(body.messages))
+    chat = await run_encoding(lambda: AnthropicChat(body, call.names, name), entries_size(body.messages))
     call.names.add(chat.names)
     run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True)
     events = AnthropicEvents(run, name, context.model_name(body.model))

@@ -164,7 +164,7 @@ async def translate(
     limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     _check_together(body)
     tokenizer = context.tokenizer
-    grammar, grammar_field = structured_output(body)
+    grammar, grammar_field = structured_output(body, names)
     tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
     tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
     template = await context.chat_template.for_request(body.chat_template)
@@ -225,9 +225,10 @@ def _check_together(body: ChatRequest) -> None:
     if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
         other = {"other": "max_completion_tokens"}
         raise InvalidRequestError.of("{param} and {other} differ; give one", param="max_tokens", fields=other)
-    if body.top_logprobs is not None and not body.logprobs:
-        other = {"logprobs": "logprobs"}
-        raise InvalidRequestError.of("{param} needs {logprobs}: true", param="top_logprobs", fields=other)
+    for name, value in (("top_logprobs", body.top_logprobs), ("logprob_token_ids", body.logprob_token_ids or None)):
+        if value is not None and not body.logprobs:
+            other = {"logprobs": "logprobs"}
+            raise InvalidRequestError.of("{param} needs {logprobs}: true", param=name, fields=other)
     if not body.messages and body.input_ids is None:
         other = {"other": "input_ids"}
         raise InvalidRequestError.of(
@@ -332,7 +333,8 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     size = sum(len(output.text) for output in answer.outputs)
     pairs = list(zip(answer.outputs, answer.messages, strict=True))
     choices = await run_encoding(lambda: [_choice(*pair, body, run) for pair in pairs], size)
-    fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | call.names.warnings()
+    fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | context.metadata()
+    fields |= call.names.warnings()
     if body.prompt_logprobs is not None:
         fields["prompt_logprobs"] = prompt_logprobs(
             run.tokenizer, answer.outputs[0].prompt_logprobs or [], body.prompt_logprobs

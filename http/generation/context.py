@@ -110,6 +110,10 @@ class Context:
                 "without --is-embedding"
             )
 
+    def metadata(self) -> dict[str, Any]:
+        """What an answer of chat or completions says of the weights, as SGLang's do."""
+        return {"metadata": {"weight_version": self.engine.model.version}}
+
     def require_embedding(self) -> EmbeddingSpec:
         """The embeddings that the engine makes.
 

@@ -34,10 +34,17 @@ def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> dic
         }
 
     content = [
-        entry(item.token_id, item.logprob or 0.0) | {"top_logprobs": [entry(*top) for top in item.top]}
+        entry(item.token_id, item.logprob or 0.0) | {"top_logprobs": [entry(*top) for top in _beside(item)]}
         for item in logprobs
     ]
     return {"content": content, "refusal": None}
+
+
+def _beside(item: TokenLogprob) -> tuple[tuple[int, float], ...]:
+    """What stands in `top_logprobs`: the likeliest, or if tokens were asked for these, after the token itself."""
+    if not item.asked or item.logprob is None:
+        return item.top
+    return ((item.token_id, item.logprob), *(pair for pair in item.asked if pair[0] != item.token_id))
 
 
 def prompt_logprobs(
@@ -70,8 +77,9 @@ def prompt_logprobs(
 class LegacyLogprobs:
     """Builds OpenAI's legacy arrays for one choice, piece by piece: text offsets run on over a stream's chunks.
 
-    Each position's `top_logprobs` has the chosen token and the likeliest ones. They are named by their texts; of
-    several tokens with the same text, all but the first are named `token_id:ID`, so that none hides another.
+    Each position's `top_logprobs` has the chosen token and the likeliest ones, or those of logprob_token_ids. They are
+    named by their texts; of several tokens with the same text, all but the first are named `token_id:ID`, so that none
+    hides another.
 
     Args:
         prompt_ids: of the prompt.
@@ -89,7 +97,7 @@ class LegacyLogprobs:
         as_ids: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
-        self._num_top = params.logprobs or 0
+        self._num_beside = len(params.logprob_token_ids or ()) + 1 if params.logprob_token_ids else params.logprobs or 0
         self._as_ids = as_ids
         self._echo = echo or ""
         spaces = params.spaces_between_special_tokens
@@ -132,7 +140,7 @@ class LegacyLogprobs:
         return {
             "tokens": [self._name(item.token_id) for item in logprobs],
             "token_logprobs": [None if item.logprob is None else finite(item.logprob) for item in logprobs],
-            "top_logprobs": [self._top(item) for item in logprobs] if self._num_top else None,
+            "top_logprobs": [self._top(item) for item in logprobs] if self._num_beside else None,
             "text_offset": offsets,
         }
 
@@ -140,7 +148,7 @@ class LegacyLogprobs:
         if item.logprob is None:
             return None
         named = {self._name(item.token_id): finite(item.logprob)}
-        for token_id, logprob in item.top[: self._num_top]:
+        for token_id, logprob in _beside(item)[: self._num_beside]:
             if token_id != item.token_id:
                 name = self._name(token_id)
                 named[_id_name(token_id) if name in named else name] = finite(logprob)

@@ -9,7 +9,7 @@ from palladio.http.ollama.protocol_ollama import (
     OllamaGenerateRequest,
     OllamaOptions,
 )
-from palladio.http.wire.errors import FieldNames, message_paths
+from palladio.http.wire.errors import FieldNames, RequestNames, message_paths
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -43,14 +43,17 @@ class OllamaChat:
 
     Args:
         model: as it is served.
+        request_names: are told of fields that have no effect, and may let them pass with a warning.
         prompt_ids: of a prompt of /api/generate that is taken as it is; None: it is a message.
 
     Raises:
         InvalidRequestError: a field is malformed, or asks for what this server has not; `param` is its path.
     """
 
-    def __init__(self, body: OllamaFields, model: str, prompt_ids: list[int] | None = None) -> None:
-        fields: dict[str, Any] = {"model": model} | _sampling(body.options or OllamaOptions())
+    def __init__(
+        self, body: OllamaFields, model: str, request_names: RequestNames, prompt_ids: list[int] | None = None
+    ) -> None:
+        fields: dict[str, Any] = {"model": model} | _sampling(body.options or OllamaOptions(), request_names)
         fields |= {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
         fields |= _thinking(body) | _response_format(body.format)
         wholes: Mapping[str, str] = {}
@@ -68,14 +71,14 @@ class OllamaChat:
         self.names = FieldNames(paths={**_PATHS, "input_ids": "prompt"}, wholes=wholes)
 
 
-def _sampling(options: OllamaOptions) -> dict[str, Any]:
+def _sampling(options: OllamaOptions, names: RequestNames) -> dict[str, Any]:
     given = options.model_dump(exclude_none=True)
     for name, neutral in _NEUTRAL.items():
         if given.get(name, neutral) != neutral:
             raise _unsupported(f"options.{name}", f"only {neutral!r} is, which switches it off")
     penalty, window = options.repeat_penalty, options.repeat_last_n
     if penalty not in (None, 1.0) and window not in (None, -1, 0):
-        raise _unsupported("options.repeat_last_n", "repeat_penalty counts all of the text here: leave it out, or -1")
+        names.warn(_unsupported("options.repeat_last_n", "repeat_penalty counts all of the text here, as with -1"))
     return {name: given.get(name) for name in _SAME} | {
         "repetition_penalty": None if window == 0 else penalty,
         "seed": None if options.seed == -1 else options.seed,

@@ -1,6 +1,7 @@
 """The lines of an answer in Ollama's form, and the answer that they add up to."""
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -25,13 +26,15 @@ class OllamaLines(BlockWriter):
     Args:
         model: as the client calls it.
         is_chat: pieces are messages; else they are texts.
+        warnings: fields of the last line, and of the whole.
     """
 
-    def __init__(self, run: ChatRun, model: str, *, is_chat: bool) -> None:
+    def __init__(self, run: ChatRun, model: str, *, is_chat: bool, warnings: Mapping[str, Any]) -> None:
         super().__init__(run)
         self._tokenizer = run.tokenizer
         self._model = model
         self._is_chat = is_chat
+        self._warnings = warnings
         self._whole: dict[str, Any] = {}
         self._logprobs: list[dict[str, Any]] = []
         self._num_told = 0  # log-probabilities of the block that have been sent
@@ -69,7 +72,7 @@ class OllamaLines(BlockWriter):
         assert self.finish is not None
         counts, timings = self.usage.as_dict(), self.usage.timings()
         durations = {"total": "total", "load": "queue", "prompt_eval": "prefill", "eval": "decode"}
-        end: dict[str, Any] = {"done": True, "done_reason": self.finish.type}
+        end: dict[str, Any] = {"done": True, "done_reason": self.finish.type, **self._warnings}
         end |= {f"{name}_duration": int((timings[ours] or 0) * NANOSECONDS) for name, ours in durations.items()}
         end |= {"prompt_eval_count": counts["prompt_tokens"], "eval_count": counts["completion_tokens"]}
         whole = self._said(self._whole) | ({"logprobs": self._logprobs} if self._logprobs else {})

@@ -35,6 +35,9 @@ class OllamaOptions(WireModel):
     # how Ollama loads a model
     num_ctx: int | None = None
     num_keep: int | None = None
+    num_gqa: int | None = None
+    rope_frequency_base: float | None = None
+    rope_frequency_scale: float | None = None
     num_batch: int | None = None
     num_gpu: int | None = None
     main_gpu: int | None = None

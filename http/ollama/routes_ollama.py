@@ -28,25 +28,31 @@ def ollama_router(context: Context) -> APIRouter:
     @router.post("/api/chat", openapi_extra=describe_body(OllamaChatRequest), response_model=None)
     async def chat(
         request: Request,
-        body: Annotated[OllamaChatRequest, Depends(JsonBody(OllamaChatRequest, of_any_type=True))],
+        body: Annotated[
+            OllamaChatRequest, Depends(JsonBody(OllamaChatRequest, context.note_warning, of_any_type=True))
+        ],
     ) -> Response:
         if not body.messages:
             return _load(context, body)
         model = served_name(context, body.model)
-        translated = await run_encoding(lambda: OllamaChat(body, model), entries_size(body.messages))
-        return await _answer(context, Call.of(request), body, translated)
+        call = Call.of(request)
+        translated = await run_encoding(lambda: OllamaChat(body, model, call.names), entries_size(body.messages))
+        return await _answer(context, call, body, translated)
 
     @router.post("/api/generate", openapi_extra=describe_body(OllamaGenerateRequest), response_model=None)
     async def generate(
         request: Request,
-        body: Annotated[OllamaGenerateRequest, Depends(JsonBody(OllamaGenerateRequest, of_any_type=True))],
+        body: Annotated[
+            OllamaGenerateRequest, Depends(JsonBody(OllamaGenerateRequest, context.note_warning, of_any_type=True))
+        ],
     ) -> Response:
         prompt = body.prompt
         if not prompt:
             return _load(context, body)
         context.require_generation()
         ids = await run_encoding(lambda: context.encoder.encode(prompt), len(prompt)) if body.raw else None
-        return await _answer(context, Call.of(request), body, OllamaChat(body, served_name(context, body.model), ids))
+        call, model = Call.of(request), served_name(context, body.model)
+        return await _answer(context, call, body, OllamaChat(body, model, call.names, ids))
 
     _add_models(router, context)
     return router
@@ -55,7 +61,8 @@ def ollama_router(context: Context) -> APIRouter:
 async def _answer(context: Context, call: Call, body: OllamaFields, translated: OllamaChat) -> Response:
     call.names.add(translated.names)
     run = await ChatRun.prepare(context, call, translated.chat)
-    lines = OllamaLines(run, body.model, is_chat=isinstance(body, OllamaChatRequest))
+    is_chat, warnings = isinstance(body, OllamaChatRequest), call.names.warnings()
+    lines = OllamaLines(run, body.model, is_chat=is_chat, warnings=warnings)
     if body.stream is not False:
         return EventStream(await run.start(), lines, media_type="application/x-ndjson")
     await run.feed(lines.write)

@@ -8,7 +8,7 @@ from typing import Any
 
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_items import Item, chat_messages
-from palladio.http.wire.errors import FieldNames, message_paths
+from palladio.http.wire.errors import FieldNames, RequestNames, message_paths
 from palladio.http.wire.protocol import SamplerFields, check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
 from palladio.http.wire.typed_json import typed
@@ -71,13 +71,16 @@ class ResponseChat:
         chat: the same, as the chat route takes it.
 
     Args:
+        names: are told of unknown fields, and may let them pass with a warning.
         name: the request's id.
 
     Raises:
         InvalidRequestError: a field is malformed, or asks for what this server has not; `param` is its path.
     """
 
-    def __init__(self, body: InputTokensRequest, conversation: Conversation, name: str | None = None) -> None:
+    def __init__(
+        self, body: InputTokensRequest, conversation: Conversation, names: RequestNames, name: str | None = None
+    ) -> None:
         items = [("previous_response_id", item) for item in conversation.earlier]
         items += [(f"input.{position}", item) for position, item in enumerate(conversation.new)]
         if conversation.left_out:
@@ -89,7 +92,7 @@ class ResponseChat:
         if not conversation.new:
             raise InvalidRequestError("input is missing: give a string, or a list of items", param="input")
         fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
-        tools, self._tool_paths = _tools(body)
+        tools, self._tool_paths = _tools(body, names)
         fields |= {"messages": messages, "rid": name, "tools": tools, "tool_choice": _tool_choice(body)}
         fields["response_format"] = _response_format(body)
         if body.reasoning is not None and body.reasoning.effort is not None:
@@ -122,7 +125,7 @@ def _of_output(body: ResponseRequest) -> dict[str, Any]:
     }
 
 
-def _tools(body: InputTokensRequest) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
+def _tools(body: InputTokensRequest, names: RequestNames) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
     """The functions, and what their paths in the chat request are in this one."""
     if body.tools is None:
         return None, {}
@@ -143,7 +146,7 @@ def _tools(body: InputTokensRequest) -> tuple[list[dict[str, Any]] | None, dict[
                 param=f"{path}.type",
                 code="unsupported_parameter",
             )
-        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL)
+        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL, names)
         kept = {name: given[name] for name in _TOOL_FIELDS[1:] if name in given}
         paths[f"tools.{len(tools)}.function"] = path
         tools.append({"type": "function", "function": kept})

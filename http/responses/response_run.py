@@ -53,7 +53,7 @@ class ResponseRun:
         if body.truncation == "auto":
             conversation = await fitted(context, body, conversation)
         size = entries_size([*conversation.earlier, *conversation.new])
-        chat = await run_encoding(lambda: ResponseChat(body, conversation, name), size)
+        chat = await run_encoding(lambda: ResponseChat(body, conversation, call.names, name), size)
         call.names.add(chat.names)
         run = await ChatRun.prepare(context, call, chat.chat)
         response = new_response(body, run.request.params, name, run.request.received, context.model_name(body.model))

@@ -41,10 +41,11 @@ async def _fits(context: Context, body: ResponseRequest, conversation: Conversat
     """Also of a request that is wrong: what is wrong with it is said when it runs. Args: most: tokens of the prompt."""
     size = entries_size([*conversation.earlier, *conversation.new])
     try:
-        chat = (await run_encoding(lambda: ResponseChat(body, conversation), size)).chat
+        names = RequestNames(_ignore)
+        chat = (await run_encoding(lambda: ResponseChat(body, conversation, names), size)).chat
         if len(orjson.dumps((chat.messages, chat.tools))) > context.counting_encoder.max_counted:
             return False
-        counted, _ = await translate(context, chat, RequestNames(_ignore), is_counted=True)
+        counted, _ = await translate(context, chat, names, is_counted=True)
     except InvalidRequestError:
         return True
     return len(counted.prompt_ids) <= most

@@ -42,7 +42,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     received = time.time()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     model = context.model_name(body.model)
-    grammar, grammar_field = structured_output(body)
+    grammar, grammar_field = structured_output(body, call.names)
     call.names.add(FieldNames(paths={"grammar": grammar_field}))
     params, options = _params(body, context, grammar), call.options(body)
     name = request_name(body, call.request_id)
@@ -90,7 +90,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
             legacy = _legacy(context, body, params, prompt_ids, echoes, position)
             arrays = legacy.of_output(output.logprobs or [])
             answers[-1]["logprobs"] = join_arrays(legacy.of_prompt(scores), arrays) if echoes is not None else arrays
-    answer = head | {"choices": answers, "usage": usage.as_dict()} | call.names.warnings()
+    answer = head | {"choices": answers, "usage": usage.as_dict()} | context.metadata() | call.names.warnings()
     if body.return_timings:
         answer["timings"] = usage.timings()
     return Response(orjson.dumps(answer), media_type="application/json")
@@ -98,6 +98,8 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
 
 def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) -> SamplingParams:
     check_scoring_only(body, body.max_tokens, "max_tokens", echo=bool(body.echo))
+    if body.logprob_token_ids and body.logprobs is None:
+        raise InvalidRequestError("logprob_token_ids needs logprobs, such as 0", param="logprob_token_ids")
     if body.logprobs is not None:
         _ = context.tokenizer  # the legacy arrays hold texts
     params = sampling_params(

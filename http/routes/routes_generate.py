@@ -31,7 +31,7 @@ from palladio.runtime.interface.outputs import RequestOutput
 PROMPT_SIZE = 200  # characters that a prompt's parameters count for
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
 # log-probabilities are asked for by the request's own fields; the others are what parsers and grammars come to
-_NOT_HERE = {"logprobs", "prompt_logprobs", "grammar", "thinking", "visible_special_ids"}
+_NOT_HERE = {"logprobs", "prompt_logprobs", "logprob_token_ids", "grammar", "thinking", "visible_special_ids"}
 _INTEGERS = frozenset({"n", "top_k", *_ALIASES, *_ALIASES.values()})
 SAMPLING_NAMES = frozenset(
     (SamplingParams.__dataclass_fields__.keys() - _NOT_HERE) | {*_ALIASES.values(), *GRAMMAR_NAMES}
@@ -118,6 +118,7 @@ def _names(sampling: dict[str, Any] | list[dict[str, Any]], prompt_field: str) -
     names = {ours: name for ours, name in _ALIASES.items() if not any(ours in entry for entry in entries)}
     grammars = [name for name in GRAMMAR_NAMES if any(entry.get(name) is not None for entry in entries)]
     names |= {"grammar": grammars[0]} if grammars else {}
+    names["logprob_token_ids"] = "token_ids_logprob"
     params = {name: f"sampling_params.{name}" for name in SAMPLING_NAMES}
     return FieldNames(paths=names | {"prompt": prompt_field}, params=params)
 
@@ -135,6 +136,7 @@ def _expand(
         "return_logprob": False if body.return_logprob is None else body.return_logprob,
         "logprob_start_len": body.logprob_start_len,
         "top_logprobs_num": body.top_logprobs_num,
+        "token_ids_logprob": body.token_ids_logprob,
         "return_text_in_logprobs": bool(body.return_text_in_logprobs),
     }
     options = {

@@ -10,6 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from palladio.http.security.dead_peers import is_dead, watch_peer
 from palladio.http.security.write_watch import WriteWatch
 from palladio.http.wire.errors import ErrorBody
 
@@ -114,23 +115,31 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn closes the connection
         """The client sends nothing more. If it has only shut down its side, it gets the answer to its last request; if
         it is gone, the system says so when something is written: so a client of HTTP/1.1 whose answer has not begun is
-        sent "100 Continue", which clients ignore.
+        sent "100 Continue", which clients ignore. HTTP/1.0 has nothing of the kind: there the system is to look, which
+        takes a minute. Over TLS, asyncio ends a connection that one side has ended.
 
         Returns:
             Whether the connection stays open for the answer.
         """
-        can_ask = self.scheme == "http" and not self.pipeline and self.parser.get_http_version() == "1.1"
-        if not self._is_running or self.cycle.more_body or not (can_ask or self.cycle.response_started):
+        can_stay = self.scheme == "http" and not self.pipeline
+        if not self._is_running or self.cycle.more_body or not (can_stay or self.cycle.response_started):
             return False
         self.cycle.keep_alive = False
+        if self.cycle.scope["http_version"] == "1.0":
+            watch_peer(self.transport)
         self._ask(_ASK_AGAIN[0])
         return True
 
     def _ask(self, pause: float) -> None:
         self._asking = None
-        if self._is_running and not self.cycle.response_started and not self.transport.is_closing():
+        if not self._is_running or self.cycle.response_started or self.transport.is_closing():
+            return
+        if self.cycle.scope["http_version"] != "1.0":
             self.transport.write(_CONTINUE)
-            self._asking = self.loop.call_later(pause, self._ask, _ASK_AGAIN[1])
+        elif is_dead(self.transport):
+            self.transport.abort()
+            return
+        self._asking = self.loop.call_later(pause, self._ask, _ASK_AGAIN[1])
 
     def data_received(self, data: bytes) -> None:
         was_in_head = self._is_in_head
@@ -155,7 +164,22 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
+        if self.parser.get_http_version() == "1.0":
+            self.app = self._until_close  # such a connection has one request
         super().on_headers_complete()
+
+    async def _until_close(self, scope: Any, receive: Any, send: Any) -> None:
+        """The app for a client of HTTP/1.0, which knows no chunks: an answer without a length ends with the connection.
+        So uvicorn is told that the answer has no chunks, and of each part how long it is."""
+        cycle = self.cycle
+        cycle.chunked_encoding = False
+
+        async def send_plainly(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await self.config.loaded_app(scope, receive, send_plainly)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -223,7 +223,8 @@ class HttpConfig:
 
 
 _NOT_DEFAULTS = frozenset(  # what only a request can say
-    {"n", "logprobs", "prompt_logprobs", "visible_special_ids", "grammar", "thinking", *GRAMMAR_NAMES}
+    {"n", "logprobs", "prompt_logprobs", "logprob_token_ids"}
+    | {"visible_special_ids", "grammar", "thinking", *GRAMMAR_NAMES}
 )
 
 

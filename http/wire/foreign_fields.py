@@ -81,7 +81,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "early_stopping": NotYet(),
     "length_penalty": NotYet((1,)),
     "bad_words": NotYet(instead="use logit_bias"),
-    "logprob_token_ids": NotYet(),
     "repetition_detection": NotYet(),
     "custom_logit_processor": NotYet(),
     "logits_processors": NotYet(),
@@ -214,7 +213,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "video_data": NotYet(),
     "audio_data": NotYet(),
     "input_embeds": NotYet(),
-    "token_ids_logprob": NotYet(),
     "return_bytes": NotYet(),
     "return_entropy": NotYet(),
     "return_sampling_mask": NotYet(),
@@ -308,7 +306,8 @@ def judge(
     rule = NOT_YET.get(name)
     if rule is not None:
         hint = f" ({rule.instead})" if rule.instead else ""
-        error = InvalidRequestError(f"not supported yet: {path}{hint}", param=path, code="unsupported_parameter")
+        message = "not supported yet: {param}{hint}"
+        error = InvalidRequestError.of(message, param=path, hint=hint, code="unsupported_parameter")
         return None if rule.passes(value) else Refusal(error, is_final=True)
     is_elsewhere = name in elsewhere()
     if is_elsewhere and OF_OTHER_ROUTES.get(name, _PLAIN).passes(value):
@@ -316,7 +315,7 @@ def judge(
     meant = find_misspelt(name, known)
     close = [meant] if meant is not None else difflib.get_close_matches(name[:80], [*known, *METADATA], n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    error = InvalidRequestError(f"unknown field: {path}{hint}", param=path, code="unknown_parameter")
+    error = InvalidRequestError.of("unknown field: {param}{hint}", param=path, hint=hint, code="unknown_parameter")
     return Refusal(error, is_final=is_elsewhere or meant is not None)
 
 

@@ -13,7 +13,7 @@ from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.foreign_fields import SAME_AS, judge
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_STOP_PATTERNS
+from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGPROB_IDS, MAX_STOP_PATTERNS
 
 
 def screen(
@@ -58,21 +58,28 @@ def _fields_elsewhere() -> frozenset[str]:
 
 
 def check_tool_fields(
-    tool: Mapping[str, Any], path: str, known: Collection[str], neutral: Mapping[str, object]
+    tool: Mapping[str, Any], path: str, known: Collection[str], neutral: Mapping[str, object], names: RequestNames
 ) -> None:
     """
     Args:
         path: of the tool in the request.
         known: fields that take effect.
-        neutral: values of other fields that ask for nothing.
+        neutral: values of fields that ask for nothing; others are not supported.
+        names: see `screen`.
 
     Raises:
-        InvalidRequestError: a field that is not known has another value.
+        InvalidRequestError: a field has a value that is not supported, or is misspelt; or unknown, if `names` refuses.
     """
     for name, value in tool.items():
-        if name not in known and (name not in neutral or value != neutral[name]):
-            field = f"{path}.{name[:200]}"
+        if name in known or (name in neutral and value == neutral[name]):
+            continue
+        if name in neutral:
+            field = f"{path}.{name}"
             raise InvalidRequestError(f"not supported yet: {field}", param=field, code="unsupported_parameter")
+        if (refusal := judge(name, value, {*known, *neutral}, tuple, f"{path}.")) is not None:
+            if refusal.is_final:
+                raise refusal.error
+            names.warn(refusal.error)
 
 
 MAX_FIELDS = 256  # of an object whose fields are known
@@ -129,11 +136,34 @@ class WireModel(pydantic.BaseModel):
         """
         if not isinstance(data, dict):
             raise InvalidRequestError("the request body must be a JSON object")
-        kept = screen(data, cls.model_fields, names=names)
+        kept = _screened(cls, data, "", names)
         try:
             return cls.model_validate(kept)
         except pydantic.ValidationError as exc:
             raise _readable(exc, kept) from None
+
+
+def _screened(
+    model: type[WireModel], data: Mapping[str, Any], where: str, names: RequestNames | None
+) -> dict[str, Any]:
+    """The fields that a model implements, and of each object among them those that the object does."""
+    kept = screen(data, model.model_fields, where=where, names=names)
+    for name, inner in _objects_of(model).items():
+        if isinstance(value := kept.get(name), dict):
+            kept[name] = _screened(inner, value, f"{where}{name}.", names)
+    return kept
+
+
+@functools.cache
+def _objects_of(model: type[WireModel]) -> dict[str, type[WireModel]]:
+    """The fields that take an object, and what it may hold."""
+    hints = {name: field.annotation for name, field in model.model_fields.items()}
+    return {
+        name: part
+        for name, hint in hints.items()
+        for part in (hint, *typing.get_args(hint))
+        if isinstance(part, type) and issubclass(part, WireModel)
+    }
 
 
 _EXACT = 2**53  # up to here, floating point numbers stand for one integer each
@@ -223,6 +253,9 @@ class SamplingFields(SamplerFields, PromptFields):
     ] = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: Annotated[Annotated[list[int], Field(fail_fast=True)] | None, AtMost(MAX_LOGPROB_IDS, "ids")] = (
+        None
+    )
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     no_stop_trim: bool | None = None

@@ -23,6 +23,20 @@ TokenIds = Annotated[
 ]
 
 
+def _check_asked(value: object) -> object:
+    entries = value if isinstance(value, list) else [value]
+    if is_token_ids(entries) or all(entry is None or is_token_ids(entry) for entry in entries):
+        return value
+    raise ValueError("must be a list of token ids, or a list with one such list per prompt")
+
+
+AskedIds = Annotated[  # one list is for all prompts
+    int | list[int] | list[list[int] | None],
+    PlainValidator(_check_asked),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, _IDS, {"type": "array", "items": _IDS}]}),
+]
+
+
 class NativeFields(WireModel):
     """Fields of SGLang's routes alike. A list in `text` or `input_ids` makes a batch; the per-prompt fields then take a
     list or one value for all."""
@@ -46,4 +60,5 @@ class GenerateRequest(NativeFields):
     return_logprob: bool | Annotated[list[bool], Field(fail_fast=True)] | None = None
     logprob_start_len: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     top_logprobs_num: int | Annotated[list[int], Field(fail_fast=True)] | None = None
+    token_ids_logprob: AskedIds | None = None
     return_text_in_logprobs: bool | None = None

@@ -26,7 +26,7 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
-from palladio.runtime.devices.device_choice import choose_device, tell_fallback
+from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.out_of_memory import compile_advice
 from palladio.runtime.execution.program import ProgramKey, StaticModel
@@ -83,7 +83,7 @@ class EnginePlan:
             ConfigError: a flag or the model's config is wrong, or the device is too small.
         """
         execution = config.execution
-        device = choose_device(execution.device)
+        device = choose_device(execution.device, chosen_gpus(config.parallel))
         tell_fallback(device, execution.device)
         defaults = PlatformDefaults.of(device.platform)
         use_persistent_cache(execution.cache_path())

@@ -7,16 +7,25 @@ import jax
 
 from palladio.runtime.devices.accelerators import Machine
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.parallel_config import ParallelConfig
 
+_GPUS, _FLAG = "jax_cuda_visible_devices", "--base-gpu-id"
 _BACKEND = re.compile(r"backend '(\w+)'", re.I)
 
 logger = logging.getLogger("palladio.engine")
 
 
-def choose_device(name: str, machine: Machine | None = None) -> jax.Device:
+def chosen_gpus(parallel: ParallelConfig) -> range | None:
+    """The numbers of the GPUs that this host is to use, if it has any; None: those that jax finds first."""
+    first, count = parallel.base_gpu_id, max(1, parallel.tp_size * parallel.dp_size // parallel.num_hosts)
+    return range(first, first + count) if first else None
+
+
+def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | None = None) -> jax.Device:
     """The first device of the platform that --device asks for; auto: of the one that jax finds first.
 
     Args:
+        gpu_ids: see chosen_gpus.
         machine: None: this one.
 
     Raises:
@@ -24,14 +33,31 @@ def choose_device(name: str, machine: Machine | None = None) -> jax.Device:
     """
     machine = Machine.look() if machine is None else machine
     before: str | None = jax.config.jax_platforms  # type: ignore[attr-defined]  # its options are made at run time
+    gpus_before: str = jax.config.values[_GPUS]
     wanted = {"auto": before or "", "gpu": "cuda"}.get(name, name)
     jax.config.update("jax_platforms", wanted or before)  # heard only before jax first looks for devices
+    if gpu_ids is not None:
+        jax.config.update(_GPUS, ",".join(map(str, gpu_ids)))
     try:
         device = _first_device(name, wanted, machine)
-    except ConfigError:
+        if gpu_ids is not None:
+            _check_gpu(device, gpu_ids)
+    except ConfigError as error:
         jax.config.update("jax_platforms", before)  # for the next engine of this process
+        jax.config.update(_GPUS, gpus_before)
+        if gpu_ids is not None and _FLAG not in str(error):
+            raise ConfigError(f"{_FLAG} {gpu_ids.start}: {error}") from error
         raise
     return device
+
+
+def _check_gpu(device: jax.Device, gpu_ids: range) -> None:
+    if device.platform != "gpu":
+        reason = "other devices are not chosen by number" if device.platform != "cpu" else "there is no GPU to choose"
+        raise ConfigError(f"{_FLAG} {gpu_ids.start} is for GPUs, and this engine runs on {device.platform}: {reason}")
+    if device.local_hardware_id != gpu_ids.start:
+        used = f"jax already uses GPU {device.local_hardware_id} in this process"
+        raise ConfigError(f"{_FLAG} {gpu_ids.start} has no effect: {used}")
 
 
 def tell_fallback(device: jax.Device, name: str, machine: Machine | None = None) -> None:

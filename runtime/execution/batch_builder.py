@@ -14,10 +14,13 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from palladio.runtime.execution.logprob_reader import num_scored, read_logprobs, read_scores
 from palladio.runtime.execution.sampler import SampleOutput, SampleTier
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
+from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, SamplingParams
 from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 from palladio.runtime.scheduling.request import NOT_FINITE, Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
 
@@ -147,13 +150,14 @@ class HostBatch:
         forward: i32[layout.size]
         sampling: i32[num_sampled, NUM_COLUMNS]
         early_updates: i32[EARLY_UPDATES, 3] each: changes of the block tables that do not fit `forward`.
-        score_targets: i32[T], the prompt token that each position predicts.
+        score_targets: i32[T], the prompt token that each position predicts. score_slots: i32[T], of its request.
     """
 
     forward: Int32Array
     sampling: Int32Array
     early_updates: list[Int32Array]
     score_targets: Int32Array
+    score_slots: Int32Array
 
     def early(self, number: int) -> Int32Array:
         """The array of this number; zeros, if other ranks have more."""
@@ -215,7 +219,8 @@ class BatchBuilder:
         forward = np.zeros(layout.size, np.int32)
         early = [] if batch is None else _fill_forward(forward, form, batch)
         sampling = self._sampling(form, batch) if form.num_sampled else NOTHING
-        return HostBatch(forward, sampling, early, _score_targets(form, batch) if form.scores else NOTHING)
+        scored = _scored(form, batch) if form.scores else (NOTHING, NOTHING)
+        return HostBatch(forward, sampling, early, *scored)
 
     def _sampling(self, form: StepForm, batch: ScheduledBatch | None) -> Int32Array:
         slots = np.zeros(form.num_sampled, np.int32)
@@ -260,21 +265,16 @@ def _split_updates(
     return early, updates
 
 
-def _score_targets(form: StepForm, batch: ScheduledBatch | None) -> Int32Array:
-    targets = np.zeros(form.layout.num_tokens, np.int32)
+def _scored(form: StepForm, batch: ScheduledBatch | None) -> tuple[Int32Array, Int32Array]:
+    """Targets and slots of a step that scores prompts."""
+    targets, slots = np.zeros((2, form.layout.num_tokens), np.int32)
     begin = 0
     for row in [] if batch is None else batch.rows:
         count = num_scored(row.request, row.start, row.num_tokens)
         targets[begin : begin + count] = row.request.given.prompt_ids[row.start + 1 : row.start + 1 + count]
+        slots[begin : begin + count] = row.request.slot
         begin += row.num_tokens
-    return targets
-
-
-def num_scored(request: Request, start: int, num_tokens: int) -> int:
-    """How many of a row's positions predict a prompt token whose logprob is asked for."""
-    if request.prompt_logprobs is None:
-        return 0
-    return max(0, min(start + num_tokens, request.num_prompt_tokens - 1) - start)
+    return targets, slots
 
 
 def split_seed(seed: int) -> tuple[int, int]:
@@ -284,12 +284,15 @@ def split_seed(seed: int) -> tuple[int, int]:
     return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
 
 
-def slot_rules(logit_bias: Mapping[int, float], stop_ids: Sequence[int], vocab_size: int) -> SlotRules:
+def slot_rules(
+    logit_bias: Mapping[int, float], stop_ids: Sequence[int], asked_ids: Sequence[int], vocab_size: int
+) -> SlotRules:
     """Pads a request's rules to their rows, on the host.
 
     Args:
         logit_bias: token id in 0 … V-1 → bias; at most MAX_LOGIT_BIAS.
         stop_ids: in 0 … V-1; at most MAX_SUPPRESSED_IDS.
+        asked_ids: in 0 … V-1; at most MAX_LOGPROB_IDS.
         vocab_size: V, columns of the logits.
 
     Raises:
@@ -306,17 +309,16 @@ def slot_rules(logit_bias: Mapping[int, float], stop_ids: Sequence[int], vocab_s
     bias_ids[: len(logit_bias)] = list(logit_bias)
     bias_values[: len(logit_bias)] = list(logit_bias.values())
     suppressed_ids[: len(stop_ids)] = stop_ids
-    return SlotRules(bias_ids, bias_values, suppressed_ids)
-
-
-Scores = tuple[jax.Array, jax.Array, jax.Array]
+    asked = np.zeros(MAX_LOGPROB_IDS, np.int32)
+    asked[: len(asked_ids)] = asked_ids
+    return SlotRules(bias_ids, bias_values, suppressed_ids, asked)
 
 
 def read_batch(
     batch: ScheduledBatch, num_steps: int, output: SampleOutput | None, scores: Scores | None, vectors: jax.Array | None
 ) -> list[TokenOutput]:
     """An output for each row, from one rank's results."""
-    scored = [None] * len(batch.rows) if scores is None else _read_scores(batch, *scores)
+    scored = [None] * len(batch.rows) if scores is None else read_scores(batch, scores)
     read: list[TokenOutput] = []
     if vectors is not None:
         read = _read_embeddings(batch, vectors)
@@ -325,10 +327,6 @@ def read_batch(
     for row, prompt_logprobs in zip(batch.rows[len(read) :], scored[len(read) :], strict=True):
         read.append(row.request.output([], prompt_logprobs=prompt_logprobs))
     return read
-
-
-def _top(ids: np.ndarray, logprobs: np.ndarray, count: int) -> tuple[tuple[int, float], ...]:
-    return tuple(zip(ids[:count].tolist(), logprobs[:count].tolist(), strict=True))
 
 
 def _read_tokens(
@@ -349,7 +347,7 @@ def _read_tokens(
                 del token_ids[i][is_finite[:, i].argmin() + 1 :]
     logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(requests)
     if any(request.given.params.logprobs is not None for request in requests):
-        logprobs = _read_logprobs(requests, num_steps, output, token_ids)
+        logprobs = read_logprobs(requests, num_steps, output, token_ids)
     return list(map(Request.output, requests, token_ids, finishes, logprobs, scored))
 
 
@@ -362,42 +360,3 @@ def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> list[TokenOut
         else:
             read.append(row.request.output([], NOT_FINITE))
     return read
-
-
-def _read_logprobs(
-    requests: Sequence[Request], num_steps: int, output: SampleOutput, token_ids: Sequence[Sequence[int]]
-) -> list[list[TokenLogprob] | None]:
-    assert output.logprobs is not None, "a request with logprobs runs in tier full"
-    chosen = np.asarray(output.logprobs).reshape(num_steps, -1)
-    top_ids, top_logprobs = (np.asarray(x).reshape(*chosen.shape, -1) for x in (output.top_ids, output.top_logprobs))
-    result: list[list[TokenLogprob] | None] = []
-    for i, request in enumerate(requests):
-        width = request.given.params.logprobs
-        if width is None or request.max_tokens == 0:
-            result.append(None)
-        else:
-            tops = map(_top, top_ids[:, i], top_logprobs[:, i], itertools.repeat(width))
-            result.append(list(map(TokenLogprob, token_ids[i], chosen[:, i].tolist(), tops)))
-    return result
-
-
-def _read_scores(batch: ScheduledBatch, *arrays: jax.Array) -> list[list[TokenLogprob] | None]:
-    logprobs, top_ids, top_logprobs = (np.asarray(array) for array in arrays)
-    result: list[list[TokenLogprob] | None] = []
-    begin = 0
-    for row in batch.rows:
-        request, width = row.request, row.request.given.params.prompt_logprobs
-        if request.prompt_logprobs is None or width is None:
-            result.append(None)
-        else:
-            targets = request.given.prompt_ids[row.start + 1 :]
-            result.append(
-                [
-                    TokenLogprob(
-                        targets[t], float(logprobs[begin + t]), _top(top_ids[begin + t], top_logprobs[begin + t], width)
-                    )
-                    for t in range(num_scored(request, row.start, row.num_tokens))
-                ]
-            )
-        begin += row.num_tokens
-    return result

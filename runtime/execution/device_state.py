@@ -125,7 +125,7 @@ class DeviceShape:
         """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
         rows: Any = self.ranks.state
         by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
-        sampler = SamplerState(rows, by_token, by_token, rows, rows, rows)
+        sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
         return rows, sampler, rows
 
 

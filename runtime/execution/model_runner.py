@@ -11,7 +11,6 @@ from palladio.runtime.execution.batch_builder import (
     BatchBuilder,
     HostBatch,
     Int32Array,
-    Scores,
     StepForm,
     read_batch,
     slot_rules,
@@ -33,6 +32,7 @@ from palladio.runtime.execution.programs import (
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
+from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.outputs import TokenOutput
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
@@ -132,7 +132,7 @@ class InFlightStep:
 
     Attributes:
         output: None if no row samples; stacked if the step decoded several times (`num_steps` > 1).
-        scores: of prompt tokens: logprobs f32[T], likeliest ids i32[T, 20] and theirs f32[T, 20]; None: not asked for.
+        scores: of prompt tokens, see `scoring.score_tokens`; None: not asked for.
         bucket_size: tokens of each rank, or rows of a decode step, padding included.
         num_steps: how often it sampled.
         last_array: what it computes last.
@@ -284,7 +284,8 @@ class ModelRunner:
         scores = None
         if form.scores:
             key = Score.key_of(num_tokens=form.layout.num_tokens)
-            scores = self.executor.run(key, [host.score_targets for host in hosts])
+            columns = [host.score_targets for host in hosts], [host.score_slots for host in hosts]
+            scores = self.executor.run(key, *columns)
             last_array = scores[0]
         return InFlightStep(forwarded.planned, output, scores, form.bucket_size, 1, last_array)
 
@@ -310,11 +311,12 @@ class ModelRunner:
         return next(tier for tier in self.programs.design.tiers if TIERS.index(tier) >= least)
 
     def _load_history(self, rank: int, request: Request) -> None:
-        """Counts a request's tokens and sets its bias and stop ids in the device's row of its slot."""
+        """Counts a request's tokens and sets its bias, stop ids and asked ids in the device's row of its slot."""
         params = request.given.params
         suppressed = frozenset(request.given.stop_token_ids) | (self._eos_ids if params.min_tokens else frozenset())
-        rules = slot_rules(params.logit_bias, sorted(suppressed), self._design.shape.vocab_size)
-        rule_arrays = [np.asarray(array) for array in (rules.bias_ids, rules.bias_values, rules.stop_ids)]
+        asked_ids = params.logprob_token_ids or ()
+        rules = slot_rules(params.logit_bias, sorted(suppressed), asked_ids, self._design.shape.vocab_size)
+        rule_arrays = [np.asarray(array) for array in vars(rules).values()]
         slot = np.array(request.slot, np.int32)
         for begin in range(0, len(request.token_ids), RESET_TOKENS):
             ids = request.token_ids[begin : begin + RESET_TOKENS]

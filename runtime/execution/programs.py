@@ -22,6 +22,7 @@ from palladio.runtime.execution.step_functions import (
     update_tables,
 )
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
+from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 
 # A mask is for one step: it depends on the token before.
 COMPARED_PAGES = 64  # pages that one compare program compares
@@ -164,8 +165,8 @@ class Sample(_Sampling):
 
 
 class Score(Program):
-    """Log-probabilities of a prompt's tokens. Takes targets i32[T]; gives logprobs [T], top ids [T, 20] and top
-    logprobs [T, 20]."""
+    """Log-probabilities of a prompt's tokens. Takes targets i32[T] and slots i32[T]; gives logprobs [T], top ids
+    [T, 20], top logprobs [T, 20] and those of the slots' asked ids [T, MAX_LOGPROB_IDS]."""
 
     kind = "score"
 
@@ -175,13 +176,15 @@ class Score(Program):
         return [cls(design, num_tokens=bucket.num_tokens) for bucket in buckets]
 
     def takes(self, state: DeviceState) -> Takes:
-        return Takes((state.head,), read=(state.hidden[self.key.num_tokens],))
+        return Takes((state.head,), read=(state.hidden[self.key.num_tokens], state.sampler.asked_ids))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return (host_array(self.key.num_tokens),)
+        return host_array(self.key.num_tokens), host_array(self.key.num_tokens)
 
-    def compute(self, head: Weights, hidden: jax.Array, targets: jax.Array) -> Results:
-        return (), None, score_tokens(lambda rows: self.design.logits(head, rows), hidden, targets)
+    def compute(
+        self, head: Weights, hidden: jax.Array, asked_ids: jax.Array, targets: jax.Array, slots: jax.Array
+    ) -> Results:
+        return (), None, score_tokens(lambda rows: self.design.logits(head, rows), hidden, targets, asked_ids, slots)
 
 
 class Pool(Program):
@@ -226,7 +229,7 @@ class Reset(Program):
         flag = host_array(dtype=jnp.bool_)
         tokens = host_array(RESET_TOKENS), host_array(RESET_TOKENS, dtype=jnp.bool_), host_array(), flag
         bias = host_array(MAX_LOGIT_BIAS), host_array(MAX_LOGIT_BIAS, dtype=jnp.float32)
-        return host_array(), *tokens, *bias, host_array(MAX_SUPPRESSED_IDS)
+        return host_array(), *tokens, *bias, host_array(MAX_SUPPRESSED_IDS), host_array(MAX_LOGPROB_IDS)
 
     def pack(self, state: DeviceState, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         slot, *others = arrays

@@ -93,6 +93,7 @@ class SampleOutput:
         logprobs: f32[B], log-softmax of the chosen token under the incoming logits; tier "full" only.
         top_ids: i32[B, 20], the likeliest tokens under the incoming logits, best first; tier "full" only.
         top_logprobs: f32[B, 20], theirs; tier "full" only.
+        asked_logprobs: f32[B, K], of the slots' asked_ids, likewise; tier "full" only.
     """
 
     token_ids: jax.Array
@@ -100,6 +101,7 @@ class SampleOutput:
     logprobs: jax.Array | None = None
     top_ids: jax.Array | None = None
     top_logprobs: jax.Array | None = None
+    asked_logprobs: jax.Array | None = None
 
 
 def sample(
@@ -135,7 +137,8 @@ def sample(
     if tier != "full":
         output = SampleOutput(token_ids, rows_are_finite(logits))
         return output, dataclasses.replace(state, last_token=last_token)
-    output = SampleOutput(token_ids, rows_are_finite(logits), *token_logprobs(logits, token_ids))
+    logprobs = token_logprobs(logits, token_ids, state.asked_ids[batch.slot_ids])
+    output = SampleOutput(token_ids, rows_are_finite(logits), *logprobs)
     output_counts = state.output_counts.at[batch.slot_ids, token_ids].add(1)
     return output, dataclasses.replace(state, last_token=last_token, output_counts=output_counts)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 
 MAX_SUPPRESSED_IDS = MAX_STOP_TOKEN_IDS + 16  # a request's stop ids and the model's end-of-sequence ids
 
@@ -28,6 +29,7 @@ class SamplerState:
         bias_ids: i32[slots, MAX_LOGIT_BIAS], ids whose logits are biased; V for unused entries.
         bias_values: f32[slots, MAX_LOGIT_BIAS], what is added to them.
         stop_ids: i32[slots, MAX_SUPPRESSED_IDS], ids that min_tokens suppresses; V for unused entries.
+        asked_ids: i32[slots, MAX_LOGPROB_IDS], ids whose log-probabilities are asked for; unused entries mean nothing.
     """
 
     last_token: jax.Array
@@ -36,17 +38,18 @@ class SamplerState:
     bias_ids: jax.Array
     bias_values: jax.Array
     stop_ids: jax.Array
+    asked_ids: jax.Array
 
     @classmethod
     def of_last_token(cls, last_token: jax.Array) -> Self:
         """A state for the tiers that read and write nothing else."""
         nothing = jnp.zeros(0)
-        return cls(last_token, nothing, nothing, nothing, nothing, nothing)
+        return cls(last_token, *[nothing] * 6)
 
     def with_last_token(self, last_token: jax.Array) -> Self:
         """The same but for that. Not dataclasses.replace, which takes microseconds of each step."""
-        others = (self.output_counts, self.prompt_mask, self.bias_ids, self.bias_values, self.stop_ids)
-        return type(self)(last_token, *others)
+        rules = (self.bias_ids, self.bias_values, self.stop_ids, self.asked_ids)
+        return type(self)(last_token, self.output_counts, self.prompt_mask, *rules)
 
     @classmethod
     def allocate(cls, num_slots: int, vocab_size: int) -> Self:
@@ -63,6 +66,7 @@ class SamplerState:
             bias_ids=jnp.full((num_slots, MAX_LOGIT_BIAS), vocab_size, jnp.int32),
             bias_values=jnp.zeros((num_slots, MAX_LOGIT_BIAS), jnp.float32),
             stop_ids=jnp.full((num_slots, MAX_SUPPRESSED_IDS), vocab_size, jnp.int32),
+            asked_ids=jnp.zeros((num_slots, MAX_LOGPROB_IDS), jnp.int32),
         )
 
 
@@ -93,15 +97,17 @@ class SlotRules:
         bias_ids: i32[MAX_LOGIT_BIAS], each id once.
         bias_values: f32[MAX_LOGIT_BIAS]
         stop_ids: i32[MAX_SUPPRESSED_IDS]
+        asked_ids: i32[MAX_LOGPROB_IDS], padded with zeros.
     """
 
     bias_ids: jax.Array | np.ndarray
     bias_values: jax.Array | np.ndarray
     stop_ids: jax.Array | np.ndarray
+    asked_ids: jax.Array | np.ndarray
 
 
 def reset_slot(state: SamplerState, slot: jax.Array, tokens: SlotTokens, rules: SlotRules) -> SamplerState:
-    """Fills a slot's row for a request that uses penalties, logit_bias or min_tokens.
+    """Fills a slot's row for a request that uses penalties, logit_bias, min_tokens or logprob_token_ids.
 
     Called once a chunk of the request's tokens (at least once, if only with length 0), before it samples; again after
     a retraction, with the output so far counted as output. Jit it with `state` donated.
@@ -122,4 +128,5 @@ def reset_slot(state: SamplerState, slot: jax.Array, tokens: SlotTokens, rules: 
         bias_ids=state.bias_ids.at[slot].set(rules.bias_ids),
         bias_values=state.bias_values.at[slot].set(rules.bias_values),
         stop_ids=state.stop_ids.at[slot].set(rules.stop_ids),
+        asked_ids=state.asked_ids.at[slot].set(rules.asked_ids),
     )

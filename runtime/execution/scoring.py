@@ -1,6 +1,5 @@
 """Log-probabilities of given tokens under the model's own distribution, beside those of the likeliest tokens."""
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -42,54 +41,67 @@ def top_k_exact(values: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     return top_values, (top_blocks * _BLOCK + where % _BLOCK).astype(jnp.int32)
 
 
-def token_logprobs(
-    logits: jax.Array, token_ids: jax.Array, top_n: int = MAX_LOGPROBS
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log-softmax of given tokens and of the likeliest ones.
+Scores = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
-    A token that is both gets the same float in both: logit and normalizer are the same numbers.
+
+def token_logprobs(logits: jax.Array, token_ids: jax.Array, asked_ids: jax.Array, top_n: int = MAX_LOGPROBS) -> Scores:
+    """Log-softmax of given tokens, of the likeliest ones and of those that were asked for.
+
+    A token that is several of these gets the same float in each: logit and normalizer are the same numbers.
 
     Args:
         logits: f32[B, V].
         token_ids: i32[B].
+        asked_ids: i32[B, K], in 0 … V-1; of others, the result means nothing.
         top_n: static.
 
     Returns:
-        logprobs f32[B] of token_ids, top_ids i32[B, top_n] (best first, ties by lowest id), top_logprobs f32[B, top_n].
+        logprobs f32[B] of token_ids, top_ids i32[B, top_n] (best first, ties by lowest id), top_logprobs f32[B, top_n],
+        and those of asked_ids f32[B, K].
     """
     normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     top_logits, top_ids = top_k_exact(logits, top_n)
     chosen = jnp.take_along_axis(logits, token_ids[:, None], axis=1)
-    return (chosen - normalizer)[:, 0], top_ids, top_logits - normalizer
+    asked = jnp.take_along_axis(logits, asked_ids, axis=1, mode="clip")
+    return (chosen - normalizer)[:, 0], top_ids, top_logits - normalizer, asked - normalizer
 
 
 def score_tokens(
     logits_fn: Callable[[jax.Array], jax.Array],
     hidden: jax.Array,
     target_ids: jax.Array,
+    asked_ids: jax.Array,
+    slots: jax.Array,
     top_n: int = MAX_LOGPROBS,
     chunk: int = _CHUNK,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> Scores:
     """Log-probability of each target under the logits of its row; [T, V] is never materialized.
 
     Args:
         logits_fn: the LM head, [rows, D] → f32[rows, V]; called once, traced for `chunk` rows.
         hidden: [T, D]; row t predicts target_ids[t].
         target_ids: i32[T], in 0 … V-1; what padding rows hold is only junk in, junk out.
+        asked_ids: i32[slots, K], see `token_logprobs`.
+        slots: i32[T], whose asked_ids are those of row t.
         top_n: static, how many likeliest tokens to report.
         chunk: static, rows of logits alive at once.
 
     Returns:
-        logprobs f32[T], top_ids i32[T, top_n], top_logprobs f32[T, top_n]: see `token_logprobs`.
+        logprobs f32[T], top_ids i32[T, top_n], top_logprobs f32[T, top_n], asked logprobs f32[T, K]: see
+        `token_logprobs`.
     """
     T, D = hidden.shape
     chunk = min(chunk, T)
     num_chunks = -(-T // chunk)
     padding = num_chunks * chunk - T
     hidden_chunks = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(num_chunks, chunk, D)
-    target_chunks = jnp.pad(target_ids, (0, padding)).reshape(num_chunks, chunk)
-    score = functools.partial(token_logprobs, top_n=top_n)
-    logprobs, top_ids, top_logprobs = lax.map(
-        lambda rows: score(logits_fn(rows[0]).astype(jnp.float32), rows[1]), (hidden_chunks, target_chunks)
+    target_chunks, slot_chunks = (
+        jnp.pad(column, (0, padding)).reshape(num_chunks, chunk) for column in (target_ids, slots)
     )
-    return logprobs.reshape(-1)[:T], top_ids.reshape(-1, top_n)[:T], top_logprobs.reshape(-1, top_n)[:T]
+    scores: Scores = lax.map(
+        lambda rows: token_logprobs(logits_fn(rows[0]).astype(jnp.float32), rows[1], asked_ids[rows[2]], top_n),
+        (hidden_chunks, target_chunks, slot_chunks),
+    )
+    logprobs, *tables = scores
+    top_ids, top_logprobs, asked = (table.reshape(-1, table.shape[-1])[:T] for table in tables)
+    return logprobs.reshape(-1)[:T], top_ids, top_logprobs, asked

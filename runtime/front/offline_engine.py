@@ -99,6 +99,7 @@ class Engine(Scoring, WeightUpdates):
         return_logprob: bool | Sequence[bool] = False,
         logprob_start_len: int | Sequence[int] | None = None,
         top_logprobs_num: int | Sequence[int] | None = None,
+        token_ids_logprob: Sequence[int] | Sequence[Sequence[int]] | None = None,
         return_text_in_logprobs: bool = False,
         rid: str | Sequence[str] | None = None,
         extra_key: str | Sequence[str | None] | None = None,
@@ -117,6 +118,7 @@ class Engine(Scoring, WeightUpdates):
             return_logprob: report log-probabilities. This and the next two can be lists with one entry per prompt.
             logprob_start_len: first prompt position to report; -1: only the output.
             top_logprobs_num: likeliest tokens to report at each position.
+            token_ids_logprob: tokens to report at each position, for all prompts, or a list with one list per prompt.
             return_text_in_logprobs: add the text of tokens to their ids.
             rid: the request's id, or a list with one per prompt.
             extra_key: share cached prefixes only with prompts of the same key. This and the next three can be lists,
@@ -145,6 +147,7 @@ class Engine(Scoring, WeightUpdates):
                 "return_logprob": return_logprob,
                 "logprob_start_len": logprob_start_len,
                 "top_logprobs_num": top_logprobs_num,
+                "token_ids_logprob": token_ids_logprob,
                 "return_text_in_logprobs": return_text_in_logprobs,
             },
             options={"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout},
@@ -164,6 +167,7 @@ class Engine(Scoring, WeightUpdates):
         return_logprob: bool | Sequence[bool] = False,
         logprob_start_len: int | Sequence[int] | None = None,
         top_logprobs_num: int | Sequence[int] | None = None,
+        token_ids_logprob: Sequence[int] | Sequence[Sequence[int]] | None = None,
         return_text_in_logprobs: bool = False,
         rid: str | Sequence[str] | None = None,
         extra_key: str | Sequence[str | None] | None = None,
@@ -183,6 +187,7 @@ class Engine(Scoring, WeightUpdates):
                 "return_logprob": return_logprob,
                 "logprob_start_len": logprob_start_len,
                 "top_logprobs_num": top_logprobs_num,
+                "token_ids_logprob": token_ids_logprob,
                 "return_text_in_logprobs": return_text_in_logprobs,
             },
             options={"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout},

@@ -114,9 +114,10 @@ class RequestIntake:
             raise InvalidRequestError("stop_regex needs a tokenizer: use stop_token_ids", param="stop_regex")
         for pattern in params.stop_regex:
             read_pattern(pattern)
-        self._check_ids("logit_bias", "logit_bias", params.logit_bias)
-        self._check_ids("stop_token_ids", "stop_token_ids", params.stop_token_ids)
-        self._check_ids("allowed_token_ids", "allowed_token_ids", params.allowed_token_ids or ())
+        self._check_ids("logit_bias", params.logit_bias)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_ids("logprob_token_ids", params.logprob_token_ids or ())
         stop_token_ids = self._stop_token_ids(params)
         max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens)
         thinking = params.thinking
@@ -144,7 +145,7 @@ class RequestIntake:
             raise InvalidRequestError("the prompt must be a list of token ids", param="prompt")
         if not ids:
             raise InvalidRequestError("the prompt is empty: give at least one token", param="prompt")
-        self._check_ids("prompt", "the prompt", ids)
+        self._check_ids("prompt", ids)
 
     def _seed(self, seed: int | None, index: int) -> int:
         return self._random.getrandbits(64) if seed is None else (seed + index) % 2**64
@@ -187,14 +188,12 @@ class RequestIntake:
             )
         return tuple(dict.fromkeys([*([] if params.ignore_eos else self._eos_ids), *params.stop_token_ids]))
 
-    def _check_ids(self, param: str, where: str, ids: Iterable[int]) -> None:
+    def _check_ids(self, param: str, ids: Iterable[int]) -> None:
         ids = list(ids)
         if ids and not (min(ids) >= 0 and max(ids) < self._info.vocab_size):
             bad = next(token_id for token_id in ids if not 0 <= token_id < self._info.vocab_size)
-            raise InvalidRequestError(
-                f"{where}: token id {bad} is not in the model's vocabulary (0 … {self._info.vocab_size - 1})",
-                param=param,
-            )
+            message = "{param}: token id {bad} is not in the model's vocabulary (0 … {last})"
+            raise InvalidRequestError.of(message, param=param, bad=bad, last=self._info.vocab_size - 1)
 
 
 LOGPROB_COST = 8  # of a token whose log-probabilities are written, in tokens without

@@ -26,12 +26,14 @@ class LogprobOptions:
         return_logprob: report log-probabilities at all.
         logprob_start_len: first prompt position to report; -1 (or None): only the output.
         top_logprobs_num: how many likeliest tokens to report at each position.
+        token_ids_logprob: tokens to report at each position.
         return_text_in_logprobs: the third entry of each tuple is the token's text instead of None.
     """
 
     return_logprob: bool = False
     logprob_start_len: int | None = None
     top_logprobs_num: int | None = None
+    token_ids_logprob: Sequence[int] | None = None
     return_text_in_logprobs: bool = False
 
     @property
@@ -42,19 +44,29 @@ class LogprobOptions:
         """The sampling parameters that make the engine report what is asked for.
 
         Raises:
-            InvalidRequestError: a value is out of range, or `top_logprobs_num` comes without `return_logprob`.
+            InvalidRequestError: a value is out of range, or one that needs `return_logprob` comes without.
         """
         top = self.top_logprobs_num or 0
         if not self.return_logprob:
-            if top > 0:
-                raise InvalidRequestError("top_logprobs_num needs return_logprob=true", param="top_logprobs_num")
+            for name, is_given in (("top_logprobs_num", top > 0), ("token_ids_logprob", bool(self.token_ids_logprob))):
+                if is_given:
+                    raise InvalidRequestError.of("{param} needs return_logprob=true", param=name)
             return params
         if self.logprob_start_len is not None and self.logprob_start_len < -1:
             raise InvalidRequestError("logprob_start_len must be -1 or more", param="logprob_start_len")
+        prompt_top, ids = top if self.wants_prompt else None, self.token_ids_logprob
         try:
-            return dataclasses.replace(params, logprobs=top, prompt_logprobs=top if self.wants_prompt else None)
+            asked = None if ids is None else tuple(ids)
+            return dataclasses.replace(params, logprobs=top, prompt_logprobs=prompt_top, logprob_token_ids=asked)
         except InvalidRequestError as error:
-            raise error.rename({"logprobs": "top_logprobs_num", "prompt_logprobs": "top_logprobs_num"}) from None
+            raise error.rename(_OUR_NAMES) from None
+
+
+_OUR_NAMES = {
+    "logprobs": "top_logprobs_num",
+    "prompt_logprobs": "top_logprobs_num",
+    "logprob_token_ids": "token_ids_logprob",
+}
 
 
 def expand_requests(
@@ -78,7 +90,8 @@ def expand_requests(
         input_ids: one prompt's ids, or a list of those.
         sampling_params: for all prompts, or one a prompt.
         rid: the request's id, or one a prompt; None: random.
-        logprobs: fields of LogprobOptions by name, each for all prompts or a list.
+        logprobs: fields of LogprobOptions by name, each for all prompts or a list; token_ids_logprob is a list for all
+            of them, or a list of lists.
         options: arguments of RequestOptions.of, likewise.
         defaults: of sampling parameters that are not given; max_tokens makes way for a long prompt.
         tokenizer: of texts; None: there is none.
@@ -91,7 +104,8 @@ def expand_requests(
     count = len(prompts)
     samplings = _spread("sampling_params", {} if sampling_params is None else sampling_params, count)
     rids = _rids(rid, count)
-    shown = [LogprobOptions(**row) for row in _rows(logprobs, count)]
+    asked_ids = _asked_ids(logprobs.get("token_ids_logprob"), count)
+    shown = [LogprobOptions(**row) for row in _rows({**logprobs, "token_ids_logprob": asked_ids}, count)]
     option_rows = _rows(options, count)
     requests: list[GenerationRequest] = []
     first_index = 0
@@ -204,8 +218,11 @@ class Results:
             "output_token_logprobs_length": self._num_taken_logprobs[index] + len(output),
         }
         if shown.top_logprobs_num:
-            info["input_top_logprobs"] = _likeliest(prompt, tokenizer)
-            info["output_top_logprobs"] = _likeliest(output, tokenizer)
+            info["input_top_logprobs"] = _pairs([entry.top for entry in prompt], tokenizer)
+            info["output_top_logprobs"] = _pairs([entry.top for entry in output], tokenizer)
+        if shown.token_ids_logprob:
+            info["input_token_ids_logprobs"] = _pairs([entry.asked for entry in prompt], tokenizer)
+            info["output_token_ids_logprobs"] = _pairs([entry.asked for entry in output], tokenizer)
         return info
 
 
@@ -213,10 +230,12 @@ def _chosen(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None) -> li
     return [(entry.logprob, entry.token_id, _text(entry.token_id, tokenizer)) for entry in logprobs]
 
 
-def _likeliest(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer | None) -> list[list[LogprobTuple] | None]:
+def _pairs(
+    positions: Sequence[Sequence[tuple[int, float]]], tokenizer: Tokenizer | None
+) -> list[list[LogprobTuple] | None]:
     return [
-        [(value, token_id, _text(token_id, tokenizer)) for token_id, value in entry.top] if entry.top else None
-        for entry in logprobs
+        [(value, token_id, _text(token_id, tokenizer)) for token_id, value in pairs] if pairs else None
+        for pairs in positions
     ]
 
 
@@ -298,6 +317,14 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
         message = "{param} has {entries} entries for {prompts} prompts"
         raise InvalidRequestError.of(message, param=name, entries=len(value), prompts=count)
     return list(value)
+
+
+def _asked_ids(value: Any, count: int) -> list[Any]:
+    """The ids of each prompt: one list is for all of them, and a number is a list of one."""
+    if isinstance(value, int):
+        value = [value]
+    is_nested = isinstance(value, list | tuple) and any(isinstance(entry, list | tuple) for entry in value)
+    return _spread("token_ids_logprob", value, count) if is_nested else [value] * count
 
 
 def _rows(fields: Mapping[str, Any], count: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
-from palladio.runtime.interface.token_rules import read_allowed_ids, read_stop_regex
+from palladio.runtime.interface.token_rules import read_allowed_ids, read_logprob_ids, read_stop_regex
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
@@ -46,6 +46,7 @@ class SamplingParams:
         n: samples per prompt; sample i uses seed + i.
         logprobs: report the log-probability of each token and of this many likeliest ones (0 … 20). None: report none.
         prompt_logprobs: the same for the prompt's tokens.
+        logprob_token_ids: tokens to report wherever `logprobs` or `prompt_logprobs` report any; at most 128.
         skip_special_tokens: leave special tokens out of the text.
         visible_special_ids: special tokens to keep in the text nevertheless, for parsers that need them.
         spaces_between_special_tokens: put spaces between special tokens in the text.
@@ -79,6 +80,7 @@ class SamplingParams:
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] | None = None
     skip_special_tokens: bool = True
     visible_special_ids: tuple[int, ...] = ()
     spaces_between_special_tokens: bool = True
@@ -142,6 +144,8 @@ class SamplingParams:
             object.__setattr__(self, "stop_regex", read_stop_regex(self.stop_regex))
         if self.allowed_token_ids is not None:
             object.__setattr__(self, "allowed_token_ids", read_allowed_ids(self.allowed_token_ids))
+        if self.logprob_token_ids is not None:
+            object.__setattr__(self, "logprob_token_ids", read_logprob_ids(self.logprob_token_ids))
 
     def _check_stop(self) -> None:
         given: object = self.stop
@@ -189,7 +193,7 @@ class SamplingParams:
     @property
     def has_history(self) -> bool:
         """Whether the sampler needs the request's row of device state, beyond its last token."""
-        return self.uses_penalties or bool(self.logit_bias) or self.min_tokens > 0
+        return self.uses_penalties or bool(self.logit_bias) or self.min_tokens > 0 or bool(self.logprob_token_ids)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> Self:

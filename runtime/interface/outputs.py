@@ -176,11 +176,13 @@ class TokenLogprob:
         token_id: the token.
         logprob: natural logarithm; None for a prompt's first token, which nothing predicts.
         top: the likeliest (token id, logprob) pairs, best first; as many as were asked for.
+        asked: such pairs of the request's logprob_token_ids, in its order.
     """
 
     token_id: int
     logprob: float | None
     top: tuple[tuple[int, float], ...] = ()
+    asked: tuple[tuple[int, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class ParallelConfig:
         load_balance_method: Which data-parallel rank gets a request: round_robin, each in turn; shortest_queue, the one
             whose running and waiting requests have the fewest tokens (prompts and outputs); prefix, the one with the
             longest cached prefix of the prompt, unless it is far busier than the others.
+        base_gpu_id: Number of the first GPU to use, of those that CUDA_VISIBLE_DEVICES leaves; on several hosts, of
+            each. An error on other devices, unless 0.
         nnodes: Number of hosts that serve the model together, each started with the same command. Default: the number
             that LeaderWorkerSet (LWS_GROUP_SIZE) or GKE (TPU_WORKER_HOSTNAMES) started, else 1.
         node_rank: Rank of this host; host 0 serves HTTP. Default: from LeaderWorkerSet, GKE or the TPU VM.
@@ -35,6 +37,7 @@ class ParallelConfig:
     ep_size: int = 1
     dp_size: int = 1
     load_balance_method: LoadBalanceMethod = "round_robin"
+    base_gpu_id: int = 0
     nnodes: int | None = None
     node_rank: int | None = None
     dist_init_addr: str | None = None
@@ -43,6 +46,8 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.base_gpu_id < 0:
+            raise ConfigError(f"--base-gpu-id must be 0 or more, got {self.base_gpu_id}")
 
     @property
     def num_hosts(self) -> int:

@@ -5,6 +5,7 @@ from palladio.runtime.interface.errors import InvalidRequestError
 STOP_REGEX = "stop_regex"
 MAX_STOP_PATTERNS = 8
 MAX_PATTERN = 256  # characters
+MAX_LOGPROB_IDS = 128  # columns that the programs compute for each row
 MAX_ALLOWED_IDS = 1 << 14  # each of a request's samples is told all of them
 
 
@@ -21,6 +22,22 @@ def read_allowed_ids(value: object) -> tuple[int, ...]:
         message = "{param} takes at most {most} ids, got {count}"
         raise InvalidRequestError.of(message, param=name, most=MAX_ALLOWED_IDS, count=len(value))
     return tuple(sorted(set(value)))
+
+
+def read_logprob_ids(value: object) -> tuple[int, ...] | None:
+    """The ids once each, in the order given; None: there are none.
+
+    Raises:
+        InvalidRequestError: they are no ids, or too many.
+    """
+    name = "logprob_token_ids"
+    if not isinstance(value, list | tuple) or not set(map(type, value)) <= {int} or (value and min(value) < 0):
+        raise InvalidRequestError.of("{param} must be a list of token ids ≥ 0", param=name)
+    ids = tuple(dict.fromkeys(value))
+    if len(ids) > MAX_LOGPROB_IDS:
+        message = "{param} takes at most {most} ids, got {count}"
+        raise InvalidRequestError.of(message, param=name, most=MAX_LOGPROB_IDS, count=len(ids))
+    return ids or None
 
 
 def read_stop_regex(value: object) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import jax
 
-from palladio.runtime.devices.device_choice import choose_device
+from palladio.runtime.devices.device_choice import choose_device, chosen_gpus
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
@@ -41,7 +41,7 @@ def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[HostCoor
         coordinator = int(reserved.getsockname()[1])
         leader = HostCoordinator.meet(rendezvous, {"coordinator": coordinator, "random_seed": seed}, on_lost)
     try:
-        _initialize(rendezvous, coordinator, config.execution.device)
+        _initialize(rendezvous, coordinator, config)
     except ConfigError as error:
         leader.close(str(error))
         raise
@@ -57,7 +57,7 @@ def join(config: EngineConfig, on_end: Callable[[str], None]) -> tuple[HostWorke
     rendezvous = rendezvous_of(config)
     member, welcome = HostWorker.meet(rendezvous, on_end)
     try:
-        _initialize(rendezvous, int(welcome["coordinator"]), config.execution.device)
+        _initialize(rendezvous, int(welcome["coordinator"]), config)
     except ConfigError as error:
         member.fail(str(error))
         raise
@@ -83,10 +83,10 @@ def _with_seed(config: EngineConfig, seed: int) -> EngineConfig:
     return dataclasses.replace(config, execution=dataclasses.replace(config.execution, random_seed=seed))
 
 
-def _initialize(rendezvous: Rendezvous, port: int, device: str) -> None:
+def _initialize(rendezvous: Rendezvous, port: int, config: EngineConfig) -> None:
     """
     Args:
-        device: --device; jax looks for devices here.
+        config: which devices to use; jax looks for them here.
 
     Raises:
         ConfigError: there is no such device, or libtpu numbers the hosts otherwise.
@@ -107,7 +107,7 @@ def _initialize(rendezvous: Rendezvous, port: int, device: str) -> None:
         raise ConfigError(
             f"--nnodes {rendezvous.num_hosts}: jax.distributed could not connect the hosts: {error}"
         ) from error
-    choose_device(device)
+    choose_device(config.execution.device, chosen_gpus(config.parallel))
     if (jax.process_index(), jax.process_count()) != (rendezvous.rank, rendezvous.num_hosts):
         raise ConfigError(
             f"--node-rank {rendezvous.rank} with --nnodes {rendezvous.num_hosts} does not match the devices: this is "

@@ -57,10 +57,11 @@ def check_parallel_tools() -> None:
 
 def check_json_mode_retries() -> None:
     """An empty object does not fit, so this sends the failed answers and their errors back."""
+    bias = bias_to("}", against=('{"',))
     client = instructor.from_openai(openai.OpenAI(**ARGUMENTS), mode=instructor.Mode.JSON)
     with raises(InstructorRetryException):
         client.chat.completions.create(
-            model=MODEL, messages=MESSAGES, response_model=Villa, max_retries=2, logit_bias=bias_to("}")
+            model=MODEL, messages=MESSAGES, response_model=Villa, max_retries=2, logit_bias=bias
         )
 
 

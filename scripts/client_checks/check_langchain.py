@@ -3,12 +3,13 @@
 from typing import Any, Literal
 
 import openai
-from checks import KEY, MODEL, URL, bias_to, equal, raises, run_checks, true
+from checks import JSON_PROMPT, KEY, MODEL, URL, equal, raises, run_checks, true
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel, ConfigDict, Field
 
+QUESTION = "List 3 countries and their capitals."
 MESSAGES = [SystemMessage("You are brief."), HumanMessage([{"type": "text", "text": "Hello"}])]
 
 
@@ -60,9 +61,22 @@ def check_structured_output() -> None:
 
 
 def check_json_mode() -> None:
-    chat = _chat(logit_bias=bias_to("}"))
-    answer = chat.with_structured_output({"title": "any", "type": "object"}, method="json_mode").invoke("JSON")
-    equal(answer, {})
+    chat = _chat(temperature=0).with_structured_output({"title": "any", "type": "object"}, method="json_mode")
+    true(isinstance(chat.invoke(JSON_PROMPT), dict))
+
+
+def check_responses() -> None:
+    """The same through /v1/responses, with hints that a server may not know."""
+    chat = _chat(use_responses_api=True, temperature=0, verbosity="low", truncation="auto")
+    answer = chat.invoke(QUESTION)
+    true(answer.text)
+    true(answer.usage_metadata["output_tokens"] > 0)
+    true("".join(chunk.text for chunk in chat.stream(QUESTION)) == answer.text)
+    true(isinstance(chat.with_structured_output(Villa).invoke(MESSAGES), Villa))
+    answer = chat.bind_tools([get_weather], tool_choice="get_weather").invoke(MESSAGES)
+    equal([call["name"] for call in answer.tool_calls], ["get_weather"] * len(answer.tool_calls))
+    turns = [*MESSAGES, answer, *(get_weather.invoke(call) for call in answer.tool_calls)]
+    true(chat.bind_tools([get_weather], tool_choice="none").invoke(turns).text)
 
 
 def check_tools() -> None:

@@ -1,6 +1,7 @@
 """lm-eval through its API models: log-likelihoods by echo, whole and rolling, and generation, of tasks made here."""
 
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,10 @@ import yaml
 from checks import KEY, MODEL, MODEL_DIR, URL, equal, raises, run_checks, true
 
 FOLDER = Path(tempfile.mkdtemp(prefix="palladio-lm-eval-"))
-DOCUMENTS = [
-    {"question": "The capital of France is", "answers": ["Paris", "Rome", "a long way off"], "gold": 0},
-    {"question": "Two and two make", "answers": ["four", "five", "three"], "gold": 0},
-    {"question": "Palladio built", "answers": ["villas", "ships", "no"], "gold": 0},
-]
+# Of transformers, in float32, for the embedded model: scripts/make_lm_eval_numbers.py makes them.
+NUMBERS = json.loads(Path(__file__).with_name("lm_eval_numbers.json").read_text(encoding="utf-8"))
+DOCUMENTS = NUMBERS["documents"]
+CLOSE = 5e-4  # of a sum of log-likelihoods
 COMMON = {
     "dataset_path": "json",
     "test_split": "test",
@@ -62,13 +62,20 @@ def _evaluate(model: str, route: str, tasks: list[str], **arguments: Any) -> dic
     return {"results": results["results"], "samples": results["samples"]}
 
 
+def _close(found: object, wanted: float) -> None:
+    true(abs(float(str(found)) - wanted) < CLOSE, (found, wanted))
+
+
 def check_log_likelihood() -> None:
     """Of token ids, in batches, with echo; the likeliest continuation is found to be greedy."""
     found = _evaluate("local-completions", "/v1/completions", ["tiny_choice"], batch_size=3)
     true(0 <= found["results"]["tiny_choice"]["acc,none"] <= 1)
     for sample in found["samples"]["tiny_choice"]:
-        equal(len(sample["resps"]), 3)
-        true(all(float(response[0][0]) < 0 for response in sample["resps"]), sample["resps"])
+        for response, (total, is_greedy) in zip(sample["resps"], NUMBERS["choices"][sample["doc_id"]], strict=True):
+            _close(response[0][0], total)
+            equal(str(response[0][1]), str(is_greedy))
+    best = [max(range(len(row)), key=lambda i, row=row: row[i][0]) for row in NUMBERS["choices"]]
+    equal(found["results"]["tiny_choice"]["acc,none"], best.count(0) / len(best))
     body = {"model": MODEL, "prompt": list(range(100, 120)), "max_tokens": 5, "temperature": 0, "logprobs": 1}
     headers = {"Authorization": f"Bearer {KEY}"}
     body |= {"ignore_eos": True, "return_token_ids": True}
@@ -84,12 +91,17 @@ def check_log_likelihood() -> None:
 
 def check_rolling_log_likelihood() -> None:
     found = _evaluate("local-completions", "/v1/completions", ["tiny_rolling"], batch_size=2)
-    true(found["results"]["tiny_rolling"]["word_perplexity,none"] > 1)
+    for sample in found["samples"]["tiny_rolling"]:
+        _close(sample["resps"][0][0], NUMBERS["rolling"][sample["doc_id"]])
+    words = sum(len(f"{one['question']} {one['answers'][0]}.".split()) for one in DOCUMENTS)
+    perplexity = math.exp(-sum(NUMBERS["rolling"]) / words)
+    true(abs(found["results"]["tiny_rolling"]["word_perplexity,none"] / perplexity - 1) < CLOSE)
 
 
 def check_generation() -> None:
     found = _evaluate("local-completions", "/v1/completions", ["tiny_generation"], batch_size=2)
-    true(all(sample["resps"][0][0] for sample in found["samples"]["tiny_generation"]))
+    for sample in found["samples"]["tiny_generation"]:
+        equal(sample["resps"][0][0], NUMBERS["generated"][sample["doc_id"]])
 
 
 def check_chat() -> None:

@@ -1,10 +1,13 @@
 """The openai SDK: what its users do, with the sync, the async and the aiohttp client."""
 
+import asyncio
+import io
 import json
+import time
 from typing import Any, Literal
 
 import openai
-from checks import KEY, MODEL, URL, bias_to, equal, raises, run_checks, true
+from checks import JSON_PROMPT, KEY, MODEL, URL, equal, get_json, raises, run_checks, true
 from pydantic import BaseModel, Field
 
 CLIENT = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
@@ -65,10 +68,11 @@ def check_stream_helper() -> None:
 def check_structured_output() -> None:
     answer = CLIENT.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=Villa)
     true(isinstance(answer.choices[0].message.parsed, Villa))
+    asked: Any = [{"role": "user", "content": JSON_PROMPT}]
     answer = CLIENT.chat.completions.create(
-        model=MODEL, messages=MESSAGES, response_format={"type": "json_object"}, logit_bias=bias_to("}")
+        model=MODEL, messages=asked, response_format={"type": "json_object"}, temperature=0
     )
-    equal(json.loads(answer.choices[0].message.content), {})
+    true(isinstance(json.loads(answer.choices[0].message.content), dict))
     with raises(openai.LengthFinishReasonError):
         CLIENT.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=Villa, max_tokens=1)
 
@@ -160,6 +164,90 @@ async def _use(client: openai.AsyncOpenAI) -> None:
 
 async def check_async() -> None:
     await _use(openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0))
+
+
+def check_responses() -> None:
+    first = CLIENT.responses.create(model=MODEL, input="Hello", max_output_tokens=16, truncation="auto")
+    second = CLIENT.responses.create(
+        model=MODEL, input="Again", previous_response_id=first.id, max_output_tokens=16, text={"verbosity": "low"}
+    )
+    equal(CLIENT.responses.retrieve(second.id).output_text, second.output_text)
+    with CLIENT.responses.stream(model=MODEL, input="Hello", max_output_tokens=16) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+    equal(text, stream.get_final_response().output_text)
+    parsed = CLIENT.responses.parse(model=MODEL, input="A villa", text_format=Villa)
+    true(isinstance(parsed.output_parsed, Villa))
+
+
+def check_batches() -> None:
+    """One that ends, with a line that fails, and one that is cancelled."""
+    url: Any = "/v1/chat/completions"
+
+    def start(lines: list[dict[str, Any]]) -> Any:
+        rows = [{"custom_id": str(i), "method": "POST", "url": url, "body": line} for i, line in enumerate(lines)]
+        file = CLIENT.files.create(file=io.BytesIO("\n".join(map(json.dumps, rows)).encode()), purpose="batch")
+        return CLIENT.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+
+    body = {"model": MODEL, "messages": MESSAGES, "max_tokens": 4}
+    batch = start([body, body, body | {"temperature": -1}])
+    while batch.status not in ("completed", "failed", "expired"):
+        time.sleep(0.1)
+        batch = CLIENT.batches.retrieve(batch.id)
+    counts = batch.request_counts
+    equal((batch.status, counts.total, counts.completed, counts.failed), ("completed", 3, 2, 1))
+    answers = [json.loads(line) for line in CLIENT.files.content(batch.output_file_id).text.splitlines()]
+    equal(sorted(answer["custom_id"] for answer in answers), ["0", "1"])
+    true("temperature" in CLIENT.files.content(batch.error_file_id).text)
+    batch = CLIENT.batches.cancel(start([body | {"max_tokens": 500, "ignore_eos": True}] * 50).id)
+    while batch.status == "cancelling":
+        time.sleep(0.1)
+        batch = CLIENT.batches.retrieve(batch.id)
+    equal(batch.status, "cancelled")
+    true(batch.id in [one.id for one in CLIENT.batches.list(limit=20)])
+
+
+async def check_cancels() -> None:
+    """Streams that are given up, and answers nobody waits for any more: nothing runs on."""
+    async with openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0) as client:
+        create, long = client.chat.completions.create, {"max_tokens": 3000, "extra_body": {"ignore_eos": True}}
+
+        async def give_up() -> None:
+            stream = await create(model=MODEL, messages=MESSAGES, stream=True, **long)
+            async for _ in stream:
+                break
+            await stream.close()
+
+        await asyncio.gather(*(give_up() for _ in range(8)))
+        waiting = [asyncio.create_task(create(model=MODEL, messages=MESSAGES, **long)) for _ in range(4)]
+        await asyncio.sleep(0.3)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        for _ in range(50):
+            loads = get_json("/get_load")
+            if not any(load["num_reqs"] for load in loads):
+                return
+            await asyncio.sleep(0.2)
+        raise AssertionError(f"requests run on: {loads}")
+
+
+async def check_slow_readers() -> None:
+    """Who reads slowly gets every token, and holds up nobody."""
+    async with openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0) as client:
+        fields: Any = {"max_tokens": 400, "seed": 5, "extra_body": {"ignore_eos": True}}
+
+        async def read(delay: float) -> str:
+            stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True, **fields)
+            pieces = []
+            async for chunk in stream:
+                pieces += [choice.delta.content or "" for choice in chunk.choices]
+                await asyncio.sleep(delay)
+            return "".join(pieces)
+
+        slow = [asyncio.create_task(read(0.02)) for _ in range(4)]
+        quick = await asyncio.wait_for(read(0), 60)
+        true(not any(task.done() for task in slow), "a slow reader was quicker")
+        equal(await asyncio.gather(*slow), [quick] * 4)
 
 
 async def check_aiohttp() -> None:

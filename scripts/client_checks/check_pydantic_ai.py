@@ -4,7 +4,15 @@ from typing import Literal
 
 from checks import KEY, MODEL, URL, bias_to, equal, raises, run_checks, true
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput, UnexpectedModelBehavior
+from pydantic_ai import (
+    Agent,
+    NativeOutput,
+    PromptedOutput,
+    RunContext,
+    ToolDefinition,
+    ToolOutput,
+    UnexpectedModelBehavior,
+)
 from pydantic_ai.exceptions import ModelAuthenticationError, ModelHTTPError, ModelNotFoundError
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -44,18 +52,21 @@ def check_native_output() -> None:
 
 def check_prompted_output() -> None:
     """An empty object does not fit, so this sends the failed answer and its errors back."""
-    settings = ModelSettings(logit_bias=bias_to("}"))
+    settings = ModelSettings(logit_bias=bias_to("}", against=('{"',)))
     agent = Agent(_model(), output_type=PromptedOutput(Villa), retries=1, model_settings=settings)
     with raises(UnexpectedModelBehavior, "retries"):
         agent.run_sync("A villa")
 
 
 def check_tools() -> None:
-    """Either tool may be called, any number of times, until the one that ends the run is."""
+    """Either tool may be called until the one that ends the run is; the weather once, or a model may never end."""
     cities: list[str] = []
     agent = Agent(_model(), output_type=ToolOutput(Villa), retries=3)
 
-    @agent.tool_plain
+    async def offer_once(_: RunContext[None], definition: ToolDefinition) -> ToolDefinition | None:
+        return None if cities else definition
+
+    @agent.tool_plain(prepare=offer_once)
     def get_weather(city: Literal["Vicenza", "Venice"]) -> str:
         cities.append(city)
         return "sunny"

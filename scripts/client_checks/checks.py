@@ -8,7 +8,13 @@ import contextlib
 import inspect
 import json
 import os
+import shlex
+import signal
+import socket
+import subprocess
 import sys
+import tempfile
+import time
 import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +24,7 @@ URL = os.environ["PALLADIO_URL"]  # without /v1
 KEY = os.environ["PALLADIO_KEY"]
 MODEL = os.environ["PALLADIO_MODEL"]  # the served name
 MODEL_DIR = os.environ["PALLADIO_MODEL_DIR"]  # its directory, for clients that tokenize
+JSON_PROMPT = "Write a JSON object with the keys name and age."  # the embedded model can
 OK, FAILED = "check ok: ", "check FAILED: "  # what scripts/clients.py reads
 
 
@@ -57,17 +64,72 @@ def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
     raise AssertionError(f"no {kind.__name__} was raised")
 
 
-def bias_to(token: str) -> dict[str, int]:
-    """A logit_bias with which an output ends as soon as its grammar lets it: a random model would write on and on.
+def get_json(path: str, body: object = None, url: str = URL) -> Any:
+    """What a server answers to a GET, or with a body to a POST."""
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{url}{path}", data, headers)) as answer:
+        return json.load(answer)
+
+
+def bias_to(*tokens: str, against: tuple[str, ...] = ()) -> dict[str, int]:
+    """A logit_bias to some tokens, and against others.
 
     Args:
-        token: `}` ends an object, `<|im_end|>` the output.
+        tokens: `}` ends an object where it may end, `<|im_end|>` the output.
+        against: such as `{"`, after which an object is not empty.
     """
-    body = json.dumps({"prompt": token, "add_special_tokens": False}).encode()
-    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"{URL}/tokenize", body, headers)) as answer:
-        (token_id,) = json.load(answer)["tokens"]
-    return {str(token_id): 100}
+
+    def token_id(token: str) -> str:
+        (found,) = get_json("/tokenize", {"prompt": token, "add_special_tokens": False})["tokens"]
+        return str(found)
+
+    return {**{token_id(token): 100 for token in tokens}, **{token_id(token): -100 for token in against}}
+
+
+@contextlib.contextmanager
+def own_server(*flags: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """Another server of Palladio's, for as long as the block: its address, and its process, which the block may end."""
+    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        command = [
+            *shlex.split(os.environ["PALLADIO_SERVE"]),
+            "--port",
+            str(port),
+            "--file-storage-path",
+            folder,
+            *flags,
+        ]
+        process = subprocess.Popen(command, start_new_session=True)
+        try:
+            wait_for(f"http://127.0.0.1:{port}/health", process)
+            yield f"http://127.0.0.1:{port}", process
+        finally:
+            end(process)
+
+
+def wait_for(address: str, process: "subprocess.Popen[bytes]", seconds: float = 120) -> None:
+    """Until it answers 200."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"{address} does not answer")
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Ends a process and those that it has started."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def equal(found: object, wanted: object) -> None:

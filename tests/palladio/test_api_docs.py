@@ -70,7 +70,7 @@ from palladio.runtime.interface.config import GrammarConfig
 from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, RankStats
 from palladio.runtime.interface.stats_report import describe_stats
-from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_PATTERN, MAX_STOP_PATTERNS
+from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGPROB_IDS, MAX_PATTERN, MAX_STOP_PATTERNS
 from palladio.runtime.text.template_meter import MAX_CHARACTERS
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -203,6 +203,7 @@ def test_limits() -> None:
         generation_request.MAX_LOGPROBS,
         generation_request.MAX_LOGIT_BIAS,
         MAX_ALLOWED_IDS,
+        MAX_LOGPROB_IDS,
         generation_request.MAX_STOP_STRINGS,
         *(MAX_STOP_PATTERNS, MAX_PATTERN),
         generation_request.MAX_STOP_TOKEN_IDS,
@@ -300,7 +301,7 @@ def test_capabilities_and_models(server: TestClient) -> None:
 
 
 EVERYTHING = {"logprobs": 1, "prompt_logprobs": 1, "return_token_ids": True, "return_timings": True}
-SCORED = {"return_logprob": True, "top_logprobs_num": 1, "logprob_start_len": 0}
+SCORED = {"return_logprob": True, "top_logprobs_num": 1, "token_ids_logprob": [5], "logprob_start_len": 0}
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def test_the_servers_default_makes_way(connect: Any, engine: FakeEngine) -> None
         ("qwen3", {"thinking_token_budget": -1}, "thinking_token_budget", "≥ 0"),
         ("qwen3", {"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),
         ("qwen3", {"thinking": {"type": "some"}}, "thinking.type", "enabled"),
-        ("qwen3", {"reasoning": {"foo": 1}}, "reasoning.foo", "not permitted"),
+        ("qwen3", {"reasoning": {"efort": "low"}}, "reasoning.efort", "did you mean effort"),
         ("qwen3", {"separate_reasoning": 1}, "separate_reasoning", "boolean"),
         ("none", {"thinking_token_budget": 5}, "thinking_token_budget", "--reasoning-parser"),
         ("none", {"reasoning": {"max_tokens": 5}}, "reasoning.max_tokens", "--reasoning-parser"),

@@ -15,6 +15,7 @@ from palladio.http.responses import response_chat, response_object, response_run
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import chat_messages, input_items
+from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol import WireModel
 from palladio.http.wire.protocol_chat import ChatRequest
 from tests.http.generation.test_sampling import attributes_read
@@ -99,9 +100,9 @@ def test_items_are_the_conversation(said: list[tuple[str, str]]) -> None:
 def test_items_after_others_are_the_same_conversation(said: list[tuple[str, str]]) -> None:
     items = input_items([item_of(kind, text) for kind, text in said], {}, "resp_1")
     body = ResponseRequest.parse({"input": "x", "instructions": "Be brief."})
-    whole = ResponseChat(body, Conversation([], items)).chat.messages
+    whole = ResponseChat(body, Conversation([], items), RequestNames()).chat.messages
     for cut in range(len(items)):
-        assert ResponseChat(body, Conversation(items[:cut], items[cut:])).chat.messages == whole
+        assert ResponseChat(body, Conversation(items[:cut], items[cut:]), RequestNames()).chat.messages == whole
 
 
 @given(

@@ -79,4 +79,5 @@ def test_every_sampling_parameter_can_be_sent() -> None:
     of_routes = {"grammar", "thinking", "visible_special_ids"}  # what other fields come to
     of_routes |= {"max_new_tokens", "min_new_tokens", "sampling_seed"}  # SGLang's names of others
     assert names == SAME_NAME | WORKED_OUT | of_routes
-    assert names - {"logprobs", "prompt_logprobs"} - of_routes <= routes_generate.SAMPLING_NAMES
+    of_generate = {"logprobs", "prompt_logprobs", "logprob_token_ids"}  # /generate has names of its own for them
+    assert names - of_generate - of_routes <= routes_generate.SAMPLING_NAMES

@@ -222,6 +222,65 @@ def test_curl_says_no_content_type(http: httpx.Client) -> None:
     assert http.post("/api/chat", content=json.dumps(CHAT), headers=web).status_code == 403
 
 
+OLLAMAS_DEFAULTS = {  # of the options of a request, and of how a model runs, as Ollama's own client writes them out
+    "num_predict": -1,
+    "num_keep": 4,
+    "seed": -1,
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.9,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "tfs_z": 1.0,
+    "repeat_last_n": 64,
+    "repeat_penalty": 1.1,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "mirostat": 0,
+    "mirostat_tau": 5.0,
+    "mirostat_eta": 0.1,
+    "penalize_newline": True,
+    "stop": [],
+    "num_ctx": 2048,
+    "num_batch": 512,
+    "num_gqa": 1,
+    "num_gpu": -1,
+    "main_gpu": 0,
+    "low_vram": False,
+    "f16_kv": True,
+    "vocab_only": False,
+    "use_mmap": True,
+    "use_mlock": False,
+    "rope_frequency_base": 10000.0,
+    "rope_frequency_scale": 1.0,
+    "num_thread": 0,
+}
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_ollamas_own_defaults_pass(http: httpx.Client, engine: FakeEngine, path: str) -> None:
+    """The window of its penalty is the one thing that they ask for in vain, and the answer says so."""
+    base = CHAT if path == "/api/chat" else {"model": MODEL, "prompt": "hi"}
+    asked = base | {"options": OLLAMAS_DEFAULTS, "keep_alive": "5m"}
+    answer = http.post(path, json=asked | {"stream": False}).raise_for_status().json()
+    lines = [json.loads(line) for line in http.post(path, json=asked).raise_for_status().text.splitlines()]
+    for last in (answer, lines[-1]):
+        assert [warning["param"] for warning in last["warnings"]] == ["options.repeat_last_n"]
+    assert not any("warnings" in line for line in lines[:-1])
+    assert engine.calls[-1].params.repetition_penalty == 1.1
+
+
+def test_unknown_fields_are_told_of(http: httpx.Client, serve: Serve) -> None:
+    fields = {"xyzzy": 1, "options": {"plugh": 2, "repeat_penalty": 1.1, "repeat_last_n": 64}, "stream": False}
+    answer = http.post("/api/chat", json=CHAT | fields).raise_for_status().json()
+    found = [warning["param"] for warning in answer["warnings"]]
+    assert found == ["xyzzy", "options.plugh", "options.repeat_last_n"]
+    strict = serve(unknown_fields="refuse")
+    for name in ("xyzzy", "options"):
+        refused = httpx.post(f"{strict}/api/chat", json=CHAT | {name: fields[name]})
+        assert (refused.status_code, list(refused.json())) == (400, ["error"])
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "words"),
     [
@@ -235,7 +294,6 @@ def test_curl_says_no_content_type(http: httpx.Client) -> None:
         ("/api/chat", {"format": {"type": 5}, "options": {"temperature": -1}}, "options.temperature must be"),
         ("/api/chat", {"options": {"mirostat": 2}}, "options.mirostat"),
         ("/api/chat", {"options": {"typical_p": 0.5}}, "options.typical_p"),
-        ("/api/chat", {"options": {"repeat_penalty": 1.1, "repeat_last_n": 64}}, "options.repeat_last_n"),
         ("/api/chat", {"options": {"repeat_penalty": -1}}, "options.repeat_penalty must be"),
         ("/api/chat", {"options": {"num_predict": 5000}}, "options.num_predict"),
         ("/api/chat", {"options": {"temprature": 1}}, "options.temprature"),

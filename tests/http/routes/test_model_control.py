@@ -101,6 +101,10 @@ def test_an_update_from_disk(http: httpx.Client, engine: FakeEngine, folder: Pat
     assert http.get("/server_info").json()["weight_version"] == "step-1"
     answer = http.post("/generate", json={"text": "a", "sampling_params": {"max_new_tokens": 1}})
     assert answer.json()["meta_info"]["weight_version"] == "step-1"
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    for route, body in (("/v1/chat/completions", chat), ("/v1/completions", {"prompt": "a"})):
+        assert http.post(route, json=body).json()["metadata"] == {"weight_version": "step-1"}
+        assert "weight_version" not in http.post(route, json=body | {"stream": True}).text
 
 
 @pytest.mark.parametrize(

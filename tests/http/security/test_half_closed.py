@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import struct
 import threading
 
 import pytest
@@ -30,15 +31,16 @@ def read_all(sock: socket.socket) -> bytes:
         return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_half_closed_client_gets_its_answer(engine: FakeEngine, path: str, stream: bool) -> None:
+def test_a_half_closed_client_gets_its_answer(engine: FakeEngine, path: str, stream: bool, version: str) -> None:
     engine.reply, engine.first_delay, engine.delay = "word " * 20, 0.3, 0.01
     with limited_server(engine) as address:
-        sock = send(address, path, stream=stream)
+        sock = send(address, path, version, stream=stream)
         sock.shutdown(socket.SHUT_WR)
         raw = read_all(sock)  # the server closes it after the answer
-    while raw.startswith(b"HTTP/1.1 100 "):  # clients ignore these
+    while version == "1.1" and raw.startswith(b"HTTP/1.1 100 "):  # clients ignore these
         raw = raw.partition(b"\r\n\r\n")[2]
     head, _, body = raw.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
@@ -56,17 +58,39 @@ def test_a_stream_that_has_begun_goes_on_when_the_client_stops_sending(engine: F
         assert (first + read_all(sock)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_has_gone_is_noticed_before_its_answer_begins(
-    engine: FakeEngine, version: str, stream: bool
-) -> None:
+def test_a_client_that_has_gone_is_noticed_before_its_answer_begins(engine: FakeEngine, stream: bool) -> None:
     engine.first_delay = 30
     with limited_server(engine) as address:
-        sock = send(address, "/v1/completions", version, stream=stream)
+        sock = send(address, "/v1/completions", stream=stream)
         wait_until(lambda: len(engine.calls) == 1)
         sock.close()
         wait_until(lambda: engine.calls[0].aborted and not engine._running)
+
+
+def test_a_client_of_http_1_0_that_has_gone_is_noticed_when_the_system_knows(engine: FakeEngine) -> None:
+    """It knows by its probes, in a minute; at once where the client's system refuses what it has not read."""
+    engine.first_delay = 30
+    with limited_server(engine) as address:
+        sock = send(address, "/v1/completions", "1.0")
+        wait_until(lambda: len(engine.calls) == 1)
+        sock.shutdown(socket.SHUT_WR)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        wait_until(lambda: engine.calls[0].aborted and not engine._running)
+
+
+def test_a_stream_for_a_client_of_http_1_0_has_no_chunks(engine: FakeEngine) -> None:
+    """It ends with the connection: such a client would take the lengths of chunks for text."""
+    engine.reply = "word " * 20
+    with limited_server(engine) as address:
+        raw = read_all(send(address, "/v1/completions", "1.0", stream=True, max_tokens=20))
+    head, _, body = raw.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    lines = [line for line in body.decode().split("\n\n") if line]
+    assert lines.pop() == "data: [DONE]"
+    assert all(json.loads(line.removeprefix("data: "))["choices"] for line in lines)
 
 
 def test_a_client_that_leaves_a_stream_is_noticed(engine: FakeEngine) -> None:

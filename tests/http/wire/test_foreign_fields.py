@@ -235,6 +235,65 @@ def test_an_unknown_field_is_told_of(plain: httpx.Client, path: str) -> None:
     assert "warnings" not in plain.post(path, json=BODIES[path]).json()
 
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+NESTED: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("/v1/chat/completions", {"stream_options": {"xyzzy": 1}}, "stream_options.xyzzy"),
+    ("/v1/chat/completions", {"usage": {"include": True, "xyzzy": 1}}, "usage.xyzzy"),
+    ("/v1/chat/completions", {"response_format": {"type": "text", "xyzzy": 1}}, "response_format.xyzzy"),
+    (
+        "/v1/chat/completions",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "xyzzy": 1}}},
+        "response_format.json_schema.xyzzy",
+    ),
+    ("/v1/completions", {"structured_outputs": {"json": SCHEMA, "xyzzy": 1}}, "structured_outputs.xyzzy"),
+    ("/v1/responses", {"text": {"xyzzy": 1}}, "text.xyzzy"),
+    ("/v1/responses", {"text": {"format": {"type": "text", "xyzzy": 1}}}, "text.format.xyzzy"),
+    (
+        "/v1/responses",
+        {"tools": [{"type": "function", "name": "f", "parameters": SCHEMA, "xyzzy": 1}]},
+        "tools.0.xyzzy",
+    ),
+    ("/v1/messages", {"output_config": {"xyzzy": 1}}, "output_config.xyzzy"),
+    ("/v1/messages", {"context_management": {"edits": [], "xyzzy": 1}}, "context_management.xyzzy"),
+    ("/v1/messages", {"tools": [{"name": "f", "input_schema": SCHEMA, "xyzzy": 1}]}, "tools.0.xyzzy"),
+    ("/v1/messages/count_tokens", {"tools": [{"name": "f", "input_schema": SCHEMA, "xyzzy": 1}]}, "tools.0.xyzzy"),
+    ("/generate", {"sampling_params": {"xyzzy": 1}}, "sampling_params.xyzzy"),
+)
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), NESTED, ids=str)
+def test_an_unknown_field_of_an_object_is_told_of(
+    plain: httpx.Client, path: str, fields: dict[str, Any], param: str
+) -> None:
+    (warning,) = plain.post(path, json=BODIES[path] | fields).raise_for_status().json()["warnings"]
+    assert warning == {"message": f"unknown field: {param} (ignored)", "param": param, "code": "unknown_parameter"}
+
+
+NESTED_ERRORS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("/v1/chat/completions", {"stream_options": {"include_usages": True}}, "stream_options.include_usages"),
+    ("/v1/chat/completions", {"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
+    (
+        "/v1/chat/completions",
+        {"response_format": {"type": "json_schema", "json_schema": {"schem": SCHEMA}}},
+        "response_format.json_schema.schem",
+    ),
+    ("/v1/completions", {"structured_outputs": {"jsn": SCHEMA}}, "structured_outputs.jsn"),
+    ("/v1/responses", {"text": {"fromat": {}}}, "text.fromat"),
+    ("/v1/responses", {"tools": [{"type": "function", "name": "f", "paramters": SCHEMA}]}, "tools.0.paramters"),
+    ("/v1/messages", {"tools": [{"name": "f", "input_schema": SCHEMA, "defer_loading": True}]}, "defer_loading"),
+    ("/v1/messages", {"tools": [{"name": "f", "inputschema": SCHEMA}]}, "tools.0.inputschema"),
+)
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), NESTED_ERRORS, ids=str)
+def test_what_would_change_an_answer_is_refused_in_objects_too(
+    plain: httpx.Client, path: str, fields: dict[str, Any], param: str
+) -> None:
+    answer = plain.post(path, json=BODIES[path] | fields)
+    assert answer.status_code == 400, answer.text
+    assert param in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("path", STREAMED)
 def test_streams_tell_it_once(plain: httpx.Client, path: str) -> None:
     events = objects(plain.post(path, json=BODIES[path] | {"stream": True, "xyzzy": 1}).raise_for_status().text)

@@ -41,8 +41,8 @@ def seen(collector: Collector, names: list[str]) -> dict[str, Any]:
     entries = [entry for outcome in outcomes for entry in (*outcome.logprobs, *outcome.prompt_logprobs)]
     return {
         "tokens": collector.tokens,
-        "ids": [[entry.token_id, *(top[0] for top in entry.top or ())] for entry in entries],
-        "logprobs": [entry.logprob or 0.0 for entry in entries],
+        "ids": [[entry.token_id, *(token_id for token_id, _ in (*entry.top, *entry.asked))] for entry in entries],
+        "logprobs": [value for entry in entries for value in (entry.logprob or 0.0, *dict(entry.asked).values())],
     }
 
 

@@ -35,7 +35,7 @@ TOKENS = {"max_tokens": 12}
 MORE_REQUESTS: dict[str, dict[str, Any]] = {
     **REQUESTS,
     "another": {"temperature": 0.7, "seed": 3, "presence_penalty": 0.5, "min_tokens": 4, "logprobs": 2},
-    "scored": {"prompt_logprobs": 2, "length": 75},
+    "scored": {"prompt_logprobs": 2, "length": 75, "logprobs": 0, "logprob_token_ids": (3, 250)},
     "alone": {"length": 7},
 }
 

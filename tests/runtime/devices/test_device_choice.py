@@ -1,15 +1,17 @@
 """An engine without the device that was meant: what is said, and that it is one error, not jax's assertion."""
 
 import logging
+from typing import NamedTuple
 
 import jax
 import pytest
 
 from palladio import Engine
 from palladio.runtime.devices.accelerators import Machine
-from palladio.runtime.devices.device_choice import choose_device, tell_fallback
+from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.parallel_config import ParallelConfig
 from tests.runtime.tiny_engine import FLAGS
 
 JAX = {"jax": "0.10.2", "jaxlib": "0.10.2"}
@@ -113,10 +115,65 @@ def test_a_missing_device_is_an_error_of_the_flag(failing, name, error):
     before = jax.config.values["jax_platforms"]
     told = failing(error)
     with pytest.raises(ConfigError, match=rf"^--device {name}: .*'\.\[cuda13\]'.*; or use --device cpu") as raised:
-        choose_device(name, Machine(GPU_HOST, JAX))
+        choose_device(name, machine=Machine(GPU_HOST, JAX))
     assert told == ["cuda"]
     assert jax.config.values["jax_platforms"] == before  # the next engine of this process has another choice
     assert "\n" not in str(raised.value)
+
+
+class Gpu(NamedTuple):
+    """What jax says of one."""
+
+    local_hardware_id: int
+    platform: str = "gpu"
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """A host with four GPUs; of jax, which looks for them once, only those that it was told to use."""
+    before = jax.config.values["jax_cuda_visible_devices"]
+
+    def local_devices():
+        told = jax.config.values["jax_cuda_visible_devices"]
+        found = [Gpu(number) for number in range(4) if told == "all" or str(number) in told.split(",")]
+        if not found:
+            raise RuntimeError("Unable to initialize backend 'cuda': no supported devices found for platform CUDA")
+        return found
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    yield
+    jax.config.update("jax_cuda_visible_devices", before)
+
+
+@pytest.mark.parametrize(
+    ("tp_size", "dp_size", "nnodes", "told"), [(1, 1, None, "2"), (2, 1, None, "2,3"), (2, 2, 2, "2,3")]
+)
+def test_the_first_gpu_is_chosen_by_number(gpus, tp_size, dp_size, nnodes, told):
+    parallel = ParallelConfig(base_gpu_id=2, tp_size=tp_size, dp_size=dp_size, nnodes=nnodes)
+    assert choose_device("auto", chosen_gpus(parallel), Machine({}, JAX)) == Gpu(2)
+    assert jax.config.values["jax_cuda_visible_devices"] == told
+
+
+def test_gpus_that_are_not_there_or_taken_are_errors_of_the_flag(gpus, monkeypatch):
+    before = jax.config.values["jax_cuda_visible_devices"]
+    assert chosen_gpus(ParallelConfig(tp_size=2)) is None
+    with pytest.raises(ConfigError, match=r"^--base-gpu-id 4: --device cuda: .* no supported devices found"):
+        choose_device("cuda", chosen_gpus(ParallelConfig(base_gpu_id=4)), Machine(GPU_HOST, CUDA))
+    assert jax.config.values["jax_cuda_visible_devices"] == before
+    monkeypatch.setattr(jax, "local_devices", lambda: [Gpu(0)])
+    with pytest.raises(ConfigError, match=r"^--base-gpu-id 1 has no effect: jax already uses GPU 0 in this process"):
+        choose_device("auto", chosen_gpus(ParallelConfig(base_gpu_id=1)))
+    monkeypatch.setattr(jax, "local_devices", lambda: [Gpu(0, "tpu")])
+    with pytest.raises(ConfigError, match=r"^--base-gpu-id 1 is for GPUs, and this engine runs on tpu"):
+        choose_device("auto", chosen_gpus(ParallelConfig(base_gpu_id=1)))
+    assert jax.config.values["jax_cuda_visible_devices"] == before
+
+
+def test_an_engine_on_a_cpu_has_no_gpu_to_choose(tiny_dir):
+    with pytest.raises(ConfigError, match=r"^--base-gpu-id 1 is for GPUs, and this engine runs on cpu: there is no"):
+        Engine(model_path=str(tiny_dir), base_gpu_id=1, **FLAGS)
+    with pytest.raises(ConfigError, match="--base-gpu-id must be"):
+        EngineConfig.from_flags({"model_path": "m", "base_gpu_id": -1})
 
 
 def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing):
@@ -127,13 +184,13 @@ def test_variables_of_jax_and_plugins_that_fail_by_themselves_are_named(failing)
         with pytest.raises(
             ConfigError, match=r"^--device auto: .*CUDA_VISIBLE_DEVICES.*; or use --device cpu\. jax error: "
         ):
-            choose_device("auto", Machine(GPU_HOST, CUDA))
+            choose_device("auto", machine=Machine(GPU_HOST, CUDA))
         failing(AssertionError())
         jax.config.update("jax_platforms", "cuda")
         with pytest.raises(
             ConfigError, match=r"^JAX_PLATFORMS=cuda: jax-cuda13-plugin or jax-cuda12-plugin is not inst"
         ):
-            choose_device("auto", Machine({}, JAX))
+            choose_device("auto", machine=Machine({}, JAX))
     finally:
         jax.config.update("jax_platforms", platforms)
 

@@ -15,13 +15,14 @@ from palladio.runtime.execution.sampler_state import (
     reset_slot,
 )
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
+from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 
 V, L = 50, 8
 jit_reset = jax.jit(reset_slot, donate_argnames="state")
 
 
-def rules(bias=(), stop_ids=()):
-    return slot_rules(dict(bias), stop_ids, V)
+def rules(bias=(), stop_ids=(), asked_ids=()):
+    return slot_rules(dict(bias), stop_ids, asked_ids, V)
 
 
 def fill(state, slot, prompt, output, slot_rules):
@@ -50,14 +51,17 @@ def test_chunks_add_up_and_clear_what_was_there(num_prompt, num_output):
     prompt, output = rng.integers(8, V, num_prompt).tolist(), rng.integers(8, 14, num_output).tolist()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        state = fill(SamplerState.allocate(4, V), 2, [1, 2, 3], [4, 4], rules({3: 1.0}, [9]))  # a former owner
+        state = fill(
+            SamplerState.allocate(4, V), 2, [1, 2, 3], [4, 4], rules({3: 1.0}, [9], [1, 2, 3])
+        )  # a former owner
         state = fill(state, 3, [5], [6, 6], rules({8: 2.0}))
-        state = fill(state, 2, prompt, output, rules({11: -4.0, 0: 2.0}, [1, 49]))
+        state = fill(state, 2, prompt, output, rules({11: -4.0, 0: 2.0}, [1, 49], [13, 12]))
     np.testing.assert_array_equal(np.flatnonzero(state.prompt_mask[2]), sorted(set(prompt)))
     np.testing.assert_array_equal(state.output_counts[2], np.bincount(np.array(output, int), minlength=V))
     assert state.bias_ids[2, :3].tolist() == [11, 0, V]
     assert state.bias_values[2, :3].tolist() == [-4.0, 2.0, 0.0]
     assert state.stop_ids[2, :3].tolist() == [1, 49, V]
+    assert state.asked_ids[2, :3].tolist() == [13, 12, 0]
     # the neighbours
     assert np.flatnonzero(state.prompt_mask[3]).tolist() == [5]
     assert state.output_counts[3, 6] == 2
@@ -83,10 +87,13 @@ def test_empty_rows_bias_and_suppress_nothing():
 
 
 def test_rules_that_fill_their_rows_fit_and_more_are_refused():
-    full = slot_rules(dict.fromkeys(range(MAX_LOGIT_BIAS), 1.0), range(MAX_SUPPRESSED_IDS), 1000)
+    full = slot_rules(
+        dict.fromkeys(range(MAX_LOGIT_BIAS), 1.0), range(MAX_SUPPRESSED_IDS), range(MAX_LOGPROB_IDS), 1000
+    )
     assert full.bias_ids[-1] == MAX_LOGIT_BIAS - 1
     assert full.stop_ids[-1] == MAX_SUPPRESSED_IDS - 1
+    assert full.asked_ids[-1] == MAX_LOGPROB_IDS - 1
     with pytest.raises(ValueError, match="at most"):
-        slot_rules(dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0), [], 1000)
+        slot_rules(dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0), [], [], 1000)
     with pytest.raises(ValueError, match="at most"):
-        slot_rules({}, range(MAX_SUPPRESSED_IDS + 1), 1000)
+        slot_rules({}, range(MAX_SUPPRESSED_IDS + 1), [], 1000)

@@ -286,6 +286,7 @@ def test_bad_prompts(front, prompt, message):
         (SamplingParams(logit_bias={384: 1.0}), "logit_bias"),
         (SamplingParams(logit_bias={-1: 1.0}), "logit_bias"),
         (SamplingParams(allowed_token_ids=(5, 384)), "allowed_token_ids"),
+        (SamplingParams(logprobs=0, logprob_token_ids=(384, 5)), "logprob_token_ids"),
         (SamplingParams(stop_regex="(a"), "stop_regex"),
         (SamplingParams(stop_regex=["a", "^b"]), "stop_regex"),
         (SamplingParams(stop_token_ids=[999]), "stop_token_ids"),

@@ -17,6 +17,10 @@ from palladio.runtime.interface.generation_request import SamplingParams
         ("allowed_token_ids", [1.5], "token ids"),
         ("allowed_token_ids", "5", "token ids"),
         ("allowed_token_ids", list(range(16385)), "at most 16384"),
+        ("logprob_token_ids", [-1], "token ids"),
+        ("logprob_token_ids", [True], "token ids"),
+        ("logprob_token_ids", "5", "token ids"),
+        ("logprob_token_ids", list(range(129)), "at most 128"),
         ("stop_regex", "", "non-empty"),
         ("stop_regex", [""], "non-empty"),
         ("stop_regex", [5], "non-empty"),
@@ -37,6 +41,8 @@ def test_wrong_values_are_named(field: str, value: Any, words: str) -> None:
 
 def test_values_are_kept_in_one_form() -> None:
     assert SamplingParams(allowed_token_ids=[7, 5, 7]).allowed_token_ids == (5, 7)
+    assert SamplingParams(logprob_token_ids=[7, 5, 7]).logprob_token_ids == (7, 5)
+    assert SamplingParams(logprob_token_ids=[]).logprob_token_ids is None
     assert SamplingParams(stop_regex="a").stop_regex == ("a",)
     assert SamplingParams(stop_regex=["a", "b"]).stop_regex == ("a", "b")
     assert SamplingParams(stop_regex=[]).stop_regex == ()

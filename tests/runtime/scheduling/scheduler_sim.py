@@ -5,7 +5,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection
 
-from palladio.runtime.execution.batch_builder import num_scored
+from palladio.runtime.execution.logprob_reader import num_scored
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.batch_share import BatchShare
