@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.orbax_weights import convert, is_converted
-from palladio.model.stored_config import agree_with_weights
+from palladio.model.loading.orbax_weights import convert, is_converted
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import LoadProgress

@@ -18,10 +18,10 @@ from jax.sharding import Mesh
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.loading.load_model import abstract_model
+from palladio.model.loading.stored_config import agree_with_weights
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
-from palladio.model.stored_config import agree_with_weights
-from palladio.model.tensor_layout import TensorLayout
-from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory

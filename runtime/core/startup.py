@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
-from palladio.model.weights import load_model
+from palladio.model.loading.load_model import load_model
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan

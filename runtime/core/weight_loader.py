@@ -7,8 +7,8 @@ import jax
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
-from palladio.model.stored_config import LoadFormat, agree_with_weights
-from palladio.model.weights import load_model
+from palladio.model.loading.load_model import load_model
+from palladio.model.loading.stored_config import LoadFormat, agree_with_weights
 from palladio.runtime.core.engine_plan import EnginePlan, overrides_of
 from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.execution.device_state import Weights

@@ -11,9 +11,9 @@ from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
+from palladio.model.loading.load_model import abstract_model
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_abstract_mesh
-from palladio.model.tensor_layout import TensorLayout
-from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.core.engine_plan import check_experts, device_shape, memory_needs
 from palladio.runtime.core.kernel_choice import plan_cache

@@ -8,9 +8,9 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.functional import flatten_model, unflatten_model
 from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.loading.load_model import load_model
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.sharding import make_mesh
-from palladio.model.stored_config import agree_with_weights
-from palladio.model.weights import load_model
 
 PAGE_SIZE = 16
 MAX_LEN = 160

@@ -11,11 +11,11 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from palladio.model import orbax_weights
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.functional import flatten_model
 from palladio.model.layer_spec import RouterSpec, SparseSpec
+from palladio.model.loading import orbax_weights
 from palladio.model.module import Context
 from palladio.model.moe import SparseMLP, choose_experts
 from palladio.model.sharding import make_mesh

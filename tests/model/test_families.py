@@ -20,16 +20,16 @@ from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.family import Family
 from palladio.model.functional import flatten_model
 from palladio.model.layer_spec import NormSpec, QKNormSpec
+from palladio.model.loading.load_model import load_model
+from palladio.model.loading.parameters import parameters_of
+from palladio.model.loading.relayout import relayout
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
 from palladio.model.norm import Norm, key_norm, query_norm
-from palladio.model.parameters import parameters_of
 from palladio.model.registry import ARCHITECTURES, find_family
-from palladio.model.relayout import relayout
 from palladio.model.rope import Rotations, inverse_frequencies
 from palladio.model.rope_config import RopeConfig
 from palladio.model.sharding import make_mesh
-from palladio.model.tensor_layout import TensorLayout
-from palladio.model.weights import load_model
 from tests import tiny_families
 from tests.model.driver import Driver, load
 from tests.model.make_goldens import GOLDENS, prompts

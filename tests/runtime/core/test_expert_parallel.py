@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palladio.model.functional import flatten_model
-from palladio.model.weights import abstract_model
+from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError

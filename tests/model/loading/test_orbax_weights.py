@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model import orbax_weights
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import CheckpointError
 from palladio.model.functional import flatten_model
+from palladio.model.loading import orbax_weights
+from palladio.model.loading.load_model import load_model
 from palladio.model.sharding import make_mesh
-from palladio.model.weights import load_model
 from tests.many_devices import call_with_devices
 from tests.tiny_model import make_checkpoint
 

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
-from palladio.model.tensor_layout import TensorLayout
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 
 Params = Mapping[str, tuple[tuple[str | int, ...], nnx.Param]]

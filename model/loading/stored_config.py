@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from palladio.model.checkpoint import Checkpoint, has_safetensors
 from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
-from palladio.model.orbax_weights import MANIFEST, Manifest, is_converted
-from palladio.model.safetensors_file import StoredTensor
-from palladio.model.stored_weights import EMBEDDING, HEAD, HEAD_TABLE, by_name
+from palladio.model.loading.checkpoint import Checkpoint, has_safetensors
+from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
+from palladio.model.loading.safetensors_file import StoredTensor
+from palladio.model.loading.stored_weights import EMBEDDING, HEAD, HEAD_TABLE, by_name
 
 LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]
 

@@ -10,14 +10,14 @@ from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
-from palladio.model.dummy_weights import random_arrays
 from palladio.model.errors import CheckpointError
-from palladio.model.orbax_weights import is_converted, restored_arrays
-from palladio.model.parameters import parameters_of
+from palladio.model.loading.dummy_weights import random_arrays
+from palladio.model.loading.orbax_weights import is_converted, restored_arrays
+from palladio.model.loading.parameters import parameters_of
+from palladio.model.loading.stored_config import LoadFormat
+from palladio.model.loading.stored_weights import stored_arrays
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import ShardingRules
-from palladio.model.stored_config import LoadFormat
-from palladio.model.stored_weights import stored_arrays
-from palladio.model.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 
 Progress = Callable[[int, int], None]

@@ -24,11 +24,11 @@ from jax.typing import DTypeLike
 from palladio import __version__
 from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
-from palladio.model.parameters import Params, parameters_of
-from palladio.model.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.parameters import Params, parameters_of
+from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.stored_weights import stored_arrays
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import ShardingRules, make_mesh
-from palladio.model.stored_weights import stored_arrays
-from palladio.model.tensor_layout import TensorLayout
 
 MANIFEST = "palladio_checkpoint.json"
 FORMAT = 1

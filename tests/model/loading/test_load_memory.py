@@ -18,7 +18,7 @@ from pathlib import Path
 import jax, jax.numpy as jnp
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.sharding import make_mesh
-from palladio.model.weights import load_model
+from palladio.model.loading.load_model import load_model
 
 path = Path(sys.argv[1])
 config = ModelConfig.from_hf(*read_model_dir(path))

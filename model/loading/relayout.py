@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from palladio.model.tensor_layout import TensorLayout
+from palladio.model.loading.tensor_layout import TensorLayout
 
 LogicalAxes = tuple[str | None, ...]
 

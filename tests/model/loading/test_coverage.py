@@ -11,19 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model import stored_weights
 from palladio.model.config import ModelConfig
-from palladio.model.coverage import covers
 from palladio.model.errors import CheckpointError
 from palladio.model.family import Family
-from palladio.model.parameters import parameters_of
+from palladio.model.loading import stored_weights
+from palladio.model.loading.coverage import covers
+from palladio.model.loading.parameters import parameters_of
+from palladio.model.loading.safetensors_file import StoredTensor
+from palladio.model.loading.stored_weights import _plan, rule_places, stored_arrays
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.weight_transforms import Box
 from palladio.model.registry import ARCHITECTURES, find_family
-from palladio.model.safetensors_file import StoredTensor
 from palladio.model.sharding import make_abstract_mesh, make_mesh
-from palladio.model.stored_weights import _plan, rule_places, stored_arrays
-from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weight_rules import WeightRule
-from palladio.model.weight_transforms import Box
 from tests import tiny_families
 from tests.tiny_model import FAMILIES, make_checkpoint, tiny_config, weight_shapes
 

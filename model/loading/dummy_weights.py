@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import jax
 from jax.sharding import Mesh
 
+from palladio.model.loading.parameters import Params
+from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Initializer
-from palladio.model.parameters import Params
-from palladio.model.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.sharding import ShardingRules
-from palladio.model.tensor_layout import TensorLayout
 
 
 def random_arrays(params: Params, layout: TensorLayout, mesh: Mesh, seed: int) -> Iterator[tuple[str, jax.Array]]:

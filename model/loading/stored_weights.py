@@ -19,17 +19,17 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from palladio.model.checkpoint import Checkpoint
 from palladio.model.config import ModelConfig, QuantizationConfig
-from palladio.model.coverage import covers
 from palladio.model.errors import CheckpointError
-from palladio.model.parameters import Params
+from palladio.model.loading.checkpoint import Checkpoint
+from palladio.model.loading.coverage import covers
+from palladio.model.loading.parameters import Params
+from palladio.model.loading.safetensors_file import Array, StoredTensor
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.weight_transforms import Part, part_of
 from palladio.model.registry import find_family
-from palladio.model.safetensors_file import Array, StoredTensor
 from palladio.model.sharding import ShardingRules
-from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weight_rules import ExpertStorage, WeightRule
-from palladio.model.weight_transforms import Part, part_of
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 HEAD_TABLE = "lm_head.table"  # the parameter that HEAD fills, in models that have one of their own

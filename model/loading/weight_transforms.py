@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 
 from palladio.model.experts_config import ExpertsConfig
-from palladio.model.safetensors_file import Array
-from palladio.model.tensor_layout import TensorLayout
+from palladio.model.loading.safetensors_file import Array
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.weight_rules import Transform
 
 
