@@ -37,18 +37,27 @@ class Context:
     """What every constructor below the model gets.
 
     Attributes:
-        dtype: of parameters and activations.
+        activations: their dtype, and that of small parameters: norms, biases, routers.
+        weights: dtype of matrices.
         rngs: where initial values come from; None: parameters are only shapes.
     """
 
-    dtype: DTypeLike
+    activations: DTypeLike
+    weights: DTypeLike
     rngs: nnx.Rngs | None
 
-    def param(self, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer) -> nnx.Param:
-        """A parameter that remembers its logical axes (model/sharding.py) and its initializer."""
+    def param(
+        self, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer, dtype: DTypeLike | None = None
+    ) -> nnx.Param:
+        """A parameter that remembers its logical axes (model/sharding.py) and its initializer.
+
+        Args:
+            dtype: None: that of activations.
+        """
         assert len(shape) == len(axes)
+        dtype = self.activations if dtype is None else dtype
         if self.rngs is None:
-            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, self.dtype)
+            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, dtype)
         else:
-            value = init(self.rngs.params(), shape, self.dtype)
+            value = init(self.rngs.params(), shape, dtype)
         return nnx.Param(value, logical_axes=axes, initializer=init)

@@ -42,7 +42,7 @@ HTTP_FLOORS = (
 MODEL_FLOORS = (
     ("loading",),
     ("",),  # what a step computes, from the decoder down
-    ("families",),
+    ("families", "weights"),
 )
 FLOORS = {"runtime": RUNTIME_FLOORS, "http": HTTP_FLOORS, "model": MODEL_FLOORS}
 TOP_FILES = {  # as the map in the docs names those beside the rooms

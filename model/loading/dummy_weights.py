@@ -3,40 +3,52 @@
 from collections.abc import Callable, Iterator
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from palladio.model.loading.parameters import Params
+from palladio.model.loading.parameters import Parameters, Slot
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Initializer
 from palladio.model.sharding import ShardingRules
 
+_Make = Callable[[jax.Array], tuple[jax.Array, ...]]
 
-def random_arrays(params: Params, layout: TensorLayout, mesh: Mesh, seed: int) -> Iterator[tuple[str, jax.Array]]:
-    """Name and values of each parameter.
+
+def random_arrays(
+    parameters: Parameters, layout: TensorLayout, mesh: Mesh, seed: int
+) -> Iterator[tuple[str, jax.Array]]:
+    """Path and values of each parameter. A weight that is quantized is made of random numbers as any other.
 
     Args:
-        params: as they are laid out.
+        parameters: as they are laid out.
         seed: the same seed gives the same model over any number of devices.
     """
-    rules, root = ShardingRules(), jax.random.key(seed)
-    programs: dict[tuple[object, ...], Callable[[jax.Array], jax.Array]] = {}  # one compile per shape, not per layer
-    for number, (name, (_, param)) in enumerate(params.items()):
-        metadata = param.get_metadata()
-        axes: LogicalAxes = metadata["logical_axes"]
-        initializer: Initializer = metadata["initializer"]
-        kind = (initializer, param.shape, param.dtype, axes)
+    root = jax.random.key(seed)
+    programs: dict[tuple[object, ...], _Make] = {}  # one compile per shape, not per layer
+    for number, slot in enumerate(parameters.slots.values()):
+        metadata = slot.values.get_metadata()
+        kind = (
+            type(slot.weight),
+            metadata["initializer"],
+            *((param.shape, param.dtype, param.get_metadata()["logical_axes"]) for param in slot.params.values()),
+        )
         if kind not in programs:
-            shape, dtype = stored_shape(param.shape, axes, layout), param.dtype
+            programs[kind] = _program(slot, layout, mesh)
+        yield from zip(slot.params, programs[kind](jax.random.fold_in(root, number)), strict=True)
 
-            def make(
-                key: jax.Array,
-                initializer: Initializer = initializer,
-                shape: tuple[int, ...] = shape,
-                axes: LogicalAxes = axes,
-                dtype: jax.typing.DTypeLike = dtype,
-            ) -> jax.Array:
-                return relayout(initializer(key, shape, dtype), axes, layout)
 
-            programs[kind] = jax.jit(make, out_shardings=rules.sharding(mesh, axes))
-        yield name, programs[kind](jax.random.fold_in(root, number))
+def _program(slot: Slot, layout: TensorLayout, mesh: Mesh) -> _Make:
+    rules, params = ShardingRules(), list(slot.params.values())
+    axes: list[LogicalAxes] = [param.get_metadata()["logical_axes"] for param in params]
+    initializer: Initializer = slot.values.get_metadata()["initializer"]
+    shape = stored_shape(slot.values.shape, axes[0], layout)
+
+    def make(key: jax.Array) -> tuple[jax.Array, ...]:
+        if slot.weight is None:
+            made: tuple[jax.Array, ...] = (initializer(key, shape, slot.values.dtype),)
+        else:
+            made = slot.weight.made_of(initializer(key, shape, jnp.float32))
+        return tuple(relayout(array, each, layout) for array, each in zip(made, axes, strict=True))
+
+    return jax.jit(make, out_shardings=tuple(rules.sharding(mesh, each) for each in axes))

@@ -13,7 +13,7 @@ from palladio.model.decoder import CausalLM
 from palladio.model.errors import CheckpointError
 from palladio.model.loading.dummy_weights import random_arrays
 from palladio.model.loading.orbax_weights import is_converted, restored_arrays
-from palladio.model.loading.parameters import parameters_of
+from palladio.model.loading.parameters import Parameters
 from palladio.model.loading.stored_config import LoadFormat
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
@@ -31,6 +31,7 @@ def load_model(
     mesh: Mesh,
     load_format: LoadFormat = "auto",
     kernels: Kernels = Kernels(),
+    weights_dtype: DTypeLike | None = None,
     seed: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> CausalLM:
@@ -39,11 +40,12 @@ def load_model(
     Args:
         path: model directory; not read for dummy weights.
         config: what the model is, as `agree_with_weights` has found it.
-        dtype: of parameters and activations, whatever the files hold.
+        dtype: of activations and small parameters, whatever the files hold.
         mesh: devices; ShardingRules place each parameter on them.
         load_format: "dummy" makes random weights; "auto" reads a converted checkpoint where there is one, else
             safetensors.
         kernels: what it runs on.
+        weights_dtype: of matrices that are not quantized; None: `dtype`.
         seed: of dummy weights; the same seed gives the same weights.
         progress: called with (parameters done, parameters in all) after each.
 
@@ -51,32 +53,39 @@ def load_model(
         CheckpointError: the files do not hold exactly what the config promises.
     """
     layout = TensorLayout.over(config, mesh)
-    graphdef, params = parameters_of(layout, dtype, mesh, kernels)
+    parameters = Parameters.of(layout, dtype, mesh, kernels, weights_dtype)
     if load_format == "dummy":
-        arrays = random_arrays(params, layout, mesh, seed)
+        arrays = random_arrays(parameters, layout, mesh, seed)
     elif load_format == "orbax" or (load_format == "auto" and is_converted(path)):
-        arrays = restored_arrays(path, layout, params, mesh)
+        arrays = restored_arrays(path, layout, parameters, mesh)
     else:
-        arrays = stored_arrays(path, layout, params, mesh)
-    loaded, left = [], dict(params)
+        arrays = stored_arrays(path, layout, parameters, mesh)
+    loaded, left = [], dict(parameters.by_path)
     for done, (name, array) in enumerate(arrays, start=1):
         keys, param = left.pop(name)
         loaded.append((keys, param.replace(array)))
-        progress(done, len(params))
+        progress(done, len(parameters.by_path))
     if left:
         raise CheckpointError(
             f"missing keys in checkpoint {path}: {len(left)} parameters have no values, such as {min(left)}"
         )
-    model: CausalLM = nnx.merge(graphdef, nnx.from_flat_state(loaded))
+    model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(loaded))
     return model
 
 
-def abstract_model(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, kernels: Kernels = Kernels()) -> CausalLM:
+def abstract_model(
+    config: ModelConfig,
+    *,
+    dtype: DTypeLike,
+    mesh: Mesh,
+    kernels: Kernels = Kernels(),
+    weights_dtype: DTypeLike | None = None,
+) -> CausalLM:
     """The model that `load_model` makes with the same arguments, with a ShapeDtypeStruct for each array."""
-    graphdef, params = parameters_of(TensorLayout.over(config, mesh), dtype, mesh, kernels)
+    parameters = Parameters.of(TensorLayout.over(config, mesh), dtype, mesh, kernels, weights_dtype)
     rules, placed = ShardingRules(), []
-    for keys, param in params.values():
+    for keys, param in parameters.by_path.values():
         sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
         placed.append((keys, param.replace(jax.ShapeDtypeStruct(param.shape, param.dtype, sharding=sharding))))
-    model: CausalLM = nnx.merge(graphdef, nnx.from_flat_state(placed))
+    model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(placed))
     return model

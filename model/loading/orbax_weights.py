@@ -14,7 +14,7 @@ import functools
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 from palladio import __version__
 from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
-from palladio.model.loading.parameters import Params, parameters_of
+from palladio.model.loading.parameters import Parameters
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
@@ -119,8 +119,9 @@ def convert(
     """
     mesh = make_mesh(1, jax.local_devices(backend="cpu"))
     layout = TensorLayout.of(config, 1)
-    _, params = parameters_of(layout, dtype, mesh)
-    groups = _groups(params)
+    parameters = Parameters.of(layout, dtype, mesh)
+    params = parameters.by_path
+    groups = _groups(parameters.slots)
     (out / _PARAMETERS).mkdir(parents=True, exist_ok=True)
     for pattern in _COPIED:
         for file in source.glob(pattern):
@@ -131,8 +132,9 @@ def convert(
         progress(done, len(groups))
         target = out / _PARAMETERS / group
         if not target.is_dir():
-            axes = {name: params[name][1].get_metadata()["logical_axes"] for name in names}
-            _save(target, dict(stored_arrays(source, layout, params, mesh, only=names)), axes)
+            arrays = dict(stored_arrays(source, layout, parameters, mesh, only=names))
+            axes = {path: params[path][1].get_metadata()["logical_axes"] for path in arrays}
+            _save(target, arrays, axes)
     progress(len(groups), len(groups))
     shapes = {name: tuple(param.shape) for name, (_, param) in params.items()}
     files = sorted(file for group in groups for file in (out / _PARAMETERS / group).rglob("*") if file.is_file())
@@ -142,13 +144,15 @@ def convert(
     Manifest(shapes, str(jax.numpy.dtype(dtype)), known).write(out)
 
 
-def restored_arrays(path: Path, layout: TensorLayout, params: Params, mesh: Mesh) -> Iterator[tuple[str, jax.Array]]:
-    """Name and values of each parameter, of a checkpoint that `convert` wrote.
+def restored_arrays(
+    path: Path, layout: TensorLayout, parameters: Parameters, mesh: Mesh
+) -> Iterator[tuple[str, jax.Array]]:
+    """Path and values of each parameter, of a checkpoint that `convert` wrote.
 
     Raises:
         CheckpointError: it is damaged, incomplete, or of another model.
     """
-    manifest = Manifest.read(path)
+    manifest, params = Manifest.read(path), parameters.by_path
     shapes = {
         name: stored_shape(param.shape, param.get_metadata()["logical_axes"], layout)
         for name, (_, param) in params.items()
@@ -191,10 +195,10 @@ def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -
     return rules.sharding(mesh, divisible)
 
 
-def _groups(params: Params) -> dict[str, list[str]]:
-    """Names of parameters, a group for each layer and for each part beside them."""
+def _groups(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of parameters or slots, a group for each layer and for each part beside them."""
     groups: dict[str, list[str]] = {}
-    for name in params:
+    for name in names:
         parts = name.split(".")
         groups.setdefault(".".join(parts[:2]) if parts[0] == "layers" else parts[0], []).append(name)
     return groups

@@ -1,5 +1,6 @@
-"""The parameters of a model by name, before they have values."""
+"""The parameters of a model by name, before they have values, and the weights that they make up."""
 
+import dataclasses
 from collections.abc import Mapping
 
 from flax import nnx
@@ -8,16 +9,84 @@ from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.module import Context
+from palladio.model.weights.weight import FileMatrix, HostArray, Weight
 from palladio.pallas_kernels.choice import Kernels
 
-Params = Mapping[str, tuple[tuple[str | int, ...], nnx.Param]]
-"""By dotted path: the path's keys and the parameter, abstract."""
+Keys = tuple[str | int, ...]
 
 
-def parameters_of(
-    layout: TensorLayout, dtype: DTypeLike, mesh: Mesh, kernels: Kernels = Kernels()
-) -> tuple[nnx.GraphDef, Params]:
-    """The model's structure, and its parameters as they are laid out."""
-    # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
-    graphdef, state = nnx.split(CausalLM(layout.config, dtype, kernels, mesh, None))
-    return graphdef, {".".join(map(str, keys)): (keys, param) for keys, param in nnx.to_flat_state(state)}
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """What tensors of a checkpoint fill: a weight with all of its parameters, or a parameter alone.
+
+    Attributes:
+        name: dotted path of the weight or the parameter.
+        weight: None: a parameter alone.
+        params: by dotted path, abstract; a weight's `values` first.
+    """
+
+    name: str
+    weight: Weight | None
+    params: Mapping[str, nnx.Param]
+
+    @property
+    def values(self) -> nnx.Param:
+        """What has the shape that weight tables speak of."""
+        return next(iter(self.params.values()))
+
+    def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
+        """What a checkpoint's tensor means for each parameter, laid out as in the file."""
+        if self.weight is not None:
+            return self.weight.read(matrix)
+        return (matrix.dense(self.values.dtype),)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameters:
+    """A model without values.
+
+    Attributes:
+        structure: its modules.
+        by_path: each parameter's keys and the parameter, by dotted path.
+        slots: by name, in the order of parameters.
+    """
+
+    structure: nnx.GraphDef
+    by_path: Mapping[str, tuple[Keys, nnx.Param]]
+    slots: Mapping[str, Slot]
+
+    @classmethod
+    def of(
+        cls,
+        layout: TensorLayout,
+        dtype: DTypeLike,
+        mesh: Mesh,
+        kernels: Kernels = Kernels(),
+        weights_dtype: DTypeLike | None = None,
+    ) -> "Parameters":
+        """As they are laid out.
+
+        Args:
+            dtype: of activations and small parameters.
+            weights_dtype: of matrices that are not quantized; None: the same.
+        """
+        # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
+        context = Context(dtype, dtype if weights_dtype is None else weights_dtype, None)
+        model = CausalLM(layout.config, context, kernels, mesh)
+        weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
+        structure, state = nnx.split(model)
+        found = nnx.to_flat_state(state)
+        by_path = {_dotted(keys): (keys, param) for keys, param in found}
+        slots = {}
+        for keys, _ in found:
+            weight = weights.get(keys[:-1])
+            name = _dotted(keys if weight is None else keys[:-1])
+            if name not in slots:
+                paths = (name,) if weight is None else (f"{name}.{part}" for part in weight.part_names)
+                slots[name] = Slot(name, weight, {path: by_path[path][1] for path in paths})
+        return cls(structure, by_path, slots)
+
+
+def _dotted(keys: Keys) -> str:
+    return ".".join(map(str, keys))

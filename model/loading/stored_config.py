@@ -41,7 +41,11 @@ def agree_with_weights(path: Path, config: ModelConfig, load_format: LoadFormat)
             return config  # whoever loads it says what is missing
         names = Manifest.read(path).shapes
         _check_layers(path, names, config)
-        return _untied(path, config) if HEAD_TABLE in names and _is_tied(config) else config
+        return (
+            _untied(path, config)
+            if _is_tied(config) and any(name.startswith(f"{HEAD_TABLE}.") for name in names)
+            else config
+        )
     if not has_safetensors(path):
         return config
     with Checkpoint(path) as checkpoint:

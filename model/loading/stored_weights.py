@@ -17,22 +17,23 @@ from pathlib import Path
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig, QuantizationConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
-from palladio.model.loading.parameters import Params
+from palladio.model.loading.parameters import Parameters, Slot
 from palladio.model.loading.safetensors_file import Array, StoredTensor
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.weight_transforms import Part, part_of
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
 from palladio.model.weight_rules import ExpertStorage, WeightRule
+from palladio.model.weights.weight import FileMatrix
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-HEAD_TABLE = "lm_head.table"  # the parameter that HEAD fills, in models that have one of their own
+HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
 _PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
@@ -50,85 +51,96 @@ _Slices = dict[_Bounds, Array]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a part of a parameter comes from.
+    """Where a part of a slot comes from.
 
     Attributes:
-        part: how it lies in the parameter.
+        parts: of each of the slot's parameters, how it lies there.
         tensor: the stored tensor.
         scale: of a quantized tensor.
     """
 
-    part: Part
+    parts: tuple[Part, ...]
     tensor: StoredTensor
     scale: StoredTensor | None
 
 
 def stored_arrays(
-    path: Path, layout: TensorLayout, params: Params, mesh: Mesh, only: Collection[str] | None = None
+    path: Path, layout: TensorLayout, parameters: Parameters, mesh: Mesh, only: Collection[str] | None = None
 ) -> Iterator[tuple[str, jax.Array]]:
-    """Name and values of each parameter.
+    """Path and values of each parameter.
 
     Args:
-        only: names of those that are wanted; None: all.
+        only: names of the slots that are wanted; None: all.
 
     Raises:
         CheckpointError: the files do not hold exactly what the config promises.
     """
-    rules = ShardingRules()
     with Checkpoint(path) as checkpoint:
-        readers = {
-            name: _Reader(
-                checkpoint,
-                layout.stored.quantization,
-                sources,
-                params[name][1],
-                rules.sharding(mesh, params[name][1].get_metadata()["logical_axes"]),
-            )
-            for name, sources in _plan(path, layout, params, checkpoint).items()
+        readers = [
+            _Reader(checkpoint, layout.stored.quantization, sources, parameters.slots[name], mesh)
+            for name, sources in _plan(path, layout, parameters, checkpoint).items()
             if only is None or name in only
-        }
+        ]
         with concurrent.futures.ThreadPoolExecutor(READERS, thread_name_prefix="load") as pool:
             yield from _in_order(pool, readers)
 
 
+class _Target:
+    """One parameter, and the slices of it that this host's devices need."""
+
+    def __init__(self, path: str, param: nnx.Param, mesh: Mesh) -> None:
+        self.path = path
+        self.shape, self.dtype = param.shape, param.dtype
+        self._sharding = ShardingRules().sharding(mesh, param.get_metadata()["logical_axes"])
+        indices = self._sharding.addressable_devices_indices_map(param.shape).values()
+        self.slices = {_bounds(index): index for index in indices if index is not None}
+        self.num_bytes = math.prod(self._sharding.shard_shape(param.shape)) * param.dtype.itemsize * len(self.slices)
+
+    def place(self, slices: _Slices) -> jax.Array:
+        """On the devices; waits until they have it."""
+        array = jax.make_array_from_callback(self.shape, self._sharding, lambda index: slices[_bounds(index)])
+        array.block_until_ready()
+        return array
+
+
 class _Reader:
-    """Reads one parameter: all slices that this host's devices need."""
+    """Reads what fills one slot: of each of its parameters, all slices that this host's devices need."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         quantization: QuantizationConfig | None,
         sources: list[Source],
-        param: nnx.Param,
-        sharding: NamedSharding,
+        slot: Slot,
+        mesh: Mesh,
     ) -> None:
         self._checkpoint = checkpoint
         self._quantization = quantization
         self._sources = sources
-        self._shape, self._dtype = param.shape, param.dtype
-        self._sharding = sharding
-        indices = sharding.addressable_devices_indices_map(param.shape).values()
-        self._slices = {_bounds(index): index for index in indices if index is not None}
-        size = math.prod(sharding.shard_shape(param.shape)) * param.dtype.itemsize
-        self.num_bytes = size * len(self._slices)
+        self._slot = slot
+        self._targets = [_Target(path, param, mesh) for path, param in slot.params.items()]
+        self.num_bytes = sum(target.num_bytes for target in self._targets)
 
-    def read(self) -> _Slices:
-        """The slices, in host memory. Several readers may read at once."""
-        plain = functools.lru_cache(functools.partial(_plain, self._checkpoint, self._quantization, self._dtype))
-        slices = {
-            bounds: _assemble(plain, self._sources, self._shape, self._dtype, index)
-            for bounds, index in self._slices.items()
-        }
-        plain.cache_clear()  # views of the file, which has to close
+    def read(self) -> list[_Slices]:
+        """Of each parameter the slices, in host memory. Several readers may read at once."""
+        stored = functools.lru_cache(self._stored)
+        read = [
+            {bounds: _assemble(stored, self._sources, number, target, index) for bounds, index in target.slices.items()}
+            for number, target in enumerate(self._targets)
+        ]
+        stored.cache_clear()  # views of the file, which has to close
         for source in self._sources:
             self._checkpoint.release(source.tensor)
-        return slices
+        return read
 
-    def place(self, slices: _Slices) -> jax.Array:
-        """On the devices; waits until they have it."""
-        array = jax.make_array_from_callback(self._shape, self._sharding, lambda index: slices[_bounds(index)])
-        array.block_until_ready()
-        return array
+    def place(self, read: list[_Slices]) -> Iterator[tuple[str, jax.Array]]:
+        """Path and values of each parameter, on the devices."""
+        for target, slices in zip(self._targets, read, strict=True):
+            yield target.path, target.place(slices)
+
+    def _stored(self, tensor: StoredTensor, scale: StoredTensor | None) -> tuple[Array, ...]:
+        """What a stored tensor means for each parameter."""
+        return self._slot.read(_matrix(self._checkpoint, self._quantization, tensor, scale))
 
 
 def _bounds(index: tuple[slice, ...] | None) -> _Bounds:
@@ -136,49 +148,55 @@ def _bounds(index: tuple[slice, ...] | None) -> _Bounds:
     return tuple((where.start, where.stop) for where in index)
 
 
-def _in_order(pool: concurrent.futures.Executor, readers: Mapping[str, _Reader]) -> Iterator[tuple[str, jax.Array]]:
-    limit = max((reader.num_bytes for reader in readers.values()), default=0)
-    waiting = collections.deque(readers.items())
-    under_way: collections.deque[tuple[str, _Reader, concurrent.futures.Future[_Slices]]] = collections.deque()
+def _in_order(pool: concurrent.futures.Executor, readers: list[_Reader]) -> Iterator[tuple[str, jax.Array]]:
+    limit = max((reader.num_bytes for reader in readers), default=0)
+    waiting = collections.deque(readers)
+    under_way: collections.deque[tuple[_Reader, concurrent.futures.Future[list[_Slices]]]] = collections.deque()
     num_bytes = 0
     while waiting or under_way:
-        while waiting and num_bytes + waiting[0][1].num_bytes <= limit:
-            name, reader = waiting.popleft()
+        while waiting and num_bytes + waiting[0].num_bytes <= limit:
+            reader = waiting.popleft()
             num_bytes += reader.num_bytes
-            under_way.append((name, reader, pool.submit(reader.read)))
-        name, reader, future = under_way.popleft()
-        array = reader.place(future.result())
+            under_way.append((reader, pool.submit(reader.read)))
+        reader, future = under_way.popleft()
+        placed = list(reader.place(future.result()))
         del future  # and the slices that it holds
         num_bytes -= reader.num_bytes
-        yield name, array
+        yield from placed
 
 
-def _plain(
-    checkpoint: Checkpoint,
-    quantization: QuantizationConfig | None,
-    dtype: np.dtype,
-    tensor: StoredTensor,
-    scale: StoredTensor | None,
-) -> Array:
-    """A stored tensor without its scale."""
-    stored = checkpoint.read(tensor)
-    return stored if scale is None else _dequantized(stored, checkpoint.read(scale), quantization, dtype)
+def _matrix(
+    checkpoint: Checkpoint, quantization: QuantizationConfig | None, tensor: StoredTensor, scale: StoredTensor | None
+) -> FileMatrix:
+    values = checkpoint.read(tensor)
+    if scale is None:
+        return FileMatrix(values)
+    rows, columns = (quantization and quantization.block_size) or values.shape
+    scales = checkpoint.read(scale).astype(np.float32).reshape(-(-values.shape[0] // rows), -1)
+    return FileMatrix(values, scales, (rows, columns))
 
 
 def _assemble(
-    plain: Callable[[StoredTensor, StoredTensor | None], Array],
+    stored: Callable[[StoredTensor, StoredTensor | None], tuple[Array, ...]],
     sources: list[Source],
-    shape: tuple[int, ...],
-    dtype: np.dtype,
+    number: int,
+    target: _Target,
     index: tuple[slice, ...],
 ) -> Array:
-    """The slice `index` of a parameter, put together from its parts; `plain` keeps what several slices read."""
-    out = _aligned_empty([len(range(size)[where]) for size, where in zip(shape, index, strict=True)], dtype)
-    if sum(math.prod(box.shape) for source in sources for box in source.part.boxes) < math.prod(shape):
+    """The slice `index` of a slot's parameter with this number, put together from its parts.
+
+    Args:
+        stored: of a tensor and its scale, what they mean for each parameter; keeps what several slices read.
+    """
+    out = _aligned_empty(
+        [len(range(size)[where]) for size, where in zip(target.shape, index, strict=True)], target.dtype
+    )
+    parts = [source.parts[number] for source in sources]
+    if sum(math.prod(box.shape) for part in parts for box in part.boxes) < math.prod(target.shape):
         out.fill(0)  # the rest is padding
-    for source in sources:
-        if source.part.touches(index):
-            source.part.copy(plain(source.tensor, source.scale), index, out)
+    for source, part in zip(sources, parts, strict=True):
+        if part.touches(index):
+            part.copy(stored(source.tensor, source.scale)[number], index, out)
     return out
 
 
@@ -190,21 +208,8 @@ def _aligned_empty(shape: list[int], dtype: np.dtype) -> Array:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def _dequantized(stored: Array, scale: Array, quantization: QuantizationConfig | None, dtype: np.dtype) -> Array:
-    """float8 [out, in] times its scale, in `dtype`."""
-    block_size = quantization.block_size if quantization is not None else None
-    rows, columns = block_size or stored.shape
-    scale = scale.astype(np.float32).reshape(-(-stored.shape[0] // rows), -1)
-    out = np.empty(stored.shape, dtype)
-    for number, row_scale in enumerate(scale):
-        band = slice(number * rows, (number + 1) * rows)
-        factors = np.repeat(row_scale, columns)[: stored.shape[1]]
-        out[band] = stored[band].astype(np.float32) * factors
-    return out
-
-
-def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoint) -> dict[str, list[Source]]:
-    """The sources of every parameter, all checked before the first is read.
+def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: Checkpoint) -> dict[str, list[Source]]:
+    """The sources of every slot, all checked before the first is read.
 
     Raises:
         CheckpointError: tensors are missing, unexpected or have another shape, or no tensor fills a parameter.
@@ -215,24 +220,26 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
     _warn_of_other_parts(path, checkpoint)
     storage: ExpertStorage = "stacked" if any(name.endswith(_STACKED) for name in left) else "split"
-    plan: dict[str, list[Source]] = {name: [] for name in params}
+    slots = parameters.slots
+    plan: dict[str, list[Source]] = {name: [] for name in slots}
     missing: list[str] = []
     used: set[str] = set()
     for rule in family.weights:
-        for layer, expert in rule_places(rule, config, params, storage):
+        for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             tensor = left.get(name)
             if tensor is None:
                 missing.append(name)
                 continue
             used |= {name, *_scale_names(name, tensor, config.quantization, left)}
-            part = part_of(rule.transform, params[param][1].shape, layout, expert)
+            part = part_of(rule.transform, slots[param].values.shape, layout, expert)
             if tensor.shape != part.file_shape:
                 raise CheckpointError(
                     f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
                 )
-            plan[param].append(Source(part, tensor, _find_scale(name, tensor, config.quantization, left)))
-    ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in params)))
+            parts = tuple(part.of_param(each) for each in slots[param].params.values())
+            plan[param].append(Source(parts, tensor, _find_scale(name, tensor, config.quantization, left)))
+    ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in slots)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
         raise CheckpointError(f"missing keys in checkpoint {path}: {_some(missing)} (required by config.json)")
@@ -240,20 +247,20 @@ def _plan(path: Path, layout: TensorLayout, params: Params, checkpoint: Checkpoi
         raise CheckpointError(
             f"unexpected keys in checkpoint {path}: {_some(unexpected)} (not used by this config.json)"
         )
-    _check_coverage(path, layout, params, plan)
+    _check_coverage(path, layout, parameters, plan)
     return plan
 
 
-def _check_coverage(path: Path, layout: TensorLayout, params: Params, plan: Mapping[str, list[Source]]) -> None:
+def _check_coverage(path: Path, layout: TensorLayout, parameters: Parameters, plan: Mapping[str, list[Source]]) -> None:
     """
     Raises:
         CheckpointError: tensors leave (parts of) parameters that are no padding.
     """
     known: dict[tuple[object, ...], bool] = {}  # layers are alike
     unfilled = []
-    for name, (_, param) in params.items():
-        boxes = tuple(box for source in plan[name] for box in source.part.boxes)
-        kind = (boxes, param.shape, param.get_metadata()["logical_axes"])
+    for name, slot in parameters.slots.items():
+        boxes = tuple(box for source in plan[name] for box in source.parts[0].boxes)
+        kind = (boxes, slot.values.shape, slot.values.get_metadata()["logical_axes"])
         if kind not in known:
             known[kind] = covers(*kind, layout)
         if not known[kind]:
@@ -266,18 +273,19 @@ def _check_coverage(path: Path, layout: TensorLayout, params: Params, plan: Mapp
 
 
 def rule_places(
-    rule: WeightRule, config: ModelConfig, params: Params, storage: ExpertStorage
+    rule: WeightRule, config: ModelConfig, slots: Collection[str], storage: ExpertStorage
 ) -> Iterator[tuple[int, int]]:
     """Layer and expert of each tensor that a rule names; 0 for what it does not number.
 
     Args:
         config: of the checkpoint.
+        slots: names of what there is to fill.
         storage: how the checkpoint stores experts.
     """
     if rule.storage not in (None, storage):
         return
     for layer in range(config.num_layers) if "{layer}" in rule.name else (0,):
-        if rule.param.format(layer=layer) in params:
+        if rule.param.format(layer=layer) in slots:
             numbers = range(config.experts.num_experts) if config.experts and "{expert}" in rule.name else (0,)
             yield from ((layer, expert) for expert in numbers)
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+from flax import nnx
 
 from palladio.model.experts_config import ExpertsConfig
 from palladio.model.loading.safetensors_file import Array
@@ -63,6 +64,11 @@ class Part:
     split: tuple[int, ...]
     order: tuple[int, ...]
     boxes: tuple[Box, ...]
+
+    def of_param(self, param: nnx.Param) -> "Part":
+        """The same tensor as part of another parameter of the weight whose `values` this is a part of."""
+        del param
+        return self
 
     def touches(self, index: tuple[slice, ...]) -> bool:
         """Whether the slice `index` of the parameter needs any of this part."""

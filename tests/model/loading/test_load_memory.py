@@ -30,7 +30,7 @@ mesh = make_mesh(1)
 jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.ones(3)))
 before = peak()
 model = load_model(path, config, dtype=jnp.float32, mesh=mesh)
-jax.block_until_ready(model.embedding.table[...])
+jax.block_until_ready(model.embedding.table.values[...])
 print(json.dumps(peak() - before))
 """
 

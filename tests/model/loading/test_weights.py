@@ -46,7 +46,7 @@ def test_fused_layout(path):
     stored, (_, model) = weights(), load(path)
     layer, prefix = model.layers[0], "model.layers.0."
     q, k, v = (stored[f"{prefix}self_attn.{name}_proj.weight"] for name in "qkv")
-    kernel = np.asarray(layer.attention.qkv.kernel[...])
+    kernel = np.asarray(layer.attention.qkv.kernel.values[...])
     assert kernel.shape == (48, 2, 5, 8)
     np.testing.assert_array_equal(kernel[:, 1, :3].reshape(48, -1), q[24:].T)
     np.testing.assert_array_equal(kernel[:, 1, 3], k[8:].T)
@@ -55,9 +55,10 @@ def test_fused_layout(path):
         np.asarray(layer.attention.qkv.bias[...])[1, 4], stored[f"{prefix}self_attn.v_proj.bias"][8:]
     )
     np.testing.assert_array_equal(
-        np.asarray(layer.mlp.gate_up.kernel[...])[:, 1], stored[f"{prefix}mlp.up_proj.weight"].T
+        np.asarray(layer.mlp.gate_up.kernel.values[...])[:, 1], stored[f"{prefix}mlp.up_proj.weight"].T
     )
-    np.testing.assert_array_equal(np.asarray(layer.mlp.down.kernel[...]), stored[f"{prefix}mlp.down_proj.weight"].T)
+    down = np.asarray(layer.mlp.down.kernel.values[...])
+    np.testing.assert_array_equal(down, stored[f"{prefix}mlp.down_proj.weight"].T)
 
 
 def test_flatten_round_trip(path):
@@ -110,7 +111,7 @@ def test_bfloat16_is_exact_in_float32(path):
     stored = to_bfloat16(weights())
     save_file(stored, path / "model.safetensors")
     np.testing.assert_array_equal(
-        np.asarray(load(path)[1].embedding.table[...]), stored["model.embed_tokens.weight"].astype(np.float32)
+        np.asarray(load(path)[1].embedding.table.values[...]), stored["model.embed_tokens.weight"].astype(np.float32)
     )
 
 
@@ -158,7 +159,7 @@ def test_tied_head(tmp_path):
     save_file(stored, path / FILE)
     hidden = jnp.ones((1, 48))
     model = load(path)[1]
-    np.testing.assert_allclose(model.logits(hidden), hidden @ model.embedding.table[...].T, rtol=1e-4)
+    np.testing.assert_allclose(model.logits(hidden), hidden @ model.embedding.table.values[...].T, rtol=1e-4)
 
 
 def test_old_rotary_buffers_are_ignored(path):
