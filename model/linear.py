@@ -21,4 +21,4 @@ class Linear(Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[T, in] → [T, out…]"""
         out = self.kernel.matmul(x)
-        return out if self.bias is None else out + self.bias[...]
+        return out if self.bias is None else out + self.bias[...].astype(out.dtype)

@@ -37,8 +37,8 @@ class Context:
     """What every constructor below the model gets.
 
     Attributes:
-        activations: their dtype, and that of small parameters: norms, biases, routers.
-        weights: dtype of matrices.
+        activations: their dtype.
+        weights: dtype of parameters that are not quantized.
         rngs: where initial values come from; None: parameters are only shapes.
     """
 
@@ -46,18 +46,11 @@ class Context:
     weights: DTypeLike
     rngs: nnx.Rngs | None
 
-    def param(
-        self, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer, dtype: DTypeLike | None = None
-    ) -> nnx.Param:
-        """A parameter that remembers its logical axes (model/sharding.py) and its initializer.
-
-        Args:
-            dtype: None: that of activations.
-        """
+    def param(self, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer) -> nnx.Param:
+        """A parameter that remembers its logical axes (model/sharding.py) and its initializer."""
         assert len(shape) == len(axes)
-        dtype = self.activations if dtype is None else dtype
         if self.rngs is None:
-            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, dtype)
+            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, self.weights)
         else:
-            value = init(self.rngs.params(), shape, dtype)
+            value = init(self.rngs.params(), shape, self.weights)
         return nnx.Param(value, logical_axes=axes, initializer=init)

@@ -159,6 +159,7 @@ def choose_experts(x: jax.Array, router: jax.Array, num_chosen: int, spec: Route
 
 
 def _in_float32(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    kernel = kernel.astype(x.dtype)
     return lax.dot_general(
         x, kernel, (((1,), (0,)), ((), ())), precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32
     )

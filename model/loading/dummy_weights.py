@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from palladio.model.loading.parameters import Parameters, Slot
+from palladio.model.loading.parameters import Parameters, Slot, scale_form
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Initializer
@@ -31,7 +31,10 @@ def random_arrays(
         kind = (
             type(slot.weight),
             metadata["initializer"],
-            *((param.shape, param.dtype, param.get_metadata()["logical_axes"]) for param in slot.params.values()),
+            *(
+                (param.shape, param.dtype, param.get_metadata()["logical_axes"], scale_form(param))
+                for param in slot.params.values()
+            ),
         )
         if kind not in programs:
             programs[kind] = _program(slot, layout, mesh)
@@ -41,6 +44,7 @@ def random_arrays(
 def _program(slot: Slot, layout: TensorLayout, mesh: Mesh) -> _Make:
     rules, params = ShardingRules(), list(slot.params.values())
     axes: list[LogicalAxes] = [param.get_metadata()["logical_axes"] for param in params]
+    forms = [scale_form(param) for param in params]
     initializer: Initializer = slot.values.get_metadata()["initializer"]
     shape = stored_shape(slot.values.shape, axes[0], layout)
 
@@ -49,6 +53,7 @@ def _program(slot: Slot, layout: TensorLayout, mesh: Mesh) -> _Make:
             made: tuple[jax.Array, ...] = (initializer(key, shape, slot.values.dtype),)
         else:
             made = slot.weight.made_of(initializer(key, shape, jnp.float32))
-        return tuple(relayout(array, each, layout) for array, each in zip(made, axes, strict=True))
+        each = zip(made, axes, forms, strict=True)
+        return tuple(relayout(array, axes, layout, form) for array, axes, form in each)
 
     return jax.jit(make, out_shardings=tuple(rules.sharding(mesh, each) for each in axes))

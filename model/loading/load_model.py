@@ -40,12 +40,12 @@ def load_model(
     Args:
         path: model directory; not read for dummy weights.
         config: what the model is, as `agree_with_weights` has found it.
-        dtype: of activations and small parameters, whatever the files hold.
+        dtype: of activations.
         mesh: devices; ShardingRules place each parameter on them.
         load_format: "dummy" makes random weights; "auto" reads a converted checkpoint where there is one, else
             safetensors.
         kernels: what it runs on.
-        weights_dtype: of matrices that are not quantized; None: `dtype`.
+        weights_dtype: of parameters that are not quantized, whatever the files hold; None: `dtype`.
         seed: of dummy weights; the same seed gives the same weights.
         progress: called with (parameters done, parameters in all) after each.
 

@@ -10,7 +10,8 @@ from jax.typing import DTypeLike
 from palladio.model.decoder import CausalLM
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
-from palladio.model.weights.weight import FileMatrix, HostArray, Weight
+from palladio.model.weights.scaled import Scaled, ScaleForm
+from palladio.model.weights.weight import Dense, FileMatrix, HostArray, Weight
 from palladio.pallas_kernels.choice import Kernels
 
 Keys = tuple[str | int, ...]
@@ -42,6 +43,17 @@ class Slot:
         return (matrix.dense(self.values.dtype),)
 
 
+def _quantize(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh: Mesh) -> None:
+    """Replaces the weights that the config keeps in other bits; constructors know of dense ones only."""
+    kinds, nodes = layout.config.weight_kinds, dict(nnx.iter_graph(model))
+    for keys, node in nodes.items():
+        kind = kinds.of(_dotted(keys)) if isinstance(node, Dense) else None
+        if kind is not None:
+            axis = node.values.get_metadata()["logical_axes"][node.inputs]
+            groups = None if kind.group is None else layout.groups(axis, kind)
+            setattr(nodes[keys[:-1]], str(keys[-1]), Scaled(node, kind, groups, kernels, mesh))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameters:
     """A model without values.
@@ -68,12 +80,13 @@ class Parameters:
         """As they are laid out.
 
         Args:
-            dtype: of activations and small parameters.
-            weights_dtype: of matrices that are not quantized; None: the same.
+            dtype: of activations.
+            weights_dtype: of parameters that are not quantized; None: the same.
         """
         # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
         context = Context(dtype, dtype if weights_dtype is None else weights_dtype, None)
         model = CausalLM(layout.config, context, kernels, mesh)
+        _quantize(model, layout, kernels, mesh)
         weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
         structure, state = nnx.split(model)
         found = nnx.to_flat_state(state)
@@ -86,6 +99,12 @@ class Parameters:
                 paths = (name,) if weight is None else (f"{name}.{part}" for part in weight.part_names)
                 slots[name] = Slot(name, weight, {path: by_path[path][1] for path in paths})
         return cls(structure, by_path, slots)
+
+
+def scale_form(param: nnx.Param) -> ScaleForm | None:
+    """None: it is no weight's scales."""
+    form: ScaleForm | None = param.get_metadata().get("scale_form")
+    return form
 
 
 def _dotted(keys: Keys) -> str:

@@ -19,22 +19,22 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from palladio.model.config import ModelConfig, QuantizationConfig
+from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
-from palladio.model.loading.parameters import Parameters, Slot
+from palladio.model.loading.parameters import Parameters, Slot, scale_form
 from palladio.model.loading.safetensors_file import Array, StoredTensor
+from palladio.model.loading.stored_scales import check_kind, file_matrix, find_scale, scale_names
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.weight_transforms import Part, part_of
+from palladio.model.quantization_config import QuantizationConfig
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
 from palladio.model.weight_rules import ExpertStorage, WeightRule
-from palladio.model.weights.weight import FileMatrix
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
-SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 MAX_NAMES_SHOWN = 5
 _PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
 _OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
@@ -140,7 +140,7 @@ class _Reader:
 
     def _stored(self, tensor: StoredTensor, scale: StoredTensor | None) -> tuple[Array, ...]:
         """What a stored tensor means for each parameter."""
-        return self._slot.read(_matrix(self._checkpoint, self._quantization, tensor, scale))
+        return self._slot.read(file_matrix(self._checkpoint, self._quantization, tensor, scale))
 
 
 def _bounds(index: tuple[slice, ...] | None) -> _Bounds:
@@ -163,17 +163,6 @@ def _in_order(pool: concurrent.futures.Executor, readers: list[_Reader]) -> Iter
         del future  # and the slices that it holds
         num_bytes -= reader.num_bytes
         yield from placed
-
-
-def _matrix(
-    checkpoint: Checkpoint, quantization: QuantizationConfig | None, tensor: StoredTensor, scale: StoredTensor | None
-) -> FileMatrix:
-    values = checkpoint.read(tensor)
-    if scale is None:
-        return FileMatrix(values)
-    rows, columns = (quantization and quantization.block_size) or values.shape
-    scales = checkpoint.read(scale).astype(np.float32).reshape(-(-values.shape[0] // rows), -1)
-    return FileMatrix(values, scales, (rows, columns))
 
 
 def _assemble(
@@ -231,14 +220,17 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
             if tensor is None:
                 missing.append(name)
                 continue
-            used |= {name, *_scale_names(name, tensor, config.quantization, left)}
+            used |= {name, *scale_names(name, tensor, config.quantization, left)}
             part = part_of(rule.transform, slots[param].values.shape, layout, expert)
             if tensor.shape != part.file_shape:
                 raise CheckpointError(
                     f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
                 )
-            parts = tuple(part.of_param(each) for each in slots[param].params.values())
-            plan[param].append(Source(parts, tensor, _find_scale(name, tensor, config.quantization, left)))
+            scales = (form for each in slots[param].params.values() if (form := scale_form(each)) is not None)
+            parts = (part, *(part.of_scales(form) for form in scales))
+            scale = find_scale(name, tensor, config.quantization, left)
+            check_kind(slots[param], tensor, scale)
+            plan[param].append(Source(parts, tensor, scale))
     ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in slots)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
@@ -288,42 +280,6 @@ def rule_places(
         if rule.param.format(layer=layer) in slots:
             numbers = range(config.experts.num_experts) if config.experts and "{expert}" in rule.name else (0,)
             yield from ((layer, expert) for expert in numbers)
-
-
-def _scale_names(
-    name: str, tensor: StoredTensor, quantization: QuantizationConfig | None, tensors: Mapping[str, StoredTensor]
-) -> list[str]:
-    """Of a float8 tensor's scales, those that are there; none if it is not quantized."""
-    if tensor.dtype != "F8_E4M3" or quantization is None:
-        return []
-    return [name + suffix for suffix in SCALE_SUFFIXES if name + suffix in tensors]
-
-
-def _find_scale(
-    name: str, tensor: StoredTensor, quantization: QuantizationConfig | None, tensors: Mapping[str, StoredTensor]
-) -> StoredTensor | None:
-    """A float8 tensor's scale; None: the tensor is not quantized.
-
-    Args:
-        name: of the tensor, as in `tensors`.
-    """
-    if tensor.dtype != "F8_E4M3" or quantization is None:
-        return None
-    found = [tensors[scale] for scale in _scale_names(name, tensor, quantization, tensors)]
-    if not found:
-        raise CheckpointError(f"{tensor} is float8, but its scale {tensor.name + SCALE_SUFFIXES[0]} is missing")
-    if len(tensor.shape) != 2:
-        raise CheckpointError(
-            f"{tensor} is float8 with {len(tensor.shape)} dimensions; only 2-D weights can be dequantized"
-        )
-    scale = found[0]
-    if quantization.block_size is None:
-        expected = [(), (1,), (1, 1)]
-    else:
-        expected = [tuple(-(-n // size) for n, size in zip(tensor.shape, quantization.block_size, strict=True))]
-    if scale.shape not in expected:
-        raise CheckpointError(f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}")
-    return scale
 
 
 def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:

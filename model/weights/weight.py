@@ -120,7 +120,7 @@ class Dense(Weight):
             shape, axes: of `values`.
         """
         init = Initializer("uniform", fan_in=inputs)
-        self.values = context.param(shape, axes, init, dtype=context.weights)
+        self.values = context.param(shape, axes, init)
         self.inputs = inputs
 
     def matmul(

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from palladio.model.errors import CheckpointError
 from palladio.model.functional import flatten_model, unflatten_model
 from palladio.model.loading.stored_weights import EMBEDDING, HEAD
-from tests.model.driver import load
+from tests.model.driver import load, numbers
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights, to_bfloat16, write_json
 
@@ -116,7 +116,7 @@ def test_bfloat16_is_exact_in_float32(path):
 
 
 @pytest.mark.parametrize("block", [None, [16, 32]])
-def test_float8_is_dequantized(path, block):
+def test_float8_stays_float8_or_is_dequantized(path, block):
     """Blocks that do not divide the matrix, one scale a block; or one scale a tensor."""
     stored, expected = weights(), weights()
     for name in [name for name in stored if name.endswith("proj.weight")]:
@@ -129,11 +129,17 @@ def test_float8_is_dequantized(path, block):
         stored[f"{name}_scale_inv"] = scale if block else scale.reshape(())
         expected[name] = stored[name].astype(np.float32) * full
     save_file(expected, path / "model.safetensors")
-    plain = leaves(path)
+    plain = numbers(load(path)[1])
     write_safetensors(path / "model.safetensors", stored)
     quantization = {"quant_method": "fp8", "weight_block_size": block}
     write_json(path / "config.json", tiny_config("qwen2", quantization_config=quantization))
-    assert_same(leaves(path), plain, rtol=1e-6)
+    for flag, dtypes in ((None, {"float32", "float8_e4m3fn"}), ("dequantize", {"float32"})):
+        _, model = load(path, quantization=flag)
+        assert {array.dtype.name for array in flatten_model(model)[1]} == dtypes
+        found = numbers(model)
+        assert found.keys() == plain.keys()
+        for name, array in plain.items():
+            np.testing.assert_array_equal(found[name], array)
 
     wrong = stored | {f"{Q0}_scale_inv": np.ones((9, 9), np.float32)}
     write_safetensors(path / "model.safetensors", wrong)
