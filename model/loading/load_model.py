@@ -1,5 +1,6 @@
 """Loading a model: safetensors or a converted checkpoint into sharded arrays, or random weights made on the device."""
 
+import collections
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from palladio.model.loading.stored_config import LoadFormat
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import ShardingRules
+from palladio.model.weights.weight import Weight
 from palladio.pallas_kernels.choice import Kernels
 
 Progress = Callable[[int, int], None]
@@ -71,6 +73,16 @@ def load_model(
         )
     model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(loaded))
     return model
+
+
+def weight_bytes(model: CausalLM) -> dict[str, int]:
+    """Bytes over all devices by the kind of weight, or, for what is not quantized, by dtype; the largest first."""
+    weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
+    found: collections.Counter[str] = collections.Counter()
+    for keys, param in nnx.to_flat_state(nnx.state(model)):
+        weight = weights.get(keys[:-1])
+        found[str(param.dtype) if weight is None else weight.kind_name] += param.nbytes
+    return dict(found.most_common())
 
 
 def abstract_model(

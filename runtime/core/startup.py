@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
-from palladio.model.loading.load_model import load_model
+from palladio.model.loading.load_model import load_model, weight_bytes
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
@@ -261,6 +261,8 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
         progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
     )
     after = _available_gb()
+    kinds = weight_bytes(model).items()
+    logger.info("Weights: %s", "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in kinds))
     logger.info(
         "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, mem usage=%.2f GB, %.1f s.",
         design.model.architecture,
