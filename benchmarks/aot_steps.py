@@ -33,8 +33,8 @@ from jax.sharding import Mesh
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
-from palladio.model.tensor_layout import TensorLayout
-from palladio.model.weights import abstract_model
+from palladio.model.loading.load_model import abstract_model
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.core.engine_plan import memory_needs

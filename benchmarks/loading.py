@@ -50,7 +50,7 @@ if num_hosts > 1:
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.sharding import make_mesh
-from palladio.model.weights import load_model
+from palladio.model.loading.load_model import load_model
 
 def number(file, key, unit=1):
     return next(int(line.split()[1]) * unit for line in open(f"/proc/self/{file}") if line.startswith(key))

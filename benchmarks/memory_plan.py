@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import flatten_model
-from palladio.model.weights import abstract_model
+from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.engine_plan import PROBE_PAGES
 from palladio.runtime.core.memory import DeviceMemory, plan_memory
 from palladio.runtime.execution.program import ProgramKey

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from palladio.model.config_keys import MAX_INT, Keys, shown
+from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
 from palladio.model.hf_config import HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
+from palladio.model.quantization_config import QuantizationConfig
 from palladio.model.registry import BASE_MODELS, find_family
+from palladio.model.weights.kinds import WeightKinds
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
@@ -20,7 +22,6 @@ DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 # The most that config.json may ask for, as in model/hf_config.py.
 MAX_INTERMEDIATE_SIZE = 1 << 28
 MAX_VOCAB_SIZE = 1 << 24
-_MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
 
 _REQUIRED = (  # settings of which only one value is supported, of every family
     ("hidden_act", "silu"),
@@ -30,17 +31,6 @@ _REQUIRED = (  # settings of which only one value is supported, of every family
     ("add_cross_attention", False),
     ("is_causal", True),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class QuantizationConfig:
-    """Weights stored as float8 e4m3 with scales; they are dequantized as they are loaded.
-
-    Attributes:
-        block_size: rows and columns (as stored: out, in) that share a scale; None: one scale a tensor.
-    """
-
-    block_size: tuple[int, int] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +68,9 @@ class ModelConfig(DecoderSpec):
         eos_token_ids: tokens that end an answer, those of generation_config.json first.
         bos_token_id: None: the model has none.
         dtype: of the weights as published.
-        quantization: how the weights are stored; None: plainly.
+        quantization: how the checkpoint stores weights; None: plainly.
+        weight_kinds: how they are kept on the device.
+        converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
         has_head: it makes logits, so it can generate; else only hidden states.
     """
 
@@ -97,6 +89,8 @@ class ModelConfig(DecoderSpec):
     bos_token_id: int | None
     dtype: DType
     quantization: QuantizationConfig | None
+    weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
+    converted_dtype: DType | None = None
     has_head: bool = True
 
     def __post_init__(self) -> None:
@@ -119,6 +113,7 @@ class ModelConfig(DecoderSpec):
         family = find_family(architecture)
         hf = HfConfig(config, family.defaults)
         decoder = family.describe(hf)
+        quantization = QuantizationConfig.of(config)
         return cls(
             **vars(decoder),
             architecture=architecture,
@@ -134,7 +129,8 @@ class ModelConfig(DecoderSpec):
             eos_token_ids=_eos_token_ids(config, generation_config or {}, family.defaults.get("eos_token_id")),
             bos_token_id=hf.optional_count("bos_token_id", least=0),
             dtype=_dtype(config),
-            quantization=_quantization(config),
+            quantization=quantization,
+            weight_kinds=quantization.kinds(family.weights, hf.num_layers) if quantization else WeightKinds(),
             has_head=architecture not in BASE_MODELS,
         )
 
@@ -227,26 +223,3 @@ def _dtype(config: Mapping[str, Any]) -> DType:
     if not isinstance(name, str | None) or name not in known:
         raise ConfigError(f"dtype: {shown(name)} is not supported; supported: {', '.join(DTYPES)}")
     return known[name]
-
-
-def _quantization(config: Mapping[str, Any]) -> QuantizationConfig | None:
-    found = config.get("quantization_config")
-    if found is None:
-        return None
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"quantization_config must be an object, found {shown(found)}")
-    if found.get("quant_method") != "fp8":
-        raise ConfigError(
-            f"quantization_config.quant_method: {shown(found.get('quant_method'))} is not supported; only fp8"
-        )
-    keys = Keys(found, "quantization_config.")
-    keys.require("fmt", "e4m3", default="e4m3")
-    keys.require("activation_scheme", "dynamic", default="dynamic")
-    block = found.get("weight_block_size")
-    if block is None:
-        return QuantizationConfig(None)
-    if not (isinstance(block, list) and len(block) == 2 and all(type(n) is int and 0 < n <= _MAX_BLOCK for n in block)):
-        raise ConfigError(
-            f"quantization_config.weight_block_size must be two numbers in 1 … {_MAX_BLOCK}, found {shown(block)}"
-        )
-    return QuantizationConfig((block[0], block[1]))

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
-from jax.typing import DTypeLike
 
 from palladio.model.attention import Attention, LayerContext, PagedStep
 from palladio.model.config import ModelConfig
@@ -74,15 +73,11 @@ def _call_layer(
 class CausalLM(Module):
     """A decoder-only language model over a paged KV cache."""
 
-    def __init__(
-        self, config: ModelConfig, dtype: DTypeLike, kernels: Kernels, mesh: Mesh, rngs: nnx.Rngs | None
-    ) -> None:
+    def __init__(self, config: ModelConfig, context: Context, kernels: Kernels, mesh: Mesh) -> None:
         """
         Args:
             config: as it is laid out over the mesh, see TensorLayout.
-            rngs: see Context.
         """
-        context = Context(dtype, rngs)
         self.config = config
         self.kernels = kernels
         self.mesh = mesh

@@ -1,9 +1,9 @@
 """Linear: one matrix product whose kernel may have several output dimensions, so fused projections stay one product."""
 
 import jax
-from jax import lax
 
 from palladio.model.module import Context, Initializer, Module
+from palladio.model.weights.weight import Dense, Weight
 
 
 class Linear(Module):
@@ -15,10 +15,10 @@ class Linear(Module):
 
     def __init__(self, context: Context, shape: tuple[int, ...], axes: tuple[str | None, ...], *, bias: bool) -> None:
         """`shape` and `axes` are the kernel's, the input dimension first."""
-        self.kernel = context.param(shape, axes, Initializer("uniform"))
+        self.kernel: Weight = Dense(context, shape, axes, inputs=0)
         self.bias = context.param(shape[1:], axes[1:], Initializer("zeros")) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[T, in] → [T, out…]"""
-        out: jax.Array = lax.dot_general(x, self.kernel[...], (((1,), (0,)), ((), ())))
-        return out if self.bias is None else out + self.bias[...]
+        out = self.kernel.matmul(x)
+        return out if self.bias is None else out + self.bias[...].astype(out.dtype)

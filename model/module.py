@@ -37,18 +37,20 @@ class Context:
     """What every constructor below the model gets.
 
     Attributes:
-        dtype: of parameters and activations.
+        activations: their dtype.
+        weights: dtype of parameters that are not quantized.
         rngs: where initial values come from; None: parameters are only shapes.
     """
 
-    dtype: DTypeLike
+    activations: DTypeLike
+    weights: DTypeLike
     rngs: nnx.Rngs | None
 
     def param(self, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer) -> nnx.Param:
         """A parameter that remembers its logical axes (model/sharding.py) and its initializer."""
         assert len(shape) == len(axes)
         if self.rngs is None:
-            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, self.dtype)
+            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, self.weights)
         else:
-            value = init(self.rngs.params(), shape, self.dtype)
+            value = init(self.rngs.params(), shape, self.weights)
         return nnx.Param(value, logical_axes=axes, initializer=init)

@@ -32,8 +32,8 @@ class Norm(Module):
     def _scaled(self, wide: jax.Array, x: jax.Array, scale: jax.Array) -> jax.Array:
         """Args: wide: x, normalized, in float32."""
         if self.spec.scaling == "rounded":  # as Llama and its kin were trained
-            out: jax.Array = wide.astype(x.dtype) * scale
-            return out if self.bias is None else out + self.bias[...]
+            out: jax.Array = wide.astype(x.dtype) * scale.astype(x.dtype)
+            return out if self.bias is None else out + self.bias[...].astype(x.dtype)
         scale = scale.astype(jnp.float32)
         wide *= scale + 1.0 if self.spec.scaling == "plus_one" else scale
         wide = wide if self.bias is None else wide + self.bias[...].astype(jnp.float32)

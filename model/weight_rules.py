@@ -39,7 +39,7 @@ Transform = Literal[
     "shared_up",
     "shared_down",
 ]
-"""How a file's tensor becomes (a part of) a parameter; model/weight_transforms.py says what each does."""
+"""How a file's tensor becomes (a part of) a parameter; model/loading/weight_transforms.py says what each does."""
 
 ExpertStorage = Literal["split", "stacked"]
 """Experts are stored each by itself (split), or all of a layer as one tensor (stacked)."""

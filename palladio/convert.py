@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from palladio.child import run_module
+from palladio.model.quantization_config import QUANTIZATIONS
 
 
 def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -26,9 +27,15 @@ def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         default="auto",
         help="dtype of the weights (default: auto, the dtype of the model's config.json)",
     )
+    parser.add_argument(
+        "--quantization",
+        choices=QUANTIZATIONS,
+        default="",
+        help="bits of the weights, as of `palladio serve` (default: as the checkpoint stores them)",
+    )
     args = parser.parse_args(argv)
     return run_module(
         "palladio.convert_worker",
-        *(args.source, args.out, args.dtype),
+        *(args.source, args.out, args.dtype, args.quantization),
         environment={**environment, "JAX_PLATFORMS": "cpu"},
     )

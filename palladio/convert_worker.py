@@ -1,6 +1,6 @@
 """The process that `palladio convert` starts: jax is imported here, on the host's own memory.
 
-python -m palladio.convert_worker HF_DIR OUT DTYPE
+python -m palladio.convert_worker HF_DIR OUT DTYPE QUANTIZATION
 """
 
 from palladio.early_signals import INTERRUPTED, end_at_once
@@ -13,12 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-import jax.numpy as jnp
-
 from palladio.launch_server import run_worker
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.orbax_weights import convert, is_converted
-from palladio.model.stored_config import agree_with_weights
+from palladio.model.config import DTYPES, ModelConfig, read_model_dir
+from palladio.model.loading.orbax_weights import convert, is_converted
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import LoadProgress
@@ -32,23 +30,24 @@ def main() -> int:
     """Returns the exit code, see run_worker."""
     configure_logging("info")
     logging.getLogger("absl").setLevel(logging.WARNING)  # orbax tells of every step
-    source, out, dtype = sys.argv[1:]
-    return run_worker(lambda: _convert(resolve_model_path(source), Path(out).expanduser(), dtype))
+    source, out, dtype, quantization = sys.argv[1:]
+    return run_worker(lambda: _convert(resolve_model_path(source), Path(out).expanduser(), dtype, quantization or None))
 
 
-def _convert(source: Path, out: Path, dtype: str) -> None:
+def _convert(source: Path, out: Path, dtype: str, quantization: str | None) -> None:
     if is_converted(source):
         raise ConfigError(f"{source} is already a converted checkpoint; give the Hugging Face model directory")
     if out.exists() and out.samefile(source):
         raise ConfigError(f"OUT {out} is the model directory itself; give another directory")
-    config = agree_with_weights(source, ModelConfig.from_hf(*read_model_dir(source)), "safetensors")
+    published = ModelConfig.from_hf(*read_model_dir(source))
+    config = agree_with_weights(source, published, "safetensors", quantization)
     display, start = ProgressDisplay(), time.perf_counter()
     try:
         convert(
             source,
             out,
             config,
-            jnp.dtype(config.dtype if dtype == "auto" else dtype),
+            next((name for name in DTYPES if name == dtype), config.dtype),
             lambda done, total: display.update(LoadProgress("load", done, total)),
         )
     except OSError as error:

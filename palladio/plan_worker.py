@@ -19,6 +19,7 @@ import msgspec
 
 from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_config_file, read_model_dir
+from palladio.model.quantization_config import weight_kinds
 from palladio.runtime.core.engine_plan import overrides_of
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.core.memory import MemoryPlan
@@ -99,7 +100,14 @@ def _read_model(config: EngineConfig) -> ModelConfig:
         model = ModelConfig.from_hf(*read_model_dir(folder, overrides))
     if not model.has_head and not config.source.is_embedding:
         raise ConfigError(f"architectures: {model.architecture!r} has no language-model head; add --is-embedding")
-    return dataclasses.replace(model, has_head=False) if config.source.is_embedding else model
+    kinds = weight_kinds(config.source.quantization, model.quantization, model.weight_kinds)
+    return dataclasses.replace(model, weight_kinds=kinds, has_head=model.has_head and not config.source.is_embedding)
+
+
+def _bits(one: Deployment) -> str:
+    """Of the weights."""
+    kind = one.model.weight_kinds.kind
+    return str(jax.numpy.dtype(one.dtypes.weights).name) if kind is None else kind.name
 
 
 def _num_shards(request: PlanRequest, place: Slice) -> int:
@@ -154,7 +162,7 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     path = Path(request.config.source.model_path).absolute()
     name = path.parent.name if path.is_file() else path.name
     yield (
-        f"{name} ({one.num_parameters / 1e9:.2f} billion parameters, {jax.numpy.dtype(one.dtypes.model).name}) on "
+        f"{name} ({one.num_parameters / 1e9:.2f} billion parameters, {_bits(one)}) on "
         f"{place.name}: {one.num_ranks * one.num_shards} of {place.num_devices} devices ({place.chip.label}), "
         f"{place.num_hosts} host(s)"
     )

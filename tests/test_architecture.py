@@ -13,7 +13,7 @@ import pytest
 
 from tests.source_tree import ROOMS, ROOT, SOURCES
 
-# The rooms inside runtime and http, floor by floor from the top. A room imports rooms of lower floors only.
+# The rooms inside runtime, http and model, floor by floor from the top. A room imports rooms of lower floors only.
 RUNTIME_FLOORS = (
     ("planning",),  # plans for hardware that is not at hand
     ("core",),  # the engine at token level
@@ -36,6 +36,16 @@ HTTP_FLOORS = (
     ("tool_calls",),
     ("reasoning", "wire"),  # wire: bodies, fields, errors
 )
+MODEL_FLOORS = (
+    ("loading",),
+    ("",),  # what a step computes, from the decoder down
+    ("families", "weights"),
+)
+FLOORS = {"runtime": RUNTIME_FLOORS, "http": HTTP_FLOORS, "model": MODEL_FLOORS}
+TOP_FILES = {  # as the map in the docs names those beside the rooms
+    "http": "app, server, middleware",
+    "model": "decoder, attention, mlp, config",
+}
 PUBLIC_RUNTIME_ROOMS = {"interface", "front", "text", "telemetry", "folders"}  # what http may import
 JAX_ROOMS = {"core", "devices", "execution", "planning"}  # of the runtime; all others are host Python
 JAX_FILES = {
@@ -54,8 +64,8 @@ ENVIRONMENT_READERS = {
     "runtime/process/process_transport.py": "as above",
 }
 LOCAL_IMPORTS = {
-    "model/orbax_weights.py:_save": "orbax takes seconds to import, and few need it",
-    "model/orbax_weights.py:_restore": "as above",
+    "model/loading/orbax_weights.py:_save": "orbax takes seconds to import, and few need it",
+    "model/loading/orbax_weights.py:_restore": "as above",
     "runtime/grammar/compiler.py:json_format_of": "as below",
     "runtime/grammar/compiler.py:load_backend": "llguidance: an engine without it serves all but grammars",
     "runtime/text/tokenizer.py:Tokenizer.load": "transformers takes seconds to import, and ids alone need none of it",
@@ -83,6 +93,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/text/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
 }
 GETATTR = {  # file:function → whose type it asks
+    "model/loading/parameters.py:_quantize": "flax's modules: a path names their attributes",
     "runtime/front/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
     "runtime/text/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
     "runtime/text/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
@@ -132,7 +143,7 @@ def _floor_of(floors: tuple[tuple[str, ...], ...], room: str) -> int:
     return next(number for number, rooms in enumerate(floors) if room in rooms)
 
 
-@pytest.mark.parametrize(("top", "floors"), [("runtime", RUNTIME_FLOORS), ("http", HTTP_FLOORS)])
+@pytest.mark.parametrize(("top", "floors"), FLOORS.items())
 def test_rooms_import_only_rooms_of_lower_floors(top, floors):
     broken = []
     for source in SOURCES:
@@ -149,25 +160,25 @@ def test_rooms_import_only_rooms_of_lower_floors(top, floors):
     check(broken)
 
 
-@pytest.mark.parametrize(("top", "floors"), [("runtime", RUNTIME_FLOORS), ("http", HTTP_FLOORS)])
+@pytest.mark.parametrize(("top", "floors"), FLOORS.items())
 def test_every_room_is_on_a_floor_and_says_what_it_owns(top, floors):
     rooms = {folder.name for folder in (ROOT / top).iterdir() if any(folder.glob("*.py"))}
-    assert rooms | ({""} if top == "http" else set()) == {room for floor in floors for room in floor}
+    assert rooms | ({""} if top in TOP_FILES else set()) == {room for floor in floors for room in floor}
     for room in rooms:
         text = ast.get_docstring(ast.parse((ROOT / top / room / "__init__.py").read_text(encoding="utf-8"))) or ""
         assert "Owns: " in text, room
         assert "Never: " in text, room
 
 
-@pytest.mark.parametrize(("top", "floors"), [("runtime", RUNTIME_FLOORS), ("http", HTTP_FLOORS)])
+@pytest.mark.parametrize(("top", "floors"), FLOORS.items())
 def test_the_map_in_the_docs_shows_these_floors(top, floors):
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     lines = page.split(f"<!-- floors of {top} -->\n```\n")[1].split("\n```")[0].split("\n")
     shown = [tuple(re.split(r"\s{2,}", line)[0].split(" | ")) for line in lines]
-    assert shown == [floor if floor != ("",) else ("app, server, middleware",) for floor in floors]
+    assert shown == [floor if floor != ("",) else (TOP_FILES[top],) for floor in floors]
 
 
-@pytest.mark.parametrize("top", ["runtime", "http"])
+@pytest.mark.parametrize("top", FLOORS)
 def test_tests_lie_in_the_room_of_what_they_test(top):
     rooms = {folder.name for folder in (ROOT / top).iterdir() if any(folder.glob("*.py"))}
     folders = {folder.name for folder in (ROOT / "tests" / top).iterdir() if any(folder.glob("*.py"))}

@@ -69,12 +69,12 @@ def _tensors(structure: ModelStructure, leaves: Leaves, config: ModelConfig) -> 
     model = unflatten_model(structure, leaves)
     D, N, H = config.hidden_size, config.num_heads, config.head_size
     found: Tensors = {
-        "model.embed_tokens.weight": model.embedding.table[...],
+        "model.embed_tokens.weight": model.embedding.table.values[...],
         "model.norm.weight": model.norm.scale[...],
     }
     for number, layer in enumerate(model.layers):
-        qkv = np.asarray(layer.attention.qkv.kernel[...])  # [D, K, G+2, H]
-        gate_up = np.asarray(layer.mlp.gate_up.kernel[...])  # [D, 2, F]
+        qkv = np.asarray(layer.attention.qkv.kernel.values[...])  # [D, K, G+2, H]
+        gate_up = np.asarray(layer.mlp.gate_up.kernel.values[...])  # [D, 2, F]
         prefix = f"model.layers.{number}."
         found |= {
             prefix + "input_layernorm.weight": layer.attention_norm.scale[...],
@@ -84,10 +84,10 @@ def _tensors(structure: ModelStructure, leaves: Leaves, config: ModelConfig) -> 
             prefix + "self_attn.q_proj.weight": qkv[:, :, :-2].reshape(D, N * H).T,
             prefix + "self_attn.k_proj.weight": qkv[:, :, -2].reshape(D, -1).T,
             prefix + "self_attn.v_proj.weight": qkv[:, :, -1].reshape(D, -1).T,
-            prefix + "self_attn.o_proj.weight": np.asarray(layer.attention.output.kernel[...]).T,
+            prefix + "self_attn.o_proj.weight": np.asarray(layer.attention.output.kernel.values[...]).T,
             prefix + "mlp.gate_proj.weight": gate_up[:, 0].T,
             prefix + "mlp.up_proj.weight": gate_up[:, 1].T,
-            prefix + "mlp.down_proj.weight": np.asarray(layer.mlp.down.kernel[...]).T,
+            prefix + "mlp.down_proj.weight": np.asarray(layer.mlp.down.kernel.values[...]).T,
         }
     return {name: np.ascontiguousarray(np.asarray(array).astype(ml_dtypes.bfloat16)) for name, array in found.items()}
 

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from palladio.model.attention import Attention
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
+from palladio.model.module import Context
 from palladio.model.rope import Rotations
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
@@ -93,7 +94,7 @@ def _attend(attention: Attention, x: jax.Array, by: Rotations, visible: jax.Arra
 
 def new_model(config: ModelConfig, seed: int) -> CausalLM:
     """Random float32 weights."""
-    return CausalLM(config, jnp.float32, Kernels(), make_mesh(1), nnx.Rngs(seed))
+    return CausalLM(config, Context(jnp.float32, jnp.float32, nnx.Rngs(seed)), Kernels(), make_mesh(1))
 
 
 def model_config(tokenizer: Tokenizer) -> ModelConfig:

@@ -6,19 +6,21 @@ import jax
 import jax.numpy as jnp
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.grouped_matmul import gpu_mosaic, gpu_triton, reference, xla
+from palladio.pallas_kernels.grouped_matmul import gpu_mosaic, gpu_triton, reference, tpu, xla
+from palladio.pallas_kernels.grouped_matmul.scales import Scales
 from palladio.pallas_kernels.mosaic import auto_order
 from palladio.pallas_kernels.target import Target
 
 BACKENDS = {
     "gpu_mosaic": gpu_mosaic.matmul,
     "gpu_triton": gpu_triton.matmul,
+    "tpu": tpu.matmul,
     "xla": xla.matmul,
     "reference": reference.matmul,
 }
 AUTO_ORDER = {
     "cpu": ("xla", "reference"),
-    "tpu": ("xla", "reference"),
+    "tpu": ("tpu", "xla", "reference"),
     "gpu": ("gpu_mosaic", "gpu_triton", "xla", "reference"),
 }
 
@@ -28,6 +30,7 @@ def grouped_matmul(
     matrices: jax.Array,
     group_sizes: jax.Array,
     *,
+    scales: Scales | None = None,
     backend: str = "auto",
     target: Target = Target(),
 ) -> jax.Array:
@@ -35,8 +38,9 @@ def grouped_matmul(
 
     Args:
         rows: [M, D].
-        matrices: [E, D, F] in the dtype of rows.
+        matrices: [E, D, F] in the dtype of rows, or in 8 bits where there are scales.
         group_sizes: i32[E], rows of each group; their sum is at most M.
+        scales: factors on the matrices' numbers; None: they are the numbers.
         backend: "auto", or the name of one.
         target: what kernels are compiled for; "auto" picks by it.
 
@@ -53,10 +57,15 @@ def grouped_matmul(
             f"rows {rows.shape}, matrices {matrices.shape} and group_sizes {group_sizes.shape} do not fit together: "
             "they are [M, D], [E, D, F] and [E]"
         )
-    if rows.dtype != matrices.dtype or group_sizes.dtype != jnp.int32:
+    if scales is not None and not scales.is_of(matrices):
+        raise ValueError(f"scales {scales.values.shape} of groups of {scales.group} do not fit {matrices.shape}")
+    if (rows.dtype != matrices.dtype and scales is None) or group_sizes.dtype != jnp.int32:
         raise ValueError(
             f"rows ({rows.dtype}) and matrices ({matrices.dtype}) must have one dtype, and group_sizes "
             f"({group_sizes.dtype}) int32"
         )
-    calls = {name: functools.partial(call, rows, matrices, group_sizes, target) for name, call in BACKENDS.items()}
+    calls = {
+        name: functools.partial(call, rows, matrices, group_sizes, target, scales=scales)
+        for name, call in BACKENDS.items()
+    }
     return dispatch("grouped_matmul", calls, auto_order(target, AUTO_ORDER[target.platform]), backend)

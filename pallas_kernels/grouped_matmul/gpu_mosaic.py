@@ -16,6 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.grouped_matmul.config import MosaicTiles
 from palladio.pallas_kernels.grouped_matmul.gpu_triton import plan_tiles
+from palladio.pallas_kernels.grouped_matmul.scales import Scales
 from palladio.pallas_kernels.mosaic import WARPGROUP_ROWS
 from palladio.pallas_kernels.target import Target
 
@@ -23,7 +24,9 @@ ALIGNMENT = 64  # columns of a buffer that the copy engine fills at once
 MIN_ROWS = 64  # of a usual group: with fewer, most of a product would be padding
 
 
-def matmul(rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target) -> jax.Array:
+def matmul(
+    rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target, scales: Scales | None = None
+) -> jax.Array:
     """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
 
     Raises:
@@ -32,6 +35,8 @@ def matmul(rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target:
     (M, D), (E, _, F) = rows.shape, matrices.shape
     if (reason := mosaic.refusal(target)) is not None:
         raise NotImplementedError(reason)
+    if scales is not None:
+        raise NotImplementedError("it multiplies no matrices with scales")
     if rows.dtype != jnp.bfloat16:
         raise NotImplementedError(f"it computes in bfloat16, not {rows.dtype}")
     if D % ALIGNMENT or F % ALIGNMENT:

@@ -1,6 +1,8 @@
 """The backend for GPUs: a Pallas kernel by way of Triton, in which each tile of rows reads the one matrix it needs."""
 
+import dataclasses
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -10,9 +12,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pltriton
 
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
+from palladio.pallas_kernels.grouped_matmul.scales import Scales
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.triton import DTYPES, Precision, load, product_precision, refusal, store
 from palladio.pallas_kernels.triton import matmul as matmul_tile
+
+MIN_INNER = 16  # of a product on the tensor cores
 
 
 class RowTiles(NamedTuple):
@@ -28,7 +33,12 @@ class RowTiles(NamedTuple):
 
 
 def matmul(
-    rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target, tiles: MatmulTiles | None = None
+    rows: jax.Array,
+    matrices: jax.Array,
+    group_sizes: jax.Array,
+    target: Target,
+    scales: Scales | None = None,
+    tiles: MatmulTiles | None = None,
 ) -> jax.Array:
     """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
 
@@ -42,19 +52,31 @@ def matmul(
     M, D = rows.shape
     E, _, F = matrices.shape
     tiles = tiles or MatmulTiles.of(rows, matrices)
+    factors: tuple[jax.Array, ...] = ()
+    if scales is not None:
+        if scales.group < D:
+            if scales.group % MIN_INNER:
+                raise NotImplementedError(f"groups of {scales.group} are no multiple of {MIN_INNER}")
+            tiles = dataclasses.replace(tiles, inner=math.gcd(tiles.inner, scales.group))
+        factors = (scales.values.reshape(-1, F),)
     plan = plan_tiles(group_sizes, M, tiles.rows)
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     out: jax.Array = pl.pallas_call(
-        functools.partial(_multiply_tile, tiles=tiles, precision=product_precision(rows.dtype, target)),
+        functools.partial(
+            _multiply_tile,
+            tiles=tiles,
+            group_size=None if scales is None else min(scales.group, D),
+            precision=product_precision(rows.dtype, target),
+        ),
         # Tiles of one group follow each other with the same columns, so the matrix is read from memory once.
         grid=(plan.group.shape[0], pl.cdiv(F, tiles.columns)),
-        in_specs=[anywhere] * 5,
+        in_specs=[anywhere] * (5 + len(factors)),
         out_specs=anywhere,
         out_shape=jax.ShapeDtypeStruct((M, F), rows.dtype),
         compiler_params=pltriton.CompilerParams(num_warps=tiles.num_warps, num_stages=tiles.num_stages),
         interpret=target.interpret is not None,
         name="grouped_matmul",
-    )(rows, matrices.reshape(E * D, F), *plan)
+    )(rows, matrices.reshape(E * D, F), *plan, *factors)
     return out
 
 
@@ -80,12 +102,14 @@ def _multiply_tile(
     group_ref: jax.Array,
     first_ref: jax.Array,
     count_ref: jax.Array,
-    out_ref: jax.Array,
-    *,
+    *refs: jax.Array,
     tiles: MatmulTiles,
+    group_size: int | None,
     precision: Precision,
 ) -> None:
-    """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F], out_ref [M, F]."""
+    """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F]; refs: of the scales, if there are
+    any, [E·G, F], and of the result, [M, F]. group_size: rows of a matrix that share a scale."""
+    *factors_refs, out_ref = refs
     (M, D), F = rows_ref.shape, matrices_ref.shape[1]
     tile = pl.program_id(0)
     group, first, count = group_ref[tile], first_ref[tile], count_ref[tile]
@@ -100,14 +124,25 @@ def _multiply_tile(
         inner = index * tiles.inner + lax.iota(jnp.int32, tiles.inner)
         inside = inner < D if D % tiles.inner else None
         left = _load(rows_ref, read_row, inner, None, inside)
-        right = _load(matrices_ref, group * D + inner, column, inside, columns_inside)
-        return sums + matmul_tile(left, right, precision)
+        right = _load(matrices_ref, group * D + inner, column, inside, columns_inside).astype(left.dtype)
+        products = matmul_tile(left, right, precision)
+        if group_size is None or group_size == D:
+            return sums + products
+        return sums + products * factor(lax.div(index * tiles.inner, jnp.int32(group_size)))
+
+    def factor(number: jax.Array | int) -> jax.Array:
+        """f32[1, columns]: of this group of a matrix's rows."""
+        (factors_ref,) = factors_refs
+        row = group * pl.cdiv(D, group_size or D) + number + lax.iota(jnp.int32, 1)
+        return _load(factors_ref, row, column, None, columns_inside)
 
     shape = (tiles.rows, tiles.columns)
 
     def multiply() -> None:
         steps = jnp.where(count > 0, jnp.int32(pl.cdiv(D, tiles.inner)), jnp.int32(0))
         sums = lax.fori_loop(0, steps, step, jnp.zeros(shape, jnp.float32))
+        if group_size == D:
+            sums *= factor(0)
         # A tile of no group writes zeros into all of its rows.
         limit = jnp.where(count > 0, count, jnp.minimum(M - first, tiles.rows))
         mask = jnp.broadcast_to((row < limit)[:, None] & (column < F)[None, :], shape)

@@ -16,12 +16,12 @@ import tokenizers
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.functional import flatten_model
+from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.loading.load_model import abstract_model
+from palladio.model.loading.stored_config import agree_with_weights
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
-from palladio.model.stored_config import agree_with_weights
-from palladio.model.tensor_layout import TensorLayout
-from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
@@ -102,7 +102,7 @@ class EnginePlan:
         buckets = limits.buckets(config, defaults)
         _tell_padding(config, buckets)
         kernels = choose_kernels(execution.attention_backend, device, layout.config, shape)
-        structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=shape.mesh, kernels=kernels))
+        structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
         stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
 
@@ -148,6 +148,15 @@ class EnginePlan:
         )
 
 
+def abstract_weights(
+    model: ModelConfig, dtypes: Dtypes, mesh: Mesh, kernels: Kernels
+) -> tuple[ModelStructure, Weights]:
+    """A model's structure and the shapes of its parameters."""
+    return flatten_model(
+        abstract_model(model, dtype=dtypes.activations, weights_dtype=dtypes.weights, mesh=mesh, kernels=kernels)
+    )
+
+
 def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
     """Of the sizes that flags ask for, the two that lie furthest apart, if steps are padded to more than twice."""
     if config.execution.cuda_graph_bs is None and config.execution.cuda_graph_max_bs is None:
@@ -164,19 +173,13 @@ def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
 
 def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
     model = ModelConfig.from_hf(*read_model_dir(path, overrides_of(config.source.json_model_override_args)))
-    if config.source.quantization is not None and model.quantization is None:
-        raise ConfigError(
-            f"--quantization {config.source.quantization}: the checkpoint is not quantized (config.json has no "
-            "quantization_config), and the server does not quantize weights; leave the flag out, or give an FP8 "
-            "checkpoint"
-        )
     if config.source.is_embedding:
         model = dataclasses.replace(model, has_head=False)
     elif not model.has_head:
         raise ConfigError(
             f"architectures: {model.architecture!r} has no language-model head; start it with --is-embedding"
         )
-    return agree_with_weights(path, model, config.source.load_format)
+    return agree_with_weights(path, model, config.source.load_format, config.source.quantization)
 
 
 def _mesh(config: EngineConfig) -> Mesh:
@@ -244,7 +247,7 @@ def device_shape(
         num_valid_tokens=num_valid_tokens,
         num_decode_steps=config.scheduler.num_continuous_decode_steps,
         checks_cache=config.cache.cache_self_check > 0,
-        dtype=dtypes.model,
+        dtype=dtypes.activations,
         cache=spec,
         mesh=mesh,
         pooling=pooling,

@@ -77,27 +77,37 @@ class PlatformDefaults:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dtypes:
-    model: DTypeLike
+    """Attributes:
+    weights: of parameters that are not quantized.
+    activations: of hidden states, and of what products take in.
+    kv_cache: of keys and values.
+    """
+
+    weights: DTypeLike
+    activations: DTypeLike
     kv_cache: DTypeLike
 
     @classmethod
     def of(cls, config: EngineConfig, platform: str, model: ModelConfig) -> Self:
-        """Of weights and activations, and of the KV cache.
+        """Weights of a converted checkpoint stay as they were converted, unless a flag asks for something else.
 
         Raises:
             ConfigError: the model's activations do not fit the dtype that a flag asks for.
         """
         dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
-        model_dtype = _DTYPES[PlatformDefaults.of(platform).dtype if dtype == "auto" else dtype]
-        if model_dtype == jnp.float16 and model.overflows_float16:
+        activations = _DTYPES[PlatformDefaults.of(platform).dtype if dtype == "auto" else dtype]
+        is_settled = dtype != "auto" or model.converted_dtype is None
+        weights = activations if is_settled else _DTYPES[str(model.converted_dtype)]
+        if activations == jnp.float16 and model.overflows_float16:
             raise ConfigError(
                 f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
                 "--dtype bfloat16 or float32"
             )
         if kv_cache != "auto":
-            return cls(model_dtype, _DTYPES[kv_cache])
+            return cls(weights, activations, _DTYPES[kv_cache])
         # XLA:CPU has no bfloat16 scatter: it would convert the whole cache to float32 and back at every write.
-        return cls(model_dtype, jnp.float32 if platform == "cpu" and model_dtype == jnp.bfloat16 else model_dtype)
+        widens = platform == "cpu" and activations == jnp.bfloat16
+        return cls(weights, activations, jnp.float32 if widens else activations)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
-from palladio.model.weights import load_model
+from palladio.model.loading.load_model import load_model, weight_bytes
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
@@ -252,7 +252,8 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
     model = load_model(
         design.path,
         design.model,
-        dtype=design.dtypes.model,
+        dtype=design.dtypes.activations,
+        weights_dtype=design.dtypes.weights,
         mesh=design.shape.mesh,
         load_format=source.load_format,
         kernels=design.kernels,
@@ -260,10 +261,12 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
         progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
     )
     after = _available_gb()
+    kinds = weight_bytes(model).items()
+    logger.info("Weights: %s", "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in kinds))
     logger.info(
         "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, mem usage=%.2f GB, %.1f s.",
         design.model.architecture,
-        jnp.dtype(design.dtypes.model).name,
+        jnp.dtype(design.dtypes.weights).name,
         after,
         before - after,
         time.perf_counter() - start,
@@ -309,7 +312,7 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         vocab_size=design.shape.num_valid_tokens,
         eos_token_ids=list(design.model.eos_token_ids),
         device=f"{design.device.platform}: {design.device.device_kind}",
-        dtype=jnp.dtype(design.dtypes.model).name,
+        dtype=jnp.dtype(design.dtypes.weights).name,
         num_programs=len(reports),
         compile_seconds=seconds,
         cache_hits=sum(report.result == "hit" for report in reports),

@@ -7,8 +7,8 @@ import jax
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
-from palladio.model.stored_config import LoadFormat, agree_with_weights
-from palladio.model.weights import load_model
+from palladio.model.loading.load_model import load_model
+from palladio.model.loading.stored_config import LoadFormat, agree_with_weights
 from palladio.runtime.core.engine_plan import EnginePlan, overrides_of
 from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.execution.device_state import Weights
@@ -17,7 +17,7 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.multihost.config_digest import model_hash
 
 # What another checkpoint of the same model may say otherwise: how it is stored, and what the front has read already.
-_FREE = ("quantization", "dtype", "eos_token_ids", "bos_token_id")
+_FREE = ("quantization", "weight_kinds", "converted_dtype", "dtype", "eos_token_ids", "bos_token_id")
 
 
 class WeightLoader:
@@ -102,7 +102,8 @@ class WeightLoader:
             loaded = load_model(
                 path,
                 model,
-                dtype=design.dtypes.model,
+                dtype=design.dtypes.activations,
+                weights_dtype=design.dtypes.weights,
                 mesh=design.shape.mesh,
                 load_format=load_format,
                 kernels=design.kernels,

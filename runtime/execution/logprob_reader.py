@@ -13,8 +13,8 @@ from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 
 
 class _Rows:
-    """Arrays by row, also where several steps' are stacked: of the chosen token, of the likeliest, and of those that a request asks for. Of the latter, none
-    is read unless a request has some."""
+    """Arrays by row, also where several steps' are stacked: of the chosen token, of the likeliest, and of those that a
+    request asks for. Of the latter, none is read unless a request has some."""
 
     def __init__(self, logprobs: jax.Array, top_ids: jax.Array, top_logprobs: jax.Array, asked: jax.Array) -> None:
         self._logprobs = np.asarray(logprobs).reshape(-1)

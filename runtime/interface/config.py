@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from palladio.model.quantization_config import QUANTIZATIONS
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.field_checks import check_fields, check_positive
 from palladio.runtime.interface.parallel_config import ParallelConfig, check_hosts, check_parts
@@ -41,8 +42,9 @@ class ModelSource:
         download_dir: Directory for hub downloads. Default: the hub cache.
         json_model_override_args: JSON object merged over config.json. It also replaces the same setting under its other
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
-        quantization: Quantization of the checkpoint. fp8 says what config.json has to say too, or the start fails; it
-            does not quantize. Default: what config.json says.
+        quantization: Bits in which weights are kept. int8: quantize them while they load, one scale per output channel;
+            activations stay as they are (W8A16). fp8: the checkpoint is FP8, or the start fails. dequantize: an FP8
+            checkpoint becomes --dtype while it loads. Default: as the checkpoint stores them.
         is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
             1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
         weight_version: Name of the weights, which answers and /model_info show; an update of the weights changes it.
@@ -350,10 +352,10 @@ class EngineConfig:
 
     def _check_quantization(self) -> None:
         quantization = self.source.quantization
-        if quantization not in (None, "fp8"):
+        if quantization not in (None, *QUANTIZATIONS):
             raise ConfigError(
-                f"--quantization {quantization} is not supported: only fp8 is, of checkpoints that are stored so; "
-                "leave the flag out"
+                f"--quantization {quantization} is not supported: int8 quantizes the weights of any other checkpoint "
+                "while they load, fp8 is for checkpoints that are stored so, and dequantize makes these dense"
             )
 
     def _check_ranks(self) -> None:

@@ -2,20 +2,24 @@
 allow. All from shapes; nothing is loaded, and nothing is compiled."""
 
 import dataclasses
+import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import Mesh
-from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
-from palladio.model.functional import ModelStructure, flatten_model
+from palladio.model.functional import ModelStructure, flatten_model, unflatten_model
+from palladio.model.loading.load_model import abstract_model
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.moe import SparseMLP
 from palladio.model.sharding import make_abstract_mesh
-from palladio.model.tensor_layout import TensorLayout
-from palladio.model.weights import abstract_model
+from palladio.model.weights.kinds import WeightKinds
 from palladio.pallas_kernels.choice import Kernels
-from palladio.runtime.core.engine_plan import check_experts, device_shape, memory_needs
+from palladio.runtime.core.engine_plan import abstract_weights, check_experts, device_shape, memory_needs
 from palladio.runtime.core.kernel_choice import plan_cache
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
@@ -34,16 +38,28 @@ class KnownShapes:
 
     def __init__(self, model: ModelConfig) -> None:
         self._model = model
-        self._made: dict[tuple[int, int, str], tuple[ModelStructure, Weights]] = {}
+        self._made: dict[tuple[int, int, str, str], tuple[ModelStructure, Weights]] = {}
 
-    def of(self, num_shards: int, num_expert_parts: int, dtype: DTypeLike) -> tuple[ModelStructure, Weights]:
+    def of(self, num_shards: int, num_expert_parts: int, dtypes: Dtypes) -> tuple[ModelStructure, Weights]:
         """Over so many devices that are not there."""
-        key = (num_shards, num_expert_parts, jnp.dtype(dtype).name)
+        names = jnp.dtype(dtypes.activations).name, jnp.dtype(dtypes.weights).name
+        key = (num_shards, num_expert_parts, *names)
         if key not in self._made:
             mesh = make_abstract_mesh(num_shards, ep_size=num_expert_parts)
-            kernels = Kernels("xla")
-            self._made[key] = flatten_model(abstract_model(self._model, dtype=dtype, mesh=mesh, kernels=kernels))
+            self._made[key] = abstract_weights(self._model, dtypes, mesh, Kernels("xla"))
         return self._made[key]
+
+    @functools.cached_property
+    def num_parameters(self) -> int:
+        """Of the model as published: without the scales of quantized weights."""
+        dense = dataclasses.replace(self._model, weight_kinds=WeightKinds())
+        leaves = flatten_model(abstract_model(dense, dtype=jnp.float32, mesh=make_abstract_mesh(1)))[1]
+        return sum(math.prod(leaf.shape) for leaf in leaves)
+
+
+def _num_values(leaf: Any) -> int:
+    """On one device."""
+    return bytes_per_device([leaf]) // int(leaf.dtype.itemsize)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +121,9 @@ class Deployment:
         shape = device_shape(config, layout, limits, dtypes, over, model.vocab_size, pooling)
         shapes = KnownShapes(model) if known is None else known
         if mesh is None:
-            structure, weights = shapes.of(num_shards, num_expert_parts, dtypes.model)
+            structure, weights = shapes.of(num_shards, num_expert_parts, dtypes)
         else:
-            structure, weights = flatten_model(abstract_model(model, dtype=dtypes.model, mesh=mesh, kernels=kernels))
+            structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         return cls(
             place=place,
             num_shards=num_shards,
@@ -121,7 +137,7 @@ class Deployment:
             shape=shape,
             structure=structure,
             weights=weights,
-            num_parameters=sum(math.prod(leaf.shape) for leaf in shapes.of(1, 1, dtypes.model)[1]),
+            num_parameters=shapes.num_parameters,
             num_table_parameters=model.vocab_size * model.hidden_size,
         )
 
@@ -150,7 +166,7 @@ class Deployment:
 
     def workspace_estimate(self) -> WorkspaceEstimate:
         """What the programs need, and for what."""
-        config, itemsize = self.layout.config, jnp.dtype(self.dtypes.model).itemsize
+        config = self.layout.config
         num_tables = 1 if config.tie_word_embeddings or not config.has_head else 2
         tables = num_tables * config.vocab_size * config.hidden_size // self.num_shards
         design = ProgramDesign(self.static_model, len(self.weights), self.shape, self.buckets)
@@ -158,11 +174,11 @@ class Deployment:
             self.place.chip.platform,
             config,
             self.buckets,
-            self.dtypes.model,
+            self.dtypes.activations,
             num_shards=self.num_shards,
             num_expert_parts=self.num_expert_parts,
             programs=declare_programs(design),
-            layer_weights=(self.weight_bytes // itemsize - tables) // config.num_layers,
+            layer_weights=(sum(map(_num_values, self.weights)) - tables) // config.num_layers,
             memory_share=self.weight_bytes / self.place.chip.memory,
         )
 
@@ -179,11 +195,14 @@ class Deployment:
     @property
     def expert_bytes(self) -> float:
         """Of the weights of one device, what belongs to experts that the router chooses from."""
-        experts = self.layout.config.experts
-        if experts is None:
-            return 0.0
-        sizes = 3 * self.model.hidden_size * experts.intermediate_size * jnp.dtype(self.dtypes.model).itemsize
-        return self.model.num_sparse_layers * experts.num_places * sizes / self.num_shards
+        mixtures = (layer.mlp for layer in unflatten_model(self.structure, self.weights).layers)
+        weights = [(mlp.gate, mlp.up, mlp.down) for mlp in mixtures if isinstance(mlp, SparseMLP)]
+        return float(bytes_per_device(jax.tree.leaves([nnx.state(weight) for each in weights for weight in each])))
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the input's table, on one device."""
+        return bytes_per_device(jax.tree.leaves(nnx.state(unflatten_model(self.structure, self.weights).embedding)))
 
     @property
     def num_active_parameters(self) -> int:
@@ -212,9 +231,8 @@ class Roofline:
         """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice. Of experts,
         those are read that tokens go to."""
         one, chip = self.deployment, self.deployment.place.chip
-        table = one.layout.config.vocab_size * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
-        unread = table if self._num_tables == 2 else 0  # of the input's table, a few rows
-        read = one.weight_bytes - unread / one.num_shards + num_requests * context * one.bytes_per_token
+        unread = one.table_bytes if self._num_tables == 2 else 0  # of the input's table, a few rows
+        read = one.weight_bytes - unread + num_requests * context * one.bytes_per_token
         read -= self._idle_share(num_requests) * one.expert_bytes
         multiplied = one.num_active_parameters - (self._num_tables - 1) * one.num_table_parameters
         operations = 2 * multiplied * num_requests / one.num_shards
@@ -248,5 +266,5 @@ class Roofline:
     def _sums(self, num_tokens: int) -> float:
         """Seconds of the all-reduces: each device sends and gets (n - 1) / n of an array twice."""
         one, shards = self.deployment, self.deployment.num_shards
-        array = num_tokens * one.model.hidden_size * jnp.dtype(one.dtypes.model).itemsize
+        array = num_tokens * one.model.hidden_size * jnp.dtype(one.dtypes.activations).itemsize
         return (2 * one.model.num_layers + 1) * 2 * (shards - 1) / shards * array / one.place.chip.link

@@ -43,12 +43,19 @@ SAMPLER = (
 )
 GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/test_limits.py", "tests/runtime/grammar")
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
-LOADER = ("tests/model/test_weights.py", "tests/model/test_coverage.py", "tests/model/test_against_transformers.py")
+LOADER = (
+    "tests/model/loading/test_weights.py",
+    "tests/model/loading/test_coverage.py",
+    "tests/model/test_against_transformers.py",
+)
 
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
-_PLAN, _TRANSFORMS, _FILE = "model/stored_weights.py", "model/weight_transforms.py", "model/safetensors_file.py"
+_LOADING = "model/loading/"
+_PLAN, _TRANSFORMS, _FILE = (
+    _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
+)
 
 FAULTS = (
     # The scheduler

@@ -3,25 +3,49 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.functional import flatten_model, unflatten_model
 from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.loading.load_model import load_model
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.sharding import make_mesh
-from palladio.model.stored_config import agree_with_weights
-from palladio.model.weights import load_model
+from palladio.model.weights.scaled import Scaled
+from palladio.model.weights.weight import Weight
 
 PAGE_SIZE = 16
 MAX_LEN = 160
 
 
-def load(path, overrides=None, **options):
-    """(config, float32 model) of a directory; `overrides` as of --json-model-override-args."""
+def load(path, overrides=None, quantization=None, **options):
+    """(config, float32 model) of a directory; `overrides` as of --json-model-override-args, and --quantization."""
     options = {"dtype": jnp.float32, "mesh": make_mesh(1), "load_format": "auto", **options}
     config = ModelConfig.from_hf(*read_model_dir(path, overrides))
-    config = agree_with_weights(path, config, options["load_format"]).for_context(MAX_LEN)
+    config = agree_with_weights(path, config, options["load_format"], quantization).for_context(MAX_LEN)
     return config, load_model(path, config, **options)
+
+
+def numbers(model):
+    """By path, every parameter in float32; of a weight with scales the numbers that it stands for."""
+    found, weights = {}, {}
+    for keys, node in nnx.iter_graph(model):
+        if isinstance(node, Weight):
+            weights[keys] = node
+        elif isinstance(node, nnx.Param) and keys[:-1] not in weights:
+            found[".".join(map(str, keys))] = np.asarray(node[...], np.float32)
+    for keys, weight in weights.items():
+        name, values = ".".join(map(str, keys)), np.asarray(weight.values[...], np.float32)
+        for part in weight.part_names:
+            found.pop(f"{name}.{part}", None)
+        if isinstance(weight, Scaled):
+            scales, size = np.asarray(weight.scales[...]), values.shape[weight.inputs]
+            if weight.group is None:
+                scales = np.expand_dims(scales, weight.inputs)
+            values = values * np.repeat(scales, weight.group or size, weight.inputs).take(range(size), weight.inputs)
+        found[name] = values
+    return found
 
 
 class Driver:

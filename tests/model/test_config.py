@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig, QuantizationConfig, read_model_dir
+from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import ConfigError
 from palladio.model.layer_spec import DenseSpec, NormSpec, QKNormSpec
+from palladio.model.quantization_config import QuantizationConfig
 from palladio.model.rope import attention_factor, inverse_frequencies
 from palladio.model.rope_config import RopeConfig
 from tests.tiny_model import tiny_config

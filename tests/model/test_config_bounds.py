@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import ConfigError
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.rope import attention_factor, inverse_frequencies
-from palladio.model.tensor_layout import TensorLayout
 from tests.tiny_model import FAMILIES, tiny_config
 
 SIZES = (

@@ -9,8 +9,8 @@ from palladio.model.decoder import DecoderLayer
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.functional import flatten_model, unflatten_model
 from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.loading.load_model import abstract_model
 from palladio.model.sharding import make_mesh
-from palladio.model.weights import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from tests.tiny_model import tiny_config
 

@@ -11,17 +11,17 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from palladio.model import orbax_weights
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.functional import flatten_model
 from palladio.model.layer_spec import RouterSpec, SparseSpec
+from palladio.model.loading import orbax_weights
 from palladio.model.module import Context
 from palladio.model.moe import SparseMLP, choose_experts
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
-from tests.model.driver import load
+from tests.model.driver import load, numbers
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights, write_json
 
@@ -121,13 +121,13 @@ def sparse_mlp(kernels=Kernels(), **overrides):
     """(layer, its config): of random weights."""
     config = read("qwen2_moe", **overrides)
     spec = config.layers[-1].mlp
-    layer = SparseMLP(Context(jnp.float32, nnx.Rngs(1)), config, spec, kernels, make_mesh(1))
+    layer = SparseMLP(Context(jnp.float32, jnp.float32, nnx.Rngs(1)), config, spec, kernels, make_mesh(1))
     return layer, config.experts
 
 
 def plain_loop(layer, experts, x):
     """What the layer should give, token by token, in float64."""
-    params = layer.router, layer.gate, layer.up, layer.down, *layer.shared.params
+    params = layer.router, *layer.gate.params, *layer.up.params, *layer.down.params, *sum(layer.shared.params, ())
     router, gate, up, down, shared_in, shared_down, shared_gate = (np.asarray(p[...], np.float64) for p in params)
 
     def mlp(row, gate, up, down):
@@ -265,12 +265,12 @@ def test_both_layouts_as_transformers_writes_them(family, tmp_path):
 def test_where_a_stored_tensor_lies(tmp_path):
     _, model = load(make_checkpoint(tmp_path, "qwen2_moe"))
     stored, mlp = tiny_weights(tiny_config("qwen2_moe")), model.layers[1].mlp
-    assert mlp.gate[...].shape == mlp.up[...].shape == (6, 48, 28)
+    assert mlp.gate.values[...].shape == mlp.up.values[...].shape == (6, 48, 28)
     for number, (part, param) in enumerate((("gate", mlp.gate), ("up", mlp.up))):
-        np.testing.assert_array_equal(param[...][4], stored[f"{MLP_1}.experts.4.{part}_proj.weight"].T)
+        np.testing.assert_array_equal(param.values[...][4], stored[f"{MLP_1}.experts.4.{part}_proj.weight"].T)
         shared = stored[f"{MLP_1}.shared_expert.{part}_proj.weight"]
-        np.testing.assert_array_equal(mlp.shared.gate_up[...][:, number], shared.T)
-    np.testing.assert_array_equal(mlp.down[...][5], stored[f"{MLP_1}.experts.5.down_proj.weight"].T)
+        np.testing.assert_array_equal(mlp.shared.gate_up.values[...][:, number], shared.T)
+    np.testing.assert_array_equal(mlp.down.values[...][5], stored[f"{MLP_1}.experts.5.down_proj.weight"].T)
     np.testing.assert_array_equal(mlp.router[...], stored[f"{MLP_1}.gate.weight"].T)
 
 
@@ -317,12 +317,15 @@ def test_float8_experts(tmp_path):
         stored[f"{name}_scale_inv"] = scale.astype(np.float32)
         expected[name] = stored[name].astype(np.float32) * full
     save_file(expected, path / "model.safetensors")
-    plain = arrays(path)
+    plain = numbers(load(path)[1])
     write_safetensors(path / "model.safetensors", stored)
     quantization = {"quant_method": "fp8", "weight_block_size": [16, 16]}
     write_json(path / "config.json", tiny_config("qwen3_moe", quantization_config=quantization))
-    for a, b in zip(arrays(path), plain, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+    for flag in (None, "dequantize"):
+        found = numbers(load(path, quantization=flag)[1])
+        assert found.keys() == plain.keys()
+        for key, array in plain.items():
+            np.testing.assert_array_equal(found[key], array)
     together = stacked(tiny_weights(tiny_config("qwen3_moe")))
     name = f"{MLP_1}.experts.down_proj"
     write_safetensors(
@@ -337,17 +340,17 @@ def test_dummy_weights_are_as_lively_as_those_of_a_plain_mlp(tmp_path):
     write_json(tmp_path / "config.json", tiny_config("qwen2_moe", hidden_size=96))
     _, model = load(tmp_path, load_format="dummy")
     dense, sparse = model.layers[0].mlp, model.layers[1].mlp
-    for one, other in ((dense.gate_up.kernel, sparse.gate), (dense.gate_up.kernel, sparse.router)):
+    for one, other in ((dense.gate_up.kernel.values, sparse.gate.values), (dense.gate_up.kernel.values, sparse.router)):
         assert np.std(other[...]) == pytest.approx(float(np.std(one[...])), rel=0.1)
-    assert np.std(sparse.down[...]) == pytest.approx(28**-0.5, rel=0.1)
-    assert np.std(sparse.down[...][0] - sparse.down[...][1]) > 0.1, "experts differ"
+    assert np.std(sparse.down.values[...]) == pytest.approx(28**-0.5, rel=0.1)
+    assert np.std(sparse.down.values[...][0] - sparse.down.values[...][1]) > 0.1, "experts differ"
 
 
 @pytest.mark.parametrize("family", ["qwen2_moe", "mixtral"])
 def test_converted_checkpoints_hold_the_same(family, tmp_path):
     source, out = make_checkpoint(tmp_path / "source", family), tmp_path / "out"
     config = ModelConfig.from_hf(*read_model_dir(source))
-    orbax_weights.convert(source, out, config, jnp.float32, lambda done, total: None)
+    orbax_weights.convert(source, out, config, "float32", lambda done, total: None)
     assert_same(arrays(out, load_format="orbax"), arrays(source))
     (out / "config.json").write_text(json.dumps(tiny_config(family, num_experts=5, num_local_experts=5)))
     with pytest.raises(CheckpointError, match=r"keys in checkpoint .*mlp\.gate"):

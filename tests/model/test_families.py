@@ -18,20 +18,19 @@ from palladio.model import families
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.family import Family
-from palladio.model.functional import flatten_model
 from palladio.model.layer_spec import NormSpec, QKNormSpec
+from palladio.model.loading.load_model import load_model
+from palladio.model.loading.parameters import Parameters
+from palladio.model.loading.relayout import relayout
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
 from palladio.model.norm import Norm, key_norm, query_norm
-from palladio.model.parameters import parameters_of
 from palladio.model.registry import ARCHITECTURES, find_family
-from palladio.model.relayout import relayout
 from palladio.model.rope import Rotations, inverse_frequencies
 from palladio.model.rope_config import RopeConfig
 from palladio.model.sharding import make_mesh
-from palladio.model.tensor_layout import TensorLayout
-from palladio.model.weights import load_model
 from tests import tiny_families
-from tests.model.driver import Driver, load
+from tests.model.driver import Driver, load, numbers
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import FAMILIES, make_checkpoint, tiny_config, write_json
@@ -192,7 +191,7 @@ def test_norms_of_heads_count_each_stored_head_once(form: Any, num_shards: int) 
     stored = read("olmo2", num_attention_heads=6, num_key_value_heads=3)
     layout, rng = TensorLayout.of(stored, num_shards), np.random.default_rng(0)
     spec = QKNormSpec(norm=NormSpec(eps=1e-6, scaling="float32"), form=form)
-    context, H = Context(jnp.float32, nnx.Rngs(0)), stored.head_size
+    context, H = Context(jnp.float32, jnp.float32, nnx.Rngs(0)), stored.head_size
     for make, axis in ((query_norm, "heads"), (key_norm, "keys")):
         count = (lambda config: config.num_heads) if axis == "heads" else (lambda config: config.num_kv_heads)
         small = make(context, count(stored), H, spec, None)
@@ -213,7 +212,7 @@ def test_forms_of_a_norm() -> None:
     x, scale = jnp.asarray([[1.0, 3.0, 5.0, 7.0]]), jnp.asarray([0.5, 1.0, 2.0, -1.0])
 
     def norm(**options: Any) -> np.ndarray:
-        module = Norm(Context(jnp.float32, nnx.Rngs(0)), 4, NormSpec(eps=0.0, **options))
+        module = Norm(Context(jnp.float32, jnp.float32, nnx.Rngs(0)), 4, NormSpec(eps=0.0, **options))
         module.scale[...] = scale
         if module.bias is not None:
             module.bias[...] = jnp.full(4, 10.0)
@@ -291,8 +290,9 @@ def test_published_sizes(
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     hf = dict(zip((*names, "vocab_size"), sizes or (), strict=sizes is not None)) | keys
     config = ModelConfig.from_hf({"architectures": [architecture], **hf})
-    _, params = parameters_of(TensorLayout.of(config, 1), jnp.bfloat16, make_mesh(1))
-    assert sum(math.prod(param.shape) for _, param in params.values()) / 1e9 == pytest.approx(billions, rel=0.005)
+    parameters = Parameters.of(TensorLayout.of(config, 1), jnp.bfloat16, make_mesh(1))
+    count = sum(math.prod(param.shape) for _, param in parameters.by_path.values())
+    assert count / 1e9 == pytest.approx(billions, rel=0.005)
     assert len(set(config.layers)) <= 2
 
 
@@ -312,11 +312,13 @@ def test_float8_of_fused_and_of_nested_tensors(family: str, tmp_path: Path) -> N
         stored[f"{name}_scale_inv"] = np.asarray(scale)
         widened[name] = stored[name].astype(np.float32) * scale
     save_file(widened, file)
-    expected = flatten_model(load(path)[1])[1]
+    expected = numbers(load(path)[1])
     write_safetensors(file, stored)
     write_json(path / "config.json", config | {"quantization_config": {"quant_method": "fp8"}})
-    for found, wanted in zip(flatten_model(load(path)[1])[1], expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    found = numbers(load(path)[1])
+    assert found.keys() == expected.keys()
+    for name, wanted in expected.items():
+        np.testing.assert_array_equal(found[name], wanted)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -28,7 +28,7 @@ one, two = (load(path, mesh=make_mesh(size))[1] for size in (1, 2))
 for a, b in zip(flatten_model(one)[1], flatten_model(two)[1], strict=True):
     np.testing.assert_array_equal(a, np.asarray(b)[tuple(map(slice, a.shape))])  # the vocabulary is padded
     assert len(b.sharding.device_set) == 2
-kernel = two.layers[0].attention.qkv.kernel[...]
+kernel = two.layers[0].attention.qkv.kernel.values[...]
 assert kernel.addressable_shards[0].data.shape == (48, 1, 5, 8), kernel.sharding
 """
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.grouped_matmul import gpu_triton, grouped_matmul
+from palladio.pallas_kernels.grouped_matmul import Scales, gpu_triton, grouped_matmul
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.interpret_mosaic import EXPERTS, interpret
@@ -40,6 +40,40 @@ def test_sizes_that_no_tile_divides(D, F):
     call = functools.partial(gpu_triton.matmul, target=INTERPRETED, tiles=MatmulTiles(16, 32, 32, 4, 2))
     out = jax.jit(call)(rows, matrices, jnp.array(sizes, jnp.int32))
     np.testing.assert_allclose(out, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("group", [256, 128, 64, 32, 16])
+@pytest.mark.parametrize("storage", ["int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("backend", ["tpu", "gpu_triton", "xla", "reference"])
+def test_matrices_of_8_bits_with_scales(backend, storage, group):
+    """The same as of the widened numbers, for groups of rows that are all (256) or fewer than a kernel's step."""
+    target = {"tpu": Target("tpu", "v6e", interpret="plain"), "gpu_triton": INTERPRETED}.get(backend, Target())
+    rng = np.random.default_rng(1)
+    for sizes, spare_rows in (([5], 0), (SIZES["edges"], 40), (SIZES["nothing"], 7)):
+        rows, matrices, _ = _make(sizes, spare_rows, 256, 128)
+        matrices = (matrices * (1000 if storage == "int8" else 1)).astype(storage)
+        factors = rng.uniform(0.5, 2.0, (len(sizes), 256 // group, 128)).astype(np.float32)
+        wide = np.asarray(matrices, np.float64) * np.repeat(factors, group, axis=1)
+        of_row = np.repeat(np.arange(len(sizes)), sizes)
+        expected = np.einsum("md,mdf->mf", np.asarray(rows, np.float64)[: len(of_row)], wide[of_row])
+        call = functools.partial(grouped_matmul, scales=Scales(factors, group), backend=backend, target=target)
+        out = np.asarray(jax.jit(call)(rows, matrices, jnp.array(sizes, jnp.int32)))
+        np.testing.assert_allclose(out[: len(of_row)], expected, rtol=1e-4, atol=1e-4 * np.abs(wide).max())
+        assert not out[len(of_row) :].any()
+
+
+def test_scales_that_do_not_fit():
+    rows, matrices, _ = _make([4], 0, 128, 128)
+    sizes, factors = jnp.array([4], jnp.int32), jnp.ones((1, 3, 128))
+    with pytest.raises(ValueError, match=r"scales \(1, 3, 128\) of groups of 64 do not fit"):
+        grouped_matmul(rows, matrices.astype(jnp.int8), sizes, scales=Scales(factors, 64))
+    for backend, target, reason in (
+        ("tpu", Target("tpu", "v6e"), "no whole blocks"),
+        ("gpu_triton", Target("gpu", "9.0"), "no multiple of 16"),
+    ):
+        small = Scales(jnp.ones((1, 32, 128)), 4)
+        with pytest.raises(NotImplementedError, match=reason):
+            grouped_matmul(rows, matrices.astype(jnp.int8), sizes, scales=small, backend=backend, target=target)
 
 
 @pytest.mark.parametrize("num_rows", [8, 128, 1024])

@@ -85,7 +85,11 @@ def test_quantization_has_to_agree_with_the_checkpoint(tiny_dir):
     flags = {"max_total_tokens": 512, "json_model_override_args": stored}
     plan = engine_plan.EnginePlan.of(config(tiny_dir, quantization="fp8", **flags))
     assert plan.model.quantization is not None
-    with pytest.raises(ConfigError, match="--quantization awq is not supported: only fp8"):
+    with pytest.raises(ConfigError, match=r"^--quantization int8: the checkpoint is quantized to FP8 already"):
+        engine_plan.EnginePlan.of(config(tiny_dir, quantization="int8", **flags))
+    with pytest.raises(ConfigError, match=r"^--quantization dequantize: the checkpoint is not quantized"):
+        engine_plan.EnginePlan.of(config(tiny_dir, max_total_tokens=512, quantization="dequantize"))
+    with pytest.raises(ConfigError, match="--quantization awq is not supported: int8 quantizes"):
         config(tiny_dir, quantization="awq")
 
 
@@ -242,6 +246,6 @@ def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
 def test_a_dtype_that_the_models_activations_exceed_is_refused():
     gemma = ModelConfig.from_hf(tiny_config("gemma3"))
     for platform in ("tpu", "gpu"):
-        assert Dtypes.of(EngineConfig.from_flags({"model_path": "x"}), platform, gemma).model == jnp.bfloat16
+        assert Dtypes.of(EngineConfig.from_flags({"model_path": "x"}), platform, gemma).activations == jnp.bfloat16
     with pytest.raises(ConfigError, match=r"--dtype half: activations of Gemma3ForCausalLM exceed .* --dtype bfloat16"):
         Dtypes.of(EngineConfig.from_flags({"model_path": "x", "dtype": "half"}), "gpu", gemma)

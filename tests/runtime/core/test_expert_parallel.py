@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palladio.model.functional import flatten_model
-from palladio.model.weights import abstract_model
+from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
@@ -27,7 +27,7 @@ NUM_LAYERS, HIDDEN_SIZE = 2, 48
 def uneven_on_four(folder: str) -> dict[str, Any]:
     one, four = model_on_meshes(folder, [[1, 1, 1], [1, 4, 2]], {"cache_self_check": 0.0})
     design = uneven_design(folder)
-    _, leaves = flatten_model(abstract_model(design.model, dtype=design.dtypes.model, mesh=design.shape.mesh))
+    _, leaves = flatten_model(abstract_model(design.model, dtype=design.dtypes.activations, mesh=design.shape.mesh))
     return {
         "one": one,
         "four": four,

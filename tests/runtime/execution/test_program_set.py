@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from palladio.model.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.loading.load_model import abstract_model
 from palladio.model.sharding import make_abstract_mesh
-from palladio.model.weights import abstract_model
 from palladio.runtime.core.sizing import PlatformDefaults
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program import ProgramKey, StaticModel

@@ -3,50 +3,72 @@
 import jax
 import jax.numpy as jnp
 
-from palladio.model.tensor_layout import TensorLayout
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.weights.scaled import ScaleForm
 
 LogicalAxes = tuple[str | None, ...]
 
 
-def stored_shape(shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout) -> tuple[int, ...]:
-    """The shape that a parameter has before `relayout`."""
+def stored_shape(
+    shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout, form: ScaleForm | None = None
+) -> tuple[int, ...]:
+    """The shape that a parameter has before `relayout`.
+
+    Args:
+        form: of a weight's scales; None: it has none.
+    """
     stored, sizes = layout.stored, list(shape)
     for dimension, axis in enumerate(axes):
+        group = 1 if form is None or dimension != form.inputs else form.stored_group or 1
         match axis:
             case None:
                 pass
             case "heads":
-                sizes[dimension] = stored.num_heads * stored.head_size
+                sizes[dimension] = stored.num_heads * stored.head_size // group
             case "keys":
                 sizes[dimension] = stored.num_kv_heads * stored.head_size
             case "kv_heads":
                 sizes[dimension : dimension + 2] = stored.num_kv_heads, stored.num_heads // stored.num_kv_heads + 2
             case _:
-                sizes[dimension], _ = layout.sizes(axis)
+                sizes[dimension] = -(-layout.sizes(axis)[0] // group)
     return tuple(sizes)
 
 
-def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout) -> jax.Array:
+def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout, form: ScaleForm | None = None) -> jax.Array:
     """Pads and copies, to be compiled with the sharding that the result is to have.
 
     Args:
         values: of `stored_shape`.
+        form: as there.
     """
+    if form is not None and form.group is not None:
+        values = _regrouped(values, axes[form.inputs], layout, form)
     if layout.is_plain:
         return values
     for dimension, axis in enumerate(axes):
+        group = 1 if form is None or dimension != form.inputs else form.group or 1
         match axis:
             case None:
                 pass
             case "heads":
-                values = _place_heads(values, dimension, layout)
+                values = _place_heads(values, dimension, layout, layout.stored.head_size // group)
             case "keys":
                 values = _place_keys(values, dimension, layout)
             case "kv_heads":
                 values = _place_fused_heads(values, dimension, layout)
             case _:
-                values = _padded(values, dimension, layout.sizes(axis)[1])
+                values = _padded(values, dimension, -(-layout.sizes(axis)[1] // group))
     return values
+
+
+def _regrouped(values: jax.Array, axis: str | None, layout: TensorLayout, form: ScaleForm) -> jax.Array:
+    """Scales of groups that devices have cut: of each, as many as it has parts."""
+    assert form.group is not None
+    assert form.stored_group is not None
+    if form.group == form.stored_group or axis is None:
+        return values
+    values = jnp.repeat(values, form.stored_group // form.group, axis=form.inputs)
+    return jax.lax.slice_in_dim(values, 0, -(-layout.sizes(axis)[0] // form.group), axis=form.inputs)
 
 
 def _place_fused_heads(values: jax.Array, dimension: int, layout: TensorLayout) -> jax.Array:
@@ -66,9 +88,9 @@ def _place_fused_heads(values: jax.Array, dimension: int, layout: TensorLayout) 
     return jnp.concatenate(parts, axis=dimension)
 
 
-def _place_heads(values: jax.Array, dimension: int, layout: TensorLayout) -> jax.Array:
+def _place_heads(values: jax.Array, dimension: int, layout: TensorLayout, H: int) -> jax.Array:
     """[…, N·H, …], query heads along `dimension`, as the layout places them."""
-    H, parts = layout.stored.head_size, []
+    parts = []
     for place in layout.places:
         first, count = (place.first_query, place.num_queries) if place is not None else (0, 0)
         heads = jax.lax.slice_in_dim(values, first * H, (first + count) * H, axis=dimension)

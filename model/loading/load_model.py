@@ -1,5 +1,6 @@
 """Loading a model: safetensors or a converted checkpoint into sharded arrays, or random weights made on the device."""
 
+import collections
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,14 +11,15 @@ from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
-from palladio.model.dummy_weights import random_arrays
 from palladio.model.errors import CheckpointError
-from palladio.model.orbax_weights import is_converted, restored_arrays
-from palladio.model.parameters import parameters_of
+from palladio.model.loading.dummy_weights import random_arrays
+from palladio.model.loading.orbax_weights import is_converted, restored_arrays
+from palladio.model.loading.parameters import Parameters
+from palladio.model.loading.stored_config import LoadFormat
+from palladio.model.loading.stored_weights import stored_arrays
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import ShardingRules
-from palladio.model.stored_config import LoadFormat
-from palladio.model.stored_weights import stored_arrays
-from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weights.weight import Weight
 from palladio.pallas_kernels.choice import Kernels
 
 Progress = Callable[[int, int], None]
@@ -31,6 +33,7 @@ def load_model(
     mesh: Mesh,
     load_format: LoadFormat = "auto",
     kernels: Kernels = Kernels(),
+    weights_dtype: DTypeLike | None = None,
     seed: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> CausalLM:
@@ -39,11 +42,12 @@ def load_model(
     Args:
         path: model directory; not read for dummy weights.
         config: what the model is, as `agree_with_weights` has found it.
-        dtype: of parameters and activations, whatever the files hold.
+        dtype: of activations.
         mesh: devices; ShardingRules place each parameter on them.
         load_format: "dummy" makes random weights; "auto" reads a converted checkpoint where there is one, else
             safetensors.
         kernels: what it runs on.
+        weights_dtype: of parameters that are not quantized, whatever the files hold; None: `dtype`.
         seed: of dummy weights; the same seed gives the same weights.
         progress: called with (parameters done, parameters in all) after each.
 
@@ -51,32 +55,49 @@ def load_model(
         CheckpointError: the files do not hold exactly what the config promises.
     """
     layout = TensorLayout.over(config, mesh)
-    graphdef, params = parameters_of(layout, dtype, mesh, kernels)
+    parameters = Parameters.of(layout, dtype, mesh, kernels, weights_dtype)
     if load_format == "dummy":
-        arrays = random_arrays(params, layout, mesh, seed)
+        arrays = random_arrays(parameters, layout, mesh, seed)
     elif load_format == "orbax" or (load_format == "auto" and is_converted(path)):
-        arrays = restored_arrays(path, layout, params, mesh)
+        arrays = restored_arrays(path, layout, parameters, mesh)
     else:
-        arrays = stored_arrays(path, layout, params, mesh)
-    loaded, left = [], dict(params)
+        arrays = stored_arrays(path, layout, parameters, mesh)
+    loaded, left = [], dict(parameters.by_path)
     for done, (name, array) in enumerate(arrays, start=1):
         keys, param = left.pop(name)
         loaded.append((keys, param.replace(array)))
-        progress(done, len(params))
+        progress(done, len(parameters.by_path))
     if left:
         raise CheckpointError(
             f"missing keys in checkpoint {path}: {len(left)} parameters have no values, such as {min(left)}"
         )
-    model: CausalLM = nnx.merge(graphdef, nnx.from_flat_state(loaded))
+    model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(loaded))
     return model
 
 
-def abstract_model(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, kernels: Kernels = Kernels()) -> CausalLM:
+def weight_bytes(model: CausalLM) -> dict[str, int]:
+    """Bytes over all devices by the kind of weight, or, for what is not quantized, by dtype; the largest first."""
+    weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
+    found: collections.Counter[str] = collections.Counter()
+    for keys, param in nnx.to_flat_state(nnx.state(model)):
+        weight = weights.get(keys[:-1])
+        found[str(param.dtype) if weight is None else weight.kind_name] += param.nbytes
+    return dict(found.most_common())
+
+
+def abstract_model(
+    config: ModelConfig,
+    *,
+    dtype: DTypeLike,
+    mesh: Mesh,
+    kernels: Kernels = Kernels(),
+    weights_dtype: DTypeLike | None = None,
+) -> CausalLM:
     """The model that `load_model` makes with the same arguments, with a ShapeDtypeStruct for each array."""
-    graphdef, params = parameters_of(TensorLayout.over(config, mesh), dtype, mesh, kernels)
+    parameters = Parameters.of(TensorLayout.over(config, mesh), dtype, mesh, kernels, weights_dtype)
     rules, placed = ShardingRules(), []
-    for keys, param in params.values():
+    for keys, param in parameters.by_path.values():
         sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
         placed.append((keys, param.replace(jax.ShapeDtypeStruct(param.shape, param.dtype, sharding=sharding))))
-    model: CausalLM = nnx.merge(graphdef, nnx.from_flat_state(placed))
+    model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(placed))
     return model

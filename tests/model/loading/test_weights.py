@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 from palladio.model.errors import CheckpointError
 from palladio.model.functional import flatten_model, unflatten_model
-from palladio.model.stored_weights import EMBEDDING, HEAD
-from tests.model.driver import load
+from palladio.model.loading.stored_weights import EMBEDDING, HEAD
+from tests.model.driver import load, numbers
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights, to_bfloat16, write_json
 
@@ -46,7 +46,7 @@ def test_fused_layout(path):
     stored, (_, model) = weights(), load(path)
     layer, prefix = model.layers[0], "model.layers.0."
     q, k, v = (stored[f"{prefix}self_attn.{name}_proj.weight"] for name in "qkv")
-    kernel = np.asarray(layer.attention.qkv.kernel[...])
+    kernel = np.asarray(layer.attention.qkv.kernel.values[...])
     assert kernel.shape == (48, 2, 5, 8)
     np.testing.assert_array_equal(kernel[:, 1, :3].reshape(48, -1), q[24:].T)
     np.testing.assert_array_equal(kernel[:, 1, 3], k[8:].T)
@@ -55,9 +55,10 @@ def test_fused_layout(path):
         np.asarray(layer.attention.qkv.bias[...])[1, 4], stored[f"{prefix}self_attn.v_proj.bias"][8:]
     )
     np.testing.assert_array_equal(
-        np.asarray(layer.mlp.gate_up.kernel[...])[:, 1], stored[f"{prefix}mlp.up_proj.weight"].T
+        np.asarray(layer.mlp.gate_up.kernel.values[...])[:, 1], stored[f"{prefix}mlp.up_proj.weight"].T
     )
-    np.testing.assert_array_equal(np.asarray(layer.mlp.down.kernel[...]), stored[f"{prefix}mlp.down_proj.weight"].T)
+    down = np.asarray(layer.mlp.down.kernel.values[...])
+    np.testing.assert_array_equal(down, stored[f"{prefix}mlp.down_proj.weight"].T)
 
 
 def test_flatten_round_trip(path):
@@ -110,12 +111,12 @@ def test_bfloat16_is_exact_in_float32(path):
     stored = to_bfloat16(weights())
     save_file(stored, path / "model.safetensors")
     np.testing.assert_array_equal(
-        np.asarray(load(path)[1].embedding.table[...]), stored["model.embed_tokens.weight"].astype(np.float32)
+        np.asarray(load(path)[1].embedding.table.values[...]), stored["model.embed_tokens.weight"].astype(np.float32)
     )
 
 
 @pytest.mark.parametrize("block", [None, [16, 32]])
-def test_float8_is_dequantized(path, block):
+def test_float8_stays_float8_or_is_dequantized(path, block):
     """Blocks that do not divide the matrix, one scale a block; or one scale a tensor."""
     stored, expected = weights(), weights()
     for name in [name for name in stored if name.endswith("proj.weight")]:
@@ -128,11 +129,17 @@ def test_float8_is_dequantized(path, block):
         stored[f"{name}_scale_inv"] = scale if block else scale.reshape(())
         expected[name] = stored[name].astype(np.float32) * full
     save_file(expected, path / "model.safetensors")
-    plain = leaves(path)
+    plain = numbers(load(path)[1])
     write_safetensors(path / "model.safetensors", stored)
     quantization = {"quant_method": "fp8", "weight_block_size": block}
     write_json(path / "config.json", tiny_config("qwen2", quantization_config=quantization))
-    assert_same(leaves(path), plain, rtol=1e-6)
+    for flag, dtypes in ((None, {"float32", "float8_e4m3fn"}), ("dequantize", {"float32"})):
+        _, model = load(path, quantization=flag)
+        assert {array.dtype.name for array in flatten_model(model)[1]} == dtypes
+        found = numbers(model)
+        assert found.keys() == plain.keys()
+        for name, array in plain.items():
+            np.testing.assert_array_equal(found[name], array)
 
     wrong = stored | {f"{Q0}_scale_inv": np.ones((9, 9), np.float32)}
     write_safetensors(path / "model.safetensors", wrong)
@@ -158,7 +165,7 @@ def test_tied_head(tmp_path):
     save_file(stored, path / FILE)
     hidden = jnp.ones((1, 48))
     model = load(path)[1]
-    np.testing.assert_allclose(model.logits(hidden), hidden @ model.embedding.table[...].T, rtol=1e-4)
+    np.testing.assert_allclose(model.logits(hidden), hidden @ model.embedding.table.values[...].T, rtol=1e-4)
 
 
 def test_old_rotary_buffers_are_ignored(path):

@@ -14,24 +14,27 @@ import functools
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
-from jax.typing import DTypeLike
 
 from palladio import __version__
-from palladio.model.config import ModelConfig
+from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
-from palladio.model.parameters import Params, parameters_of
-from palladio.model.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.parameters import Parameters, scale_form
+from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.stored_weights import stored_arrays
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import ShardingRules, make_mesh
-from palladio.model.stored_weights import stored_arrays
-from palladio.model.tensor_layout import TensorLayout
+from palladio.model.weights.kinds import WeightKind, WeightKinds
+from palladio.model.weights.scaled import ScaleForm
 
 MANIFEST = "palladio_checkpoint.json"
-FORMAT = 1
+FORMAT = 2
 _PARAMETERS = "parameters"
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"
@@ -45,16 +48,49 @@ def is_converted(path: Path) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class StoredParameter:
+    """A parameter as one device has it, which is how a converted checkpoint stores it.
+
+    Attributes:
+        shape: of the array. dtype: of its numbers.
+        kind: name of the kind of weight that it belongs to, or its dtype, for what is not quantized.
+        axes: logical axis of each dimension; None: it is never split.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
+    axes: LogicalAxes
+
+    @classmethod
+    def of(cls, path: str, parameters: Parameters, layout: TensorLayout) -> Self:
+        """Args: parameters: laid out by `layout`, over any number of devices."""
+        param = parameters.by_path[path][1]
+        slot = parameters.slots.get(path) or parameters.slots[path.rpartition(".")[0]]
+        dtype, axes = str(param.dtype), param.get_metadata()["logical_axes"]
+        kind = dtype if slot.weight is None else slot.weight.kind_name
+        return cls(stored_shape(param.shape, axes, layout, scale_form(param)), dtype, kind, axes)
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> Self:
+        """Of the manifest."""
+        axes = tuple(axis if axis is None else str(axis) for axis in content["axes"])
+        return cls(tuple(map(int, content["shape"])), str(content["dtype"]), str(content["kind"]), axes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
     """What a converted checkpoint holds.
 
     Attributes:
-        shapes: of each parameter, as on one device. dtype: of all of them, by name.
+        parameters: by path.
+        kinds: of weights. dtype: of what is not quantized.
         files: size in bytes and CRC-32 of each, by its path below the directory.
     """
 
-    shapes: Mapping[str, tuple[int, ...]]
-    dtype: str
+    parameters: Mapping[str, StoredParameter]
+    kinds: WeightKinds
+    dtype: DType
     files: Mapping[str, tuple[int, int]]
 
     @classmethod
@@ -69,9 +105,11 @@ class Manifest:
                 raise CheckpointError(
                     f"{path / MANIFEST} has format {content['format']}; this version reads {FORMAT}: convert again"
                 )
-            shapes = {name: tuple(shape) for name, shape in content["shapes"].items()}
+            parameters = {name: StoredParameter.read(each) for name, each in content["parameters"].items()}
+            kind, dense = content["quantization"], tuple(map(str, content["dense"]))
+            kinds = WeightKinds(kind and WeightKind(kind["storage"], kind["group"]), dense)
             files = {name: (int(size), int(crc)) for name, (size, crc) in content["files"].items()}
-            return cls(shapes, str(content["dtype"]), files)
+            return cls(parameters, kinds, content["dtype"], files)
         except FileNotFoundError:
             raise CheckpointError(
                 f"no {MANIFEST} in {path}: the conversion did not finish, or this is not a converted checkpoint. Run "
@@ -81,16 +119,41 @@ class Manifest:
             raise CheckpointError(f"cannot read {path / MANIFEST}: {error!r}") from error
 
     def write(self, path: Path) -> None:
+        kind = self.kinds.kind
         content = {
             "format": FORMAT,
             "palladio": __version__,
             "dtype": self.dtype,
-            "shapes": self.shapes,
+            "quantization": kind and {"name": kind.name, **dataclasses.asdict(kind)},
+            "dense": self.kinds.dense,
+            "parameters": {name: dataclasses.asdict(each) for name, each in self.parameters.items()},
             "files": self.files,
         }
         unfinished = path / f"{MANIFEST}.unfinished"
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
         unfinished.replace(path / MANIFEST)
+
+    def check_parameters(self, path: Path, wanted: Mapping[str, StoredParameter]) -> None:
+        """
+        Raises:
+            CheckpointError: parameters are not those of the model: nothing is cast on the way.
+        """
+        found = self.parameters
+        shapes, others = ({name: each.shape for name, each in both.items()} for both in (wanted, found))
+        differing = sorted(name for name in {*shapes, *others} if shapes.get(name) != others.get(name))
+        if differing:
+            raise CheckpointError(
+                f"missing, unexpected or differently shaped keys in checkpoint {path} (compared with its "
+                f"config.json): {', '.join(differing[:5])}"
+            )
+        for name, each in wanted.items():
+            if each.dtype != found[name].dtype:
+                raise CheckpointError(
+                    f"{path} was converted with --dtype {self.dtype}: {name} is {found[name].dtype}, and "
+                    f"{each.dtype} is asked for. Use --dtype {self.dtype}, or convert the model again"
+                )
+            if each != found[name]:
+                raise CheckpointError(f"{path} holds {name} as {found[name]}, not as {each}: convert the model again")
 
     def check(self, path: Path) -> None:
         """Reads every file once, several at a time.
@@ -104,13 +167,11 @@ class Manifest:
                 check.result()
 
 
-def convert(
-    source: Path, out: Path, config: ModelConfig, dtype: DTypeLike, progress: Callable[[int, int], None]
-) -> None:
+def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress: Callable[[int, int], None]) -> None:
     """Converts a model directory; what an earlier run finished is kept.
 
     Args:
-        dtype: of the parameters in `out`.
+        dtype: of the parameters in `out` that are not quantized.
         progress: called with (groups done, groups in all).
 
     Raises:
@@ -119,8 +180,9 @@ def convert(
     """
     mesh = make_mesh(1, jax.local_devices(backend="cpu"))
     layout = TensorLayout.of(config, 1)
-    _, params = parameters_of(layout, dtype, mesh)
-    groups = _groups(params)
+    parameters = Parameters.of(layout, jnp.dtype(dtype), mesh)
+    params = parameters.by_path
+    groups = _groups(parameters.slots)
     (out / _PARAMETERS).mkdir(parents=True, exist_ok=True)
     for pattern in _COPIED:
         for file in source.glob(pattern):
@@ -131,54 +193,49 @@ def convert(
         progress(done, len(groups))
         target = out / _PARAMETERS / group
         if not target.is_dir():
-            axes = {name: params[name][1].get_metadata()["logical_axes"] for name in names}
-            _save(target, dict(stored_arrays(source, layout, params, mesh, only=names)), axes)
+            arrays = dict(stored_arrays(source, layout, parameters, mesh, only=names))
+            axes = {path: params[path][1].get_metadata()["logical_axes"] for path in arrays}
+            _save(target, arrays, axes)
     progress(len(groups), len(groups))
-    shapes = {name: tuple(param.shape) for name, (_, param) in params.items()}
+    stored = {name: StoredParameter.of(name, parameters, layout) for name in params}
     files = sorted(file for group in groups for file in (out / _PARAMETERS / group).rglob("*") if file.is_file())
     with concurrent.futures.ThreadPoolExecutor() as pool:
         sums = pool.map(_size_and_crc, files)
         known = {str(file.relative_to(out)): both for file, both in zip(files, sums, strict=True)}
-    Manifest(shapes, str(jax.numpy.dtype(dtype)), known).write(out)
+    Manifest(stored, config.weight_kinds, dtype, known).write(out)
 
 
-def restored_arrays(path: Path, layout: TensorLayout, params: Params, mesh: Mesh) -> Iterator[tuple[str, jax.Array]]:
-    """Name and values of each parameter, of a checkpoint that `convert` wrote.
+def restored_arrays(
+    path: Path, layout: TensorLayout, parameters: Parameters, mesh: Mesh
+) -> Iterator[tuple[str, jax.Array]]:
+    """Path and values of each parameter, of a checkpoint that `convert` wrote.
 
     Raises:
         CheckpointError: it is damaged, incomplete, or of another model.
     """
-    manifest = Manifest.read(path)
-    shapes = {
-        name: stored_shape(param.shape, param.get_metadata()["logical_axes"], layout)
-        for name, (_, param) in params.items()
-    }
-    if shapes != manifest.shapes:
-        differing = sorted(
-            name for name in {*shapes, *manifest.shapes} if shapes.get(name) != manifest.shapes.get(name)
-        )
-        raise CheckpointError(
-            f"missing, unexpected or differently shaped keys in checkpoint {path} (compared with its config.json): "
-            f"{', '.join(differing[:5])}"
-        )
+    manifest, params = Manifest.read(path), parameters.by_path
+    stored = {name: StoredParameter.of(name, parameters, layout) for name in params}
+    manifest.check_parameters(path, stored)
     manifest.check(path)
     for group, names in _groups(params).items():
         wanted = {}
         for name in names:
-            param = params[name][1]
-            sharding = _sharding_of_stored(shapes[name], param.get_metadata()["logical_axes"], mesh)
-            wanted[name] = jax.ShapeDtypeStruct(shapes[name], param.dtype, sharding=sharding)
+            shape = stored[name].shape
+            sharding = _sharding_of_stored(shape, stored[name].axes, mesh)
+            wanted[name] = jax.ShapeDtypeStruct(shape, params[name][1].dtype, sharding=sharding)
         for name, array in _restore(path / _PARAMETERS / group, wanted).items():
             param = params[name][1]
             if array.shape != param.shape:  # what has its size is laid out as it was
-                array = _placer(param.get_metadata()["logical_axes"], layout, mesh)(array)
+                array = _placer(stored[name].axes, layout, mesh, scale_form(param))(array)
             yield name, array
 
 
 @functools.lru_cache(maxsize=32)
-def _placer(axes: LogicalAxes, layout: TensorLayout, mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+def _placer(
+    axes: LogicalAxes, layout: TensorLayout, mesh: Mesh, form: ScaleForm | None
+) -> Callable[[jax.Array], jax.Array]:
     """One for all layers: it is compiled once."""
-    place = functools.partial(relayout, axes=axes, layout=layout)
+    place = functools.partial(relayout, axes=axes, layout=layout, form=form)
     return jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes))
 
 
@@ -191,10 +248,10 @@ def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -
     return rules.sharding(mesh, divisible)
 
 
-def _groups(params: Params) -> dict[str, list[str]]:
-    """Names of parameters, a group for each layer and for each part beside them."""
+def _groups(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of parameters or slots, a group for each layer and for each part beside them."""
     groups: dict[str, list[str]] = {}
-    for name in params:
+    for name in names:
         parts = name.split(".")
         groups.setdefault(".".join(parts[:2]) if parts[0] == "layers" else parts[0], []).append(name)
     return groups

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from palladio.model.errors import CheckpointError
-from palladio.model.safetensors_file import Array, SafetensorsFile, StoredTensor
+from palladio.model.loading.safetensors_file import Array, SafetensorsFile, StoredTensor
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"

@@ -18,7 +18,7 @@ from pathlib import Path
 import jax, jax.numpy as jnp
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.sharding import make_mesh
-from palladio.model.weights import load_model
+from palladio.model.loading.load_model import load_model
 
 path = Path(sys.argv[1])
 config = ModelConfig.from_hf(*read_model_dir(path))
@@ -30,7 +30,7 @@ mesh = make_mesh(1)
 jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.ones(3)))
 before = peak()
 model = load_model(path, config, dtype=jnp.float32, mesh=mesh)
-jax.block_until_ready(model.embedding.table[...])
+jax.block_until_ready(model.embedding.table.values[...])
 print(json.dumps(peak() - before))
 """
 

@@ -9,6 +9,7 @@ from palladio.model.config import HeadCounts, ModelConfig
 from palladio.model.experts_config import ExpertsConfig
 from palladio.model.layer_spec import DenseSpec
 from palladio.model.sharding import num_expert_parts, num_shards
+from palladio.model.weights.kinds import WeightKind, round_up
 
 VOCAB_MULTIPLE = 128  # rows of the token table a device holds: whole lanes, and whole words of a mask
 
@@ -60,9 +61,9 @@ class TensorLayout:
             num_kv_heads=len(places),
             num_heads=len(places) * group,
             head_counts=_head_counts(model, places, group),
-            intermediate_size=_round_up(model.intermediate_size, num_shards if _has_mlp(model) else 1),
-            experts=model.experts and _lay_out_experts(model.experts, num_shards, num_expert_parts),
-            vocab_size=_round_up(model.vocab_size, num_shards * VOCAB_MULTIPLE) if num_shards > 1 else model.vocab_size,
+            intermediate_size=_cut(model, model.intermediate_size, num_shards if _has_mlp(model) else 1),
+            experts=model.experts and _lay_out_experts(model, model.experts, num_shards, num_expert_parts),
+            vocab_size=round_up(model.vocab_size, num_shards * VOCAB_MULTIPLE) if num_shards > 1 else model.vocab_size,
         )
         return cls(model, config, num_shards, num_expert_parts, places)
 
@@ -74,6 +75,22 @@ class TensorLayout:
     def sizes(self, axis: str) -> tuple[int, int]:
         """Of a logical axis of parameters other than that of heads: as the checkpoint has it, and as laid out."""
         return _size_along(axis, self.stored), _size_along(axis, self.config)
+
+    def groups(self, axis: str | None, kind: WeightKind) -> tuple[int, int]:
+        """Inputs that share a scale of a weight, as laid out and as on one device.
+
+        Args:
+            axis: logical axis of the inputs; None: they are not split.
+            kind: with groups.
+        """
+        assert kind.group is not None
+        if axis is None:
+            return kind.group, kind.group
+        if axis == "heads":
+            group = kind.head_group(self.stored.head_size)
+            return group, group
+        num_parts = self.num_shards // self.num_expert_parts if axis == "expert_ffw" else self.num_shards
+        return kind.cut(_size_along(axis, self.stored), num_parts)[1], kind.group
 
     @property
     def group(self) -> int:
@@ -123,13 +140,21 @@ def _head_counts(model: ModelConfig, places: tuple[HeadPlace | None, ...], group
     return HeadCounts(num_heads=model.num_heads, num_kv_heads=model.num_kv_heads, counts=tuple(counts))
 
 
-def _lay_out_experts(experts: ExpertsConfig, num_shards: int, num_expert_parts: int) -> ExpertsConfig:
+def _cut(model: ModelConfig, size: int, num_parts: int) -> int:
+    """Columns of an MLP, which are the inputs of its projection back, with padding."""
+    kind = model.weight_kinds.kind
+    return round_up(size, num_parts) if kind is None else kind.cut(size, num_parts)[0]
+
+
+def _lay_out_experts(
+    model: ModelConfig, experts: ExpertsConfig, num_shards: int, num_expert_parts: int
+) -> ExpertsConfig:
     shared = experts.shared_intermediate_size
     return dataclasses.replace(
         experts,
-        num_places=_round_up(experts.num_experts, num_expert_parts),
-        intermediate_size=_round_up(experts.intermediate_size, num_shards // num_expert_parts),
-        shared_intermediate_size=None if shared is None else _round_up(shared, num_shards),
+        num_places=round_up(experts.num_experts, num_expert_parts),
+        intermediate_size=_cut(model, experts.intermediate_size, num_shards // num_expert_parts),
+        shared_intermediate_size=None if shared is None else _cut(model, shared, num_shards),
     )
 
 
@@ -145,7 +170,7 @@ def _places(num_heads: int, num_kv_heads: int, num_shards: int) -> tuple[HeadPla
     group = num_heads // num_kv_heads
     if num_kv_heads >= num_shards:
         places: list[HeadPlace | None] = [HeadPlace(head, head * group, group) for head in range(num_kv_heads)]
-        return (*places, *[None] * (_round_up(num_kv_heads, num_shards) - num_kv_heads))
+        return (*places, *[None] * (round_up(num_kv_heads, num_shards) - num_kv_heads))
     copies, left = divmod(num_shards, num_kv_heads)
     places = []
     for head in range(num_kv_heads):
@@ -155,7 +180,3 @@ def _places(num_heads: int, num_kv_heads: int, num_shards: int) -> tuple[HeadPla
             count = min(share, group - start)
             places.append(HeadPlace(head, head * group + start, count) if count > 0 else None)
     return tuple(places)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 
 from palladio.model.experts_config import ExpertsConfig
-from palladio.model.safetensors_file import Array
-from palladio.model.tensor_layout import TensorLayout
+from palladio.model.loading.safetensors_file import Array
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.weight_rules import Transform
+from palladio.model.weights.scaled import ScaleForm
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,6 +24,21 @@ class Box:
     shape: tuple[int, ...]
     target: tuple[int, ...]
     source: tuple[int, ...]
+
+    def without(self, dimension: int) -> "Box":
+        """The block of a parameter that lacks a dimension."""
+        sides = (self.shape, self.target, self.source)
+        return Box(*(side[:dimension] + side[dimension + 1 :] for side in sides))
+
+    def in_groups(self, dimension: int, group: int) -> "Box":
+        """The block where a dimension counts groups. It begins with a group, here and in the stored tensor."""
+        start, first = self.target[dimension], self.source[dimension]
+        assert start % group == first % group == 0, "a group is cut in two"
+
+        def counted(side: tuple[int, ...]) -> tuple[int, ...]:
+            return (*side[:dimension], -(-side[dimension] // group), *side[dimension + 1 :])
+
+        return Box(counted(self.shape), counted(self.target), counted(self.source))
 
     def touches(self, index: tuple[slice, ...]) -> bool:
         """Whether any of the block lies in the slice `index` of the parameter."""
@@ -63,6 +79,20 @@ class Part:
     split: tuple[int, ...]
     order: tuple[int, ...]
     boxes: tuple[Box, ...]
+
+    def of_scales(self, form: ScaleForm) -> "Part":
+        """The same tensor's scales as part of a weight's scales, where this is a part of its values. The tensor's last
+        dimension, the inputs, becomes that of groups, or goes."""
+        dimension, last = form.inputs, len(self.split) - 1
+        assert self.order[dimension] == last, "files have the inputs last"
+        if form.group is None:
+            boxes = dict.fromkeys(box.without(dimension) for box in self.boxes)
+            order = tuple(number for number in self.order if number != last)
+            return Part(self.file_shape[:-1], self.split[:-1], order, tuple(boxes))
+        num_groups = -(-self.split[-1] // form.group)
+        boxes = dict.fromkeys(box.in_groups(dimension, form.group) for box in self.boxes)
+        file_shape, split = (*self.file_shape[:-1], num_groups), (*self.split[:-1], num_groups)
+        return Part(file_shape, split, self.order, tuple(boxes))
 
     def touches(self, index: tuple[slice, ...]) -> bool:
         """Whether the slice `index` of the parameter needs any of this part."""

@@ -11,19 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model import stored_weights
 from palladio.model.config import ModelConfig
-from palladio.model.coverage import covers
 from palladio.model.errors import CheckpointError
 from palladio.model.family import Family
-from palladio.model.parameters import parameters_of
+from palladio.model.loading import stored_weights
+from palladio.model.loading.coverage import covers
+from palladio.model.loading.parameters import Parameters
+from palladio.model.loading.safetensors_file import StoredTensor
+from palladio.model.loading.stored_weights import _plan, rule_places, stored_arrays
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.weight_transforms import Box
 from palladio.model.registry import ARCHITECTURES, find_family
-from palladio.model.safetensors_file import StoredTensor
 from palladio.model.sharding import make_abstract_mesh, make_mesh
-from palladio.model.stored_weights import _plan, rule_places, stored_arrays
-from palladio.model.tensor_layout import TensorLayout
 from palladio.model.weight_rules import WeightRule
-from palladio.model.weight_transforms import Box
 from tests import tiny_families
 from tests.tiny_model import FAMILIES, make_checkpoint, tiny_config, weight_shapes
 
@@ -86,17 +86,17 @@ def test_each_rule_is_missed(architecture: str, monkeypatch: pytest.MonkeyPatch)
     for hf, stacked in variants(architecture):
         config = ModelConfig.from_hf(hf)
         layout = TensorLayout.of(config, 1)
-        _, params = parameters_of(layout, jnp.float32, make_mesh(1))
+        parameters = Parameters.of(layout, jnp.float32, make_mesh(1))
         checkpoint = checkpoint_of(shapes_of(hf, stacked=stacked))
-        _plan(Path("x"), layout, params, checkpoint)
+        _plan(Path("x"), layout, parameters, checkpoint)
         for rule in family.weights:
-            places = list(rule_places(rule, config, params, "stacked" if stacked else "split"))
+            places = list(rule_places(rule, config, parameters.slots, "stacked" if stacked else "split"))
             if not places:
                 continue
             tried.add(rule)
             monkeypatch.setattr(stored_weights, "find_family", lambda _, rule=rule: without(family, rule))
             with pytest.raises(CheckpointError) as error:
-                _plan(Path("x"), layout, params, checkpoint)
+                _plan(Path("x"), layout, parameters, checkpoint)
             named = rule.param.format(layer=places[0][0])
             assert f"no tensor fills all of {named}" in str(error.value)
             monkeypatch.undo()
@@ -115,8 +115,8 @@ def without(family: Family, rule: WeightRule) -> Family:
 def test_padding_is_no_hole(family: str, num_shards: int) -> None:
     hf = tiny_config(family)
     layout = TensorLayout.of(ModelConfig.from_hf(hf), num_shards)
-    _, params = parameters_of(layout, jnp.float32, make_abstract_mesh(num_shards))
-    _plan(Path("x"), layout, params, checkpoint_of(shapes_of(hf, stacked=False)))
+    parameters = Parameters.of(layout, jnp.float32, make_abstract_mesh(num_shards))
+    _plan(Path("x"), layout, parameters, checkpoint_of(shapes_of(hf, stacked=False)))
 
 
 def test_a_part_that_is_taken_twice_does_not_make_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +128,9 @@ def test_a_part_that_is_taken_twice_does_not_make_up_for_another(monkeypatch: py
     )
     monkeypatch.setattr(stored_weights, "find_family", lambda _: dataclasses.replace(family, weights=rules))
     layout = TensorLayout.of(ModelConfig.from_hf(hf), 1)
-    _, params = parameters_of(layout, jnp.float32, make_mesh(1))
+    parameters = Parameters.of(layout, jnp.float32, make_mesh(1))
     with pytest.raises(CheckpointError, match=r"no tensor fills all of layers\.0\.mlp\.gate_up\.kernel"):
-        _plan(Path("x"), layout, params, checkpoint_of(weight_shapes(hf)))
+        _plan(Path("x"), layout, parameters, checkpoint_of(weight_shapes(hf)))
 
 
 def test_cells() -> None:
@@ -149,8 +149,8 @@ def test_a_dropped_rule_is_told_when_a_checkpoint_is_read(tmp_path: Path, monkey
     rule = next(rule for rule in family.weights if rule.param == "norm.scale")
     monkeypatch.setattr(stored_weights, "find_family", lambda _: without(family, rule))
     layout = TensorLayout.of(ModelConfig.from_hf(tiny_config("qwen2")), 1)
-    _, params = parameters_of(layout, jnp.float32, make_mesh(1))
+    parameters = Parameters.of(layout, jnp.float32, make_mesh(1))
     with pytest.raises(CheckpointError, match=r"norm\.scale; the weight rules of Qwen2ForCausalLM are"):
-        list(stored_arrays(path, layout, params, make_mesh(1)))
+        list(stored_arrays(path, layout, parameters, make_mesh(1)))
     monkeypatch.undo()
-    assert all(np.isfinite(array).all() for _, array in stored_arrays(path, layout, params, make_mesh(1)))
+    assert all(np.isfinite(array).all() for _, array in stored_arrays(path, layout, parameters, make_mesh(1)))

@@ -1,0 +1,59 @@
+"""Random weights, made on the devices: the same model however it is laid out over them."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from palladio.model.loading.parameters import Parameters, Slot, scale_form
+from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.module import Initializer
+from palladio.model.sharding import ShardingRules
+
+_Make = Callable[[jax.Array], tuple[jax.Array, ...]]
+
+
+def random_arrays(
+    parameters: Parameters, layout: TensorLayout, mesh: Mesh, seed: int
+) -> Iterator[tuple[str, jax.Array]]:
+    """Path and values of each parameter. A weight that is quantized is made of random numbers as any other.
+
+    Args:
+        parameters: as they are laid out.
+        seed: the same seed gives the same model over any number of devices.
+    """
+    root = jax.random.key(seed)
+    programs: dict[tuple[object, ...], _Make] = {}  # one compile per shape, not per layer
+    for number, slot in enumerate(parameters.slots.values()):
+        metadata = slot.values.get_metadata()
+        kind = (
+            type(slot.weight),
+            metadata["initializer"],
+            *(
+                (param.shape, param.dtype, param.get_metadata()["logical_axes"], scale_form(param))
+                for param in slot.params.values()
+            ),
+        )
+        if kind not in programs:
+            programs[kind] = _program(slot, layout, mesh)
+        yield from zip(slot.params, programs[kind](jax.random.fold_in(root, number)), strict=True)
+
+
+def _program(slot: Slot, layout: TensorLayout, mesh: Mesh) -> _Make:
+    rules, params = ShardingRules(), list(slot.params.values())
+    axes: list[LogicalAxes] = [param.get_metadata()["logical_axes"] for param in params]
+    forms = [scale_form(param) for param in params]
+    initializer: Initializer = slot.values.get_metadata()["initializer"]
+    shape = stored_shape(slot.values.shape, axes[0], layout)
+
+    def make(key: jax.Array) -> tuple[jax.Array, ...]:
+        if slot.weight is None:
+            made: tuple[jax.Array, ...] = (initializer(key, shape, slot.values.dtype),)
+        else:
+            made = slot.weight.made_of(initializer(key, shape, jnp.float32))
+        each = zip(made, axes, forms, strict=True)
+        return tuple(relayout(array, axes, layout, form) for array, axes, form in each)
+
+    return jax.jit(make, out_shardings=tuple(rules.sharding(mesh, each) for each in axes))

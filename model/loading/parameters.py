@@ -1,0 +1,111 @@
+"""The parameters of a model by name, before they have values, and the weights that they make up."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from flax import nnx
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from palladio.model.decoder import CausalLM
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.module import Context
+from palladio.model.weights.scaled import Scaled, ScaleForm
+from palladio.model.weights.weight import Dense, FileMatrix, HostArray, Weight
+from palladio.pallas_kernels.choice import Kernels
+
+Keys = tuple[str | int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """What tensors of a checkpoint fill: a weight with all of its parameters, or a parameter alone.
+
+    Attributes:
+        name: dotted path of the weight or the parameter.
+        weight: None: a parameter alone.
+        params: by dotted path, abstract; a weight's `values` first.
+    """
+
+    name: str
+    weight: Weight | None
+    params: Mapping[str, nnx.Param]
+
+    @property
+    def values(self) -> nnx.Param:
+        """What has the shape that weight tables speak of."""
+        return next(iter(self.params.values()))
+
+    def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
+        """What a checkpoint's tensor means for each parameter, laid out as in the file."""
+        if self.weight is not None:
+            return self.weight.read(matrix)
+        return (matrix.dense(self.values.dtype),)
+
+
+def _quantize(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh: Mesh) -> None:
+    """Replaces the weights that the config keeps in other bits; constructors know of dense ones only."""
+    kinds, nodes = layout.config.weight_kinds, dict(nnx.iter_graph(model))
+    for keys, node in nodes.items():
+        kind = kinds.of(_dotted(keys)) if isinstance(node, Dense) else None
+        if kind is not None:
+            axis = node.values.get_metadata()["logical_axes"][node.inputs]
+            groups = None if kind.group is None else layout.groups(axis, kind)
+            setattr(nodes[keys[:-1]], str(keys[-1]), Scaled(node, kind, groups, kernels, mesh))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameters:
+    """A model without values.
+
+    Attributes:
+        structure: its modules.
+        by_path: each parameter's keys and the parameter, by dotted path.
+        slots: by name, in the order of parameters.
+    """
+
+    structure: nnx.GraphDef
+    by_path: Mapping[str, tuple[Keys, nnx.Param]]
+    slots: Mapping[str, Slot]
+
+    @classmethod
+    def of(
+        cls,
+        layout: TensorLayout,
+        dtype: DTypeLike,
+        mesh: Mesh,
+        kernels: Kernels = Kernels(),
+        weights_dtype: DTypeLike | None = None,
+    ) -> "Parameters":
+        """As they are laid out.
+
+        Args:
+            dtype: of activations.
+            weights_dtype: of parameters that are not quantized; None: the same.
+        """
+        # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
+        context = Context(dtype, dtype if weights_dtype is None else weights_dtype, None)
+        model = CausalLM(layout.config, context, kernels, mesh)
+        _quantize(model, layout, kernels, mesh)
+        weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
+        structure, state = nnx.split(model)
+        found = nnx.to_flat_state(state)
+        by_path = {_dotted(keys): (keys, param) for keys, param in found}
+        slots = {}
+        for keys, _ in found:
+            weight = weights.get(keys[:-1])
+            name = _dotted(keys if weight is None else keys[:-1])
+            if name not in slots:
+                paths = (name,) if weight is None else (f"{name}.{part}" for part in weight.part_names)
+                slots[name] = Slot(name, weight, {path: by_path[path][1] for path in paths})
+        return cls(structure, by_path, slots)
+
+
+def scale_form(param: nnx.Param) -> ScaleForm | None:
+    """None: it is no weight's scales."""
+    form: ScaleForm | None = param.get_metadata().get("scale_form")
+    return form
+
+
+def _dotted(keys: Keys) -> str:
+    return ".".join(map(str, keys))

@@ -1,0 +1,313 @@
+"""Weights from safetensors: each parameter put together, slice by slice, from the tensors that its table names.
+
+A host reads what its own devices need, several parameters side by side. Host memory holds no more of them at a time
+than the largest one takes, beside what the devices hold (on CPU the devices' memory is the host's).
+"""
+
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+import logging
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from palladio.model.config import ModelConfig
+from palladio.model.errors import CheckpointError
+from palladio.model.loading.checkpoint import Checkpoint
+from palladio.model.loading.coverage import covers
+from palladio.model.loading.parameters import Parameters, Slot, scale_form
+from palladio.model.loading.safetensors_file import Array, StoredTensor
+from palladio.model.loading.stored_scales import check_kind, file_matrix, find_scale, scale_names
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.weight_transforms import Part, part_of
+from palladio.model.quantization_config import QuantizationConfig
+from palladio.model.registry import find_family
+from palladio.model.sharding import ShardingRules
+from palladio.model.weight_rules import ExpertStorage, WeightRule
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
+MAX_NAMES_SHOWN = 5
+_PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
+_OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
+_STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
+READERS = 4  # parameters that are read side by side, where they fit
+BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
+
+logger = logging.getLogger(__name__)
+
+
+_Bounds = tuple[tuple[int | None, int | None], ...]
+_Slices = dict[_Bounds, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where a part of a slot comes from.
+
+    Attributes:
+        parts: of each of the slot's parameters, how it lies there.
+        tensor: the stored tensor.
+        scale: of a quantized tensor.
+    """
+
+    parts: tuple[Part, ...]
+    tensor: StoredTensor
+    scale: StoredTensor | None
+
+
+def stored_arrays(
+    path: Path, layout: TensorLayout, parameters: Parameters, mesh: Mesh, only: Collection[str] | None = None
+) -> Iterator[tuple[str, jax.Array]]:
+    """Path and values of each parameter.
+
+    Args:
+        only: names of the slots that are wanted; None: all.
+
+    Raises:
+        CheckpointError: the files do not hold exactly what the config promises.
+    """
+    with Checkpoint(path) as checkpoint:
+        readers = [
+            _Reader(checkpoint, layout.stored.quantization, sources, parameters.slots[name], mesh)
+            for name, sources in _plan(path, layout, parameters, checkpoint).items()
+            if only is None or name in only
+        ]
+        with concurrent.futures.ThreadPoolExecutor(READERS, thread_name_prefix="load") as pool:
+            yield from _in_order(pool, readers)
+
+
+class _Target:
+    """One parameter, and the slices of it that this host's devices need."""
+
+    def __init__(self, path: str, param: nnx.Param, mesh: Mesh) -> None:
+        self.path = path
+        self.shape, self.dtype = param.shape, param.dtype
+        self._sharding = ShardingRules().sharding(mesh, param.get_metadata()["logical_axes"])
+        indices = self._sharding.addressable_devices_indices_map(param.shape).values()
+        self.slices = {_bounds(index): index for index in indices if index is not None}
+        self.num_bytes = math.prod(self._sharding.shard_shape(param.shape)) * param.dtype.itemsize * len(self.slices)
+
+    def place(self, slices: _Slices) -> jax.Array:
+        """On the devices; waits until they have it."""
+        array = jax.make_array_from_callback(self.shape, self._sharding, lambda index: slices[_bounds(index)])
+        array.block_until_ready()
+        return array
+
+
+class _Reader:
+    """Reads what fills one slot: of each of its parameters, all slices that this host's devices need."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        quantization: QuantizationConfig | None,
+        sources: list[Source],
+        slot: Slot,
+        mesh: Mesh,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._quantization = quantization
+        self._sources = sources
+        self._slot = slot
+        self._targets = [_Target(path, param, mesh) for path, param in slot.params.items()]
+        self.num_bytes = sum(target.num_bytes for target in self._targets)
+
+    def read(self) -> list[_Slices]:
+        """Of each parameter the slices, in host memory. Several readers may read at once."""
+        stored = functools.lru_cache(self._stored)
+        read = [
+            {bounds: _assemble(stored, self._sources, number, target, index) for bounds, index in target.slices.items()}
+            for number, target in enumerate(self._targets)
+        ]
+        stored.cache_clear()  # views of the file, which has to close
+        for source in self._sources:
+            self._checkpoint.release(source.tensor)
+        return read
+
+    def place(self, read: list[_Slices]) -> Iterator[tuple[str, jax.Array]]:
+        """Path and values of each parameter, on the devices."""
+        for target, slices in zip(self._targets, read, strict=True):
+            yield target.path, target.place(slices)
+
+    def _stored(self, tensor: StoredTensor, scale: StoredTensor | None) -> tuple[Array, ...]:
+        """What a stored tensor means for each parameter."""
+        return self._slot.read(file_matrix(self._checkpoint, self._quantization, tensor, scale))
+
+
+def _bounds(index: tuple[slice, ...] | None) -> _Bounds:
+    assert index is not None, "every device has a part"
+    return tuple((where.start, where.stop) for where in index)
+
+
+def _in_order(pool: concurrent.futures.Executor, readers: list[_Reader]) -> Iterator[tuple[str, jax.Array]]:
+    limit = max((reader.num_bytes for reader in readers), default=0)
+    waiting = collections.deque(readers)
+    under_way: collections.deque[tuple[_Reader, concurrent.futures.Future[list[_Slices]]]] = collections.deque()
+    num_bytes = 0
+    while waiting or under_way:
+        while waiting and num_bytes + waiting[0].num_bytes <= limit:
+            reader = waiting.popleft()
+            num_bytes += reader.num_bytes
+            under_way.append((reader, pool.submit(reader.read)))
+        reader, future = under_way.popleft()
+        placed = list(reader.place(future.result()))
+        del future  # and the slices that it holds
+        num_bytes -= reader.num_bytes
+        yield from placed
+
+
+def _assemble(
+    stored: Callable[[StoredTensor, StoredTensor | None], tuple[Array, ...]],
+    sources: list[Source],
+    number: int,
+    target: _Target,
+    index: tuple[slice, ...],
+) -> Array:
+    """The slice `index` of a slot's parameter with this number, put together from its parts.
+
+    Args:
+        stored: of a tensor and its scale, what they mean for each parameter; keeps what several slices read.
+    """
+    out = _aligned_empty(
+        [len(range(size)[where]) for size, where in zip(target.shape, index, strict=True)], target.dtype
+    )
+    parts = [source.parts[number] for source in sources]
+    if sum(math.prod(box.shape) for part in parts for box in part.boxes) < math.prod(target.shape):
+        out.fill(0)  # the rest is padding
+    for source, part in zip(sources, parts, strict=True):
+        if part.touches(index):
+            part.copy(stored(source.tensor, source.scale)[number], index, out)
+    return out
+
+
+def _aligned_empty(shape: list[int], dtype: np.dtype) -> Array:
+    """Memory that jax on CPU takes over as it is; elsewhere aligned it would copy, and the load would peak higher."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + BUFFER_ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % BUFFER_ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: Checkpoint) -> dict[str, list[Source]]:
+    """The sources of every slot, all checked before the first is read.
+
+    Raises:
+        CheckpointError: tensors are missing, unexpected or have another shape, or no tensor fills a parameter.
+    """
+    config = layout.stored
+    family, left = find_family(config.architecture), by_name(checkpoint)
+    if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
+        left[EMBEDDING] = left.pop(HEAD)  # tied either way
+    _warn_of_other_parts(path, checkpoint)
+    storage: ExpertStorage = "stacked" if any(name.endswith(_STACKED) for name in left) else "split"
+    slots = parameters.slots
+    plan: dict[str, list[Source]] = {name: [] for name in slots}
+    missing: list[str] = []
+    used: set[str] = set()
+    for rule in family.weights:
+        for layer, expert in rule_places(rule, config, slots, storage):
+            name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
+            tensor = left.get(name)
+            if tensor is None:
+                missing.append(name)
+                continue
+            used |= {name, *scale_names(name, tensor, config.quantization, left)}
+            part = part_of(rule.transform, slots[param].values.shape, layout, expert)
+            if tensor.shape != part.file_shape:
+                raise CheckpointError(
+                    f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
+                )
+            scales = (form for each in slots[param].params.values() if (form := scale_form(each)) is not None)
+            parts = (part, *(part.of_scales(form) for form in scales))
+            scale = find_scale(name, tensor, config.quantization, left)
+            check_kind(slots[param], tensor, scale)
+            plan[param].append(Source(parts, tensor, scale))
+    ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in slots)))
+    unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
+    if missing:
+        raise CheckpointError(f"missing keys in checkpoint {path}: {_some(missing)} (required by config.json)")
+    if unexpected:
+        raise CheckpointError(
+            f"unexpected keys in checkpoint {path}: {_some(unexpected)} (not used by this config.json)"
+        )
+    _check_coverage(path, layout, parameters, plan)
+    return plan
+
+
+def _check_coverage(path: Path, layout: TensorLayout, parameters: Parameters, plan: Mapping[str, list[Source]]) -> None:
+    """
+    Raises:
+        CheckpointError: tensors leave (parts of) parameters that are no padding.
+    """
+    known: dict[tuple[object, ...], bool] = {}  # layers are alike
+    unfilled = []
+    for name, slot in parameters.slots.items():
+        boxes = tuple(box for source in plan[name] for box in source.parts[0].boxes)
+        kind = (boxes, slot.values.shape, slot.values.get_metadata()["logical_axes"])
+        if kind not in known:
+            known[kind] = covers(*kind, layout)
+        if not known[kind]:
+            unfilled.append(name)
+    if unfilled:
+        raise CheckpointError(
+            f"missing keys in checkpoint {path}: no tensor fills all of {_some(unfilled)}; the weight rules of "
+            f"{layout.stored.architecture} are incomplete"
+        )
+
+
+def rule_places(
+    rule: WeightRule, config: ModelConfig, slots: Collection[str], storage: ExpertStorage
+) -> Iterator[tuple[int, int]]:
+    """Layer and expert of each tensor that a rule names; 0 for what it does not number.
+
+    Args:
+        config: of the checkpoint.
+        slots: names of what there is to fill.
+        storage: how the checkpoint stores experts.
+    """
+    if rule.storage not in (None, storage):
+        return
+    for layer in range(config.num_layers) if "{layer}" in rule.name else (0,):
+        if rule.param.format(layer=layer) in slots:
+            numbers = range(config.experts.num_experts) if config.experts and "{expert}" in rule.name else (0,)
+            yield from ((layer, expert) for expert in numbers)
+
+
+def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
+    """The text model's tensors, named as in a checkpoint of it alone, with its head. A checkpoint without a head leaves
+    the prefix out; one of a model that takes images has the text model as one of its parts."""
+    tensors = checkpoint.tensors
+    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in tensors), None)
+    if prefix is None:
+        return dict(tensors)
+    named = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix) and not name.startswith("lm_head."):
+            named[f"model.{name.removeprefix(prefix)}"] = tensor
+        elif not _OTHER_PARTS.match(name):
+            named[name.removeprefix("language_model.")] = tensor
+    return named
+
+
+def _warn_of_other_parts(path: Path, checkpoint: Checkpoint) -> None:
+    parts = collections.Counter(match[1] for name in checkpoint.tensors if (match := _OTHER_PARTS.match(name)))
+    if parts:
+        logger.warning(
+            "%s: the model is served for text only; images are not supported. Ignored tensors: %s",
+            path,
+            ", ".join(f"{count} of {part}" for part, count in sorted(parts.items())),
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + more

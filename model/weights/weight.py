@@ -1,0 +1,158 @@
+"""Weight: a matrix, or one for each expert, that multiplies; and Dense, the kind that keeps its numbers as they are."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
+
+from palladio.model.module import Context, Initializer, Module
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.grouped_matmul import grouped_matmul
+
+HostArray = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileMatrix:
+    """A matrix as a checkpoint has it, its inputs last: [out, in], or [E, out, in] of all experts.
+
+    Attributes:
+        values: as stored.
+        scales: f32, factors on blocks of it; None: the values are the numbers.
+        block: rows and columns of values that share a scale.
+    """
+
+    values: HostArray
+    scales: HostArray | None = None
+    block: tuple[int, int] = (1, 1)
+
+    def dense(self, dtype: DTypeLike) -> HostArray:
+        """The numbers: a view as stored where there are no scales (who copies it casts), else in a dtype."""
+        if self.scales is None:
+            return self.values
+        out = np.empty(self.values.shape, dtype)
+        height, width = self.block
+        for number, scales in enumerate(self.scales):
+            band = slice(number * height, (number + 1) * height)
+            factors = np.repeat(scales, width)[: out.shape[-1]]
+            out[band] = self.values[band].astype(np.float32) * factors
+        return out
+
+
+class Weight(Module):
+    """What Linear, token tables, the head and experts hold.
+
+    Its parameters are those that a checkpoint fills: each has its own shape, dtype and logical axes. Methods never look
+    at values, so a model can be taken apart and put together with anything in their place.
+
+    Attributes:
+        values: [in, out…] of a projection, [V, D] of a table, [E, in, out] of experts.
+        inputs: the dimension of `values` that products sum over.
+    """
+
+    values: Any
+    inputs: int
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of all parameters, `values` first."""
+        return ("values",)
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        """All parameters, `values` first."""
+        return (self.values,)
+
+    @property
+    def kind_name(self) -> str:
+        """As the log names it: the bits of the weight and of what it is multiplied with."""
+        return str(jnp.dtype(self.values.dtype).name)
+
+    def arrays(self) -> tuple[jax.Array, ...]:
+        """The values of all parameters."""
+        return tuple(param[...] for param in self.params)
+
+    def matmul(
+        self, x: jax.Array, *, out_dtype: DTypeLike | None = None, arrays: tuple[jax.Array, ...] | None = None
+    ) -> jax.Array:
+        """x [T, in] → [T, out…], sums in float32.
+
+        Args:
+            out_dtype: None: that of x.
+            arrays: what one device has of the parameters; None: all.
+        """
+        raise NotImplementedError
+
+    def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
+        """i32[T] → [T, D], rows of a table. Args: dtype: of the result."""
+        raise NotImplementedError
+
+    def grouped_matmul(
+        self, rows: jax.Array, sizes: jax.Array, kernels: Kernels, arrays: tuple[jax.Array, ...]
+    ) -> jax.Array:
+        """rows [M, in] → [M, out]: the first sizes[0] rows with the first expert's matrix, and so on.
+
+        Args:
+            arrays: as of `matmul`.
+        """
+        raise NotImplementedError
+
+    def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
+        """What a checkpoint's matrix means for each parameter, laid out as in the file: inputs last, where there are
+        any; the loader puts each in its place."""
+        raise NotImplementedError
+
+    def made_of(self, numbers: jax.Array) -> tuple[jax.Array, ...]:
+        """The parameters of a weight with these numbers, laid out as `values`."""
+        raise NotImplementedError
+
+
+class Dense(Weight):
+    """The numbers themselves."""
+
+    def __init__(self, context: Context, shape: tuple[int, ...], axes: tuple[str | None, ...], inputs: int) -> None:
+        """
+        Args:
+            shape, axes: of `values`.
+        """
+        init = Initializer("uniform", fan_in=inputs)
+        self.values = context.param(shape, axes, init)
+        self.inputs = inputs
+
+    def matmul(
+        self, x: jax.Array, *, out_dtype: DTypeLike | None = None, arrays: tuple[jax.Array, ...] | None = None
+    ) -> jax.Array:
+        """See Weight."""
+        (values,) = self.arrays() if arrays is None else arrays
+        dimensions = (((1,), (self.inputs,)), ((), ()))
+        out: jax.Array = lax.dot_general(x, _as(values, x.dtype), dimensions, preferred_element_type=out_dtype)
+        return out
+
+    def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
+        """See Weight."""
+        return _as(jnp.take(self.values[...], ids, axis=0, mode="clip"), dtype)
+
+    def grouped_matmul(
+        self, rows: jax.Array, sizes: jax.Array, kernels: Kernels, arrays: tuple[jax.Array, ...]
+    ) -> jax.Array:
+        """See Weight."""
+        (values,) = arrays
+        return grouped_matmul(
+            rows, _as(values, rows.dtype), sizes, backend=kernels.grouped_matmul, target=kernels.target
+        )
+
+    def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
+        """See Weight."""
+        return (matrix.dense(self.values.dtype),)
+
+    def made_of(self, numbers: jax.Array) -> tuple[jax.Array, ...]:
+        """See Weight."""
+        return (numbers.astype(self.values.dtype),)
+
+
+def _as(values: jax.Array, dtype: DTypeLike) -> jax.Array:
+    return values if values.dtype == dtype else values.astype(dtype)

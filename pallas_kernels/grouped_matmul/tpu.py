@@ -1,0 +1,170 @@
+"""The TPU backend, for matrices of 8-bit numbers with scales, which are widened block by block, in vector memory.
+
+Matrices without scales are left to XLA, which has a kernel for them.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from palladio.pallas_kernels.grouped_matmul.gpu_triton import RowTiles, plan_tiles
+from palladio.pallas_kernels.grouped_matmul.scales import Scales
+from palladio.pallas_kernels.target import Target
+from palladio.pallas_kernels.tpu_mode import interpret_mode, require
+
+LANES = 128
+MAX_ROWS = 256  # of a tile
+MAX_COLUMNS = 1024
+MAX_INNER = 1024  # rows of a matrix at a time, where one scale is of all of them
+MIN_GROUP = 8
+
+
+def matmul(
+    rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target, scales: Scales | None = None
+) -> jax.Array:
+    """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
+
+    Raises:
+        NotImplementedError: the target is no TPU, there are no scales, or sizes are no whole blocks.
+    """
+    require(target)
+    if scales is None:
+        raise NotImplementedError("matrices without scales are multiplied by XLA's own kernel")
+    (M, D), (E, _, F) = rows.shape, matrices.shape
+    if D % LANES or F % LANES:
+        raise NotImplementedError(f"matrices of {D}×{F} are not multiples of {LANES}")
+    if scales.group < D and (scales.group < MIN_GROUP or max(LANES, scales.group) % min(LANES, scales.group)):
+        raise NotImplementedError(f"groups of {scales.group} are no whole blocks")
+    tile = min(MAX_ROWS, -(-M // (16 * E)) * 16)  # a group of the usual size fills it
+    if E == 1:
+        plan, tiled = None, jnp.pad(rows, ((0, -M % tile), (0, 0)))
+        group = jnp.zeros(tiled.shape[0] // tile, jnp.int32)
+    else:
+        plan = plan_tiles(group_sizes, M, tile)
+        tiled = rows[jnp.minimum(plan.first[:, None] + jnp.arange(tile), M - 1).reshape(-1)]
+        group = plan.group
+    count = jnp.full(group.shape, tile, jnp.int32) if plan is None else plan.num_rows
+    out = _multiply(tiled, matrices, scales, group, count, tile, target)
+    if plan is None:
+        return jnp.where(jnp.arange(M)[:, None] < group_sizes, out[:M], 0)
+    return _untiled(out, plan, group_sizes, M, tile)
+
+
+def _multiply(
+    tiled: jax.Array,
+    matrices: jax.Array,
+    scales: Scales,
+    group: jax.Array,
+    count: jax.Array,
+    tile: int,
+    target: Target,
+) -> jax.Array:
+    """Tile i of `tiled` times matrix group[i], where count[i] says that it has rows."""
+    (_, D), F = tiled.shape, matrices.shape[2]
+    inner = _divisor(D, MAX_INNER) if scales.group >= D else max(LANES, scales.group)
+    columns = _divisor(F, MAX_COLUMNS)
+    num_steps, num_groups = D // inner, scales.values.shape[1]
+    last = F // columns - 1
+
+    # Tiles without rows ask for the block that is there already.
+    def matrix_block(i: Any, j: Any, k: Any, group: Any, count: Any) -> tuple[Any, ...]:
+        real = count[i] > 0
+        return group[i], jnp.where(real, k, num_steps - 1), jnp.where(real, j, last)
+
+    def scale_block(i: Any, j: Any, k: Any, group: Any, count: Any) -> tuple[Any, ...]:
+        return group[i], 0, jnp.where(count[i] > 0, j, last)
+
+    call = pl.pallas_call(
+        functools.partial(_kernel, group_size=min(scales.group, D), num_steps=num_steps),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(group.shape[0], F // columns, num_steps),
+            in_specs=[
+                pl.BlockSpec((tile, inner), lambda i, j, k, *_: (i, k)),
+                pl.BlockSpec((1, inner, columns), matrix_block),
+                pl.BlockSpec((1, num_groups, columns), scale_block),
+            ],
+            out_specs=pl.BlockSpec((tile, columns), lambda i, j, k, *_: (i, j)),
+            scratch_shapes=[pltpu.VMEM((tile, columns), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((tiled.shape[0], F), tiled.dtype),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",) * 3),
+        interpret=interpret_mode(target),
+        name="scaled_grouped_matmul",
+    )
+    out: jax.Array = call(group, count, tiled, matrices, scales.values)
+    return out
+
+
+def _kernel(
+    group_ref: Any,
+    count_ref: Any,
+    rows_ref: Any,
+    matrix_ref: Any,
+    scales_ref: Any,
+    out_ref: Any,
+    sums_ref: Any,
+    *,
+    group_size: int,
+    num_steps: int,
+) -> None:
+    """Block (i, j) of the result, step k of its sum. group_size: rows of the matrix that share a scale."""
+    del group_ref
+    step, inner = pl.program_id(2), matrix_ref.shape[1]
+    is_real = count_ref[pl.program_id(0)] > 0
+
+    def clear() -> None:
+        sums_ref[...] = jnp.zeros_like(sums_ref)
+
+    def multiply() -> None:
+        rows = rows_ref[...]
+        if group_size >= inner:  # a step has one scale a column
+            products = _product(rows, matrix_ref[0].astype(jnp.float32).astype(rows.dtype))
+            scale = lax.div(step * inner, group_size) if group_size < num_steps * inner else 0
+            sums_ref[...] += products * scales_ref[0, pl.ds(scale, 1), :]
+            return
+        num_groups = inner // group_size
+        shape = (group_size, matrix_ref.shape[2])
+        factors = [
+            jnp.broadcast_to(scales_ref[0, pl.ds(step * num_groups + number, 1), :], shape)
+            for number in range(num_groups)
+        ]
+        wide = matrix_ref[0].astype(jnp.float32) * jnp.concatenate(factors)
+        sums_ref[...] += _product(rows, wide.astype(rows.dtype))
+
+    def write() -> None:
+        out_ref[...] = sums_ref[...].astype(out_ref.dtype)
+
+    pl.when(step == 0)(clear)
+    pl.when(is_real)(multiply)
+    pl.when(step == num_steps - 1)(write)
+
+
+def _product(rows: jax.Array, matrix: jax.Array) -> jax.Array:
+    precision = lax.Precision.HIGHEST if rows.dtype == jnp.float32 else None
+    return lax.dot_general(
+        rows, matrix, (((1,), (0,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+    )
+
+
+def _untiled(out: jax.Array, plan: RowTiles, group_sizes: jax.Array, num_rows: int, tile: int) -> jax.Array:
+    """Rows in their order again, 0 where they are of no group."""
+    del plan
+    ends = jnp.cumsum(group_sizes)
+    parts = -(-group_sizes // tile)
+    row = jnp.arange(num_rows)
+    group = jnp.minimum(jnp.searchsorted(ends, row, side="right", method="compare_all"), len(group_sizes) - 1)
+    tiles_before = jnp.cumsum(parts) - parts
+    place = tiles_before[group] * tile + row - (ends - group_sizes)[group]
+    is_real = row < ends[-1]
+    return jnp.where(is_real[:, None], out[jnp.where(is_real, place, 0)], 0)
+
+
+def _divisor(size: int, most: int) -> int:
+    """The largest multiple of LANES that divides `size`, up to `most`."""
+    return max(part for part in range(LANES, most + 1, LANES) if size % part == 0)
