@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
@@ -49,7 +49,7 @@ class CacheSelfCheck:
 
     Args:
         rate: share of the hits to check.
-        page_difference: of two lists of a rank's pages, see ModelRunner.
+        page_difference: of pairs of a rank's pages, see ModelRunner.
 
     Attributes:
         num_checks, num_failures: since the engine started.
@@ -59,7 +59,7 @@ class CacheSelfCheck:
         self,
         rate: float,
         scheduler: DataParallelScheduler,
-        page_difference: Callable[[int, list[int], list[int]], float],
+        page_difference: Callable[[int, Sequence[Sequence[tuple[int, int]]]], float],
         seed: int,
     ) -> None:
         self.num_checks = 0
@@ -124,7 +124,8 @@ class CacheSelfCheck:
             return
         if running.request.num_retractions:
             return  # its pages are others' now, see give_way
-        error = self._page_difference(running.hit.rank, running.request.pages, running.cached_pages)
+        pairs = list(zip(running.request.pages, running.cached_pages, strict=False))
+        error = self._page_difference(running.hit.rank, [pairs])
         self._release(running)
         self.num_checks += 1
         if error > TOLERANCE:

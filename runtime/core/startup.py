@@ -240,7 +240,7 @@ def describe_engine(design: EnginePlan) -> str:
     return (
         f"Engine: device={count} x {device.device_kind} ({device.platform}), "
         f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "
-        f"kv_cache_dtype={jnp.dtype(shape.cache.dtype).name}, page_size={shape.page_size}, "
+        f"kv_cache_dtype={shape.cache.spec.dtype.name}, page_size={shape.page_size}, "
         f"prefix_cache={'on' if prefixes else 'off'}"
     )
 
