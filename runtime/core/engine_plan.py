@@ -278,6 +278,7 @@ def memory_needs(
         useful_tokens=useful_tokens,
         fraction=fraction,
         num_ranks=shape.ranks.num_ranks,
+        num_tables=shape.num_tables,
     )
 
 

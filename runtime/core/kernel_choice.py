@@ -74,7 +74,7 @@ def plan_cache(
     pages = addressable_pages(plan.num_pages, needs.bytes_per_page // cache.groups.num_arrays // itemsize, itemsize)
     if pages == plan.num_pages:
         return plan
-    tokens = (pages - 1) * needs.page_size
+    tokens = needs.tokens_of(pages - 1)
     total = tokens * needs.num_ranks
     if needs.wanted_tokens is not None:
         raise ConfigError(

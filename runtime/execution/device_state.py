@@ -17,6 +17,7 @@ from palladio.runtime.execution.ranks import RankAxis
 from palladio.runtime.execution.sampler import MASK_BITS
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
 
 Weights = tuple[jax.Array, ...]
 
@@ -90,6 +91,19 @@ class DeviceShape:
     def num_tables(self) -> int:
         """Block tables (G)."""
         return self.cache.groups.num_tables
+
+    @property
+    def page_groups(self) -> PageGroups:
+        """Which block tables requests have pages for."""
+        first, *others = groups = self.cache.groups.groups
+        keeps_all = first.window is None
+        windows, number = [], int(keeps_all)
+        for group in others if keeps_all else groups:
+            assert group.window is not None, "one group at most keeps all tokens"
+            tables = tuple(range(number, number + len(group.tables)))
+            windows.append(WindowGroup(group.window, self.page_size, tables))
+            number += len(tables)
+        return PageGroups(self.page_size, self.num_columns, keeps_all, tuple(windows))
 
     @functools.cached_property
     def ranks(self) -> RankAxis:

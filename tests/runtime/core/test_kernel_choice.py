@@ -124,7 +124,9 @@ def test_the_cache_is_no_larger_than_kernels_can_address(backend, kv_dtype, giga
 def test_tokens_that_kernels_cannot_address_are_refused_with_what_would_fit():
     cache, plan = cache_plan("gpu_triton", 3.4)
     with pytest.raises(ConfigError, match=rf"--max-total-tokens \d+ is too large: .* {plan.num_tokens} would fit"):
-        cache_plan("gpu_triton", 3.4, wanted_tokens=int(3 * 2**30 / (cache.bytes_per_page / cache.groups.num_arrays) * 16))
+        cache_plan(
+            "gpu_triton", 3.4, wanted_tokens=int(3 * 2**30 / (cache.bytes_per_page / cache.groups.num_arrays) * 16)
+        )
 
 
 @pytest.mark.parametrize(
