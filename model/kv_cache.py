@@ -71,7 +71,7 @@ class CacheGroups:
         """Args: config: as it serves a context, see `ModelConfig.for_context`."""
         layers: dict[int | None, list[int]] = {}
         for number, layer in enumerate(config.layers):
-            layers.setdefault(_num_kept(layer.attention), []).append(number)
+            layers.setdefault(layer.attention.window, []).append(number)
         size = len(layers[None]) if None in layers else min(map(len, layers.values()))
         num_places = sum(size * -(-len(numbers) // size) for numbers in layers.values())
         if num_places > (1 + MOST_PADDING) * config.num_layers:
@@ -97,11 +97,6 @@ class CacheGroups:
         """Of each layer."""
         places = {layer: Place(t, a) for t, layers in enumerate(self.tables) for a, layer in enumerate(layers)}
         return [places[layer] for layer in range(len(places))]
-
-
-def _num_kept(attention: AttentionSpec) -> int | None:
-    """How many of the newest tokens a layer keeps; None: all. Windows are masks, so far."""
-    return None
 
 
 def _group(window: int | None, layers: list[int], size: int) -> CacheGroup:

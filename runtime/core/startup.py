@@ -320,6 +320,9 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         if pooling is None
         else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
         num_ranks=design.shape.ranks.num_ranks,
+        longest_request=design.shape.page_groups.longest_request(
+            design.plan.num_pages - 1, splits_prompts=design.limits.chunk != -1
+        ),
     )
 
 
