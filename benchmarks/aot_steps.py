@@ -32,7 +32,7 @@ from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
@@ -155,13 +155,13 @@ def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
     """Of an engine's state."""
     return DeviceShape(
         num_slots=sizes.max_running + 1,
-        pages_per_request=-(-sizes.context_length // sizes.page_size),
+        num_columns=-(-sizes.context_length // sizes.page_size),
         vocab_size=config.vocab_size,
         num_valid_tokens=config.vocab_size,
         num_decode_steps=sizes.decode_steps,
         checks_cache=True,
         dtype=DTYPE,
-        cache=KVCacheSpec.of(config, page_size=sizes.page_size, dtype=DTYPE),
+        cache=CacheLayout.of(config, page_size=sizes.page_size, dtype=DTYPE),
         mesh=mesh,
         has_plain_tier=PlatformDefaults.of(mesh.devices.flat[0].platform).has_plain_tier,
     )

@@ -37,6 +37,7 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Sam
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.window_pages import PageGroups
 
 SHORTEST, LONGEST = 4, 1024
 PROMPT_LOGNORMAL = (4.75, 1.3)  # mu, sigma of the logarithm
@@ -105,7 +106,9 @@ def make_scheduler(platform: Platform, flags: dict[str, Any]) -> tuple[Scheduler
     buckets = limits.buckets(config, platform.defaults)
     num_tokens = config.cache.max_total_tokens or limits.useful_pool_tokens
     num_pages = num_tokens // config.cache.page_size + 1
-    return build_scheduler(config, limits, buckets, num_pages, seed=0).schedulers[0], buckets
+    return build_scheduler(config, limits, buckets, num_pages, PageGroups(config.cache.page_size), seed=0).schedulers[
+        0
+    ], buckets
 
 
 class Simulation:

@@ -1,14 +1,12 @@
 """Attention: one fused projection, rotation, the cache write, the kernel, and the projection back."""
 
 import dataclasses
-from typing import Self
 
 import jax
 from jax.sharding import Mesh
-from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
-from palladio.model.forward_batch import ForwardBatch
+from palladio.model.kv_cache import PagedStep
 from palladio.model.layer_spec import AttentionSpec
 from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
@@ -16,54 +14,6 @@ from palladio.model.norm import key_norm, query_norm
 from palladio.model.rope import Rotations
 from palladio.model.sharding import ShardingRules, on_each_device
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update, plan_writes
-from palladio.pallas_kernels.ragged_paged_attention import (
-    AttentionMetadata,
-    AttentionShape,
-    plan_attention,
-    ragged_paged_attention,
-)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PagedStep:
-    """How a step writes and reads the cache: planned once, the same for every layer."""
-
-    writes: CacheWrites
-    metadata: AttentionMetadata
-
-    @classmethod
-    def of(
-        cls,
-        batch: ForwardBatch,
-        config: ModelConfig,
-        dtype: DTypeLike,
-        kv_pages: jax.Array,
-        kernels: Kernels,
-        num_shards: int = 1,
-    ) -> Self:
-        """Args: dtype: of activations. kv_pages: one layer's cache. num_shards: devices that share its heads."""
-        shape = AttentionShape(
-            num_heads=config.num_heads // num_shards,
-            num_kv_heads=config.num_kv_heads // num_shards,
-            head_size=config.head_size,
-            page_size=kv_pages.shape[2],
-            table_width=batch.block_table.shape[1],
-            num_rows=batch.kv_len.shape[0],
-            dtype=dtype,
-            kv_dtype=kv_pages.dtype,
-        )
-        return cls(
-            plan_writes(batch.cache_writes(kv_pages.shape[2]), backend=kernels.cache_update, target=kernels.target),
-            plan_attention(
-                batch.attention_metadata(),
-                batch.token_ids.shape[0],
-                shape,
-                backend=kernels.attention,
-                target=kernels.target,
-            ),
-        )
 
 
 @jax.tree_util.register_dataclass
@@ -74,7 +24,7 @@ class LayerContext:
     Attributes:
         positions: i32[T], of each token in its sequence.
         rotations: of queries and keys.
-        step: how the cache is written and read.
+        step: how the layer's pages are written and read.
         num_tokens: i32[], real tokens of T; the others are padding.
     """
 
@@ -124,16 +74,5 @@ class Attention(Module):
         self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] and the cache."""
-        target = self.kernels.target
-        kv_pages = kv_cache_update(kv_pages, k, v, step.writes, backend=self.kernels.cache_update, target=target)
-        out = ragged_paged_attention(
-            q,
-            kv_pages,
-            step.metadata,
-            scale=self.spec.scale,
-            sliding_window=self.spec.window,
-            soft_cap=self.spec.soft_cap,
-            backend=self.kernels.attention,
-            target=target,
-        )
-        return out, kv_pages
+        kv_pages = step.write(kv_pages, k, v, self.kernels)
+        return step.attend(q, kv_pages, self.spec, self.kernels), kv_pages

@@ -135,11 +135,13 @@ class ModelConfig(DecoderSpec):
         )
 
     def for_context(self, length: int) -> Self:
-        """The model as it serves sequences of up to so many tokens; only LongRoPE depends on it."""
+        """The model as it serves sequences of up to so many tokens: LongRoPE depends on it, and a window that none of
+        them fills is none."""
 
         def fitted(layer: LayerSpec) -> LayerSpec:
             rope = layer.attention.rope and layer.attention.rope.for_context(length)
-            return dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rope=rope))
+            window = layer.attention.window if (layer.attention.window or length) < length else None
+            return dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rope=rope, window=window))
 
         return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
 

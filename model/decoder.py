@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
-from palladio.model.attention import Attention, LayerContext, PagedStep
+from palladio.model.attention import Attention, LayerContext
 from palladio.model.config import ModelConfig
 from palladio.model.embedding import TokenTable
 from palladio.model.forward_batch import ForwardBatch
+from palladio.model.kv_cache import CacheGroups, PagedStep
 from palladio.model.layer_spec import DenseSpec, LayerSpec, SparseSpec
 from palladio.model.mlp import GatedMLP, PlainMLP
 from palladio.model.module import Context, Module
@@ -81,6 +82,7 @@ class CausalLM(Module):
         self.config = config
         self.kernels = kernels
         self.mesh = mesh
+        self.places = tuple(CacheGroups.of(config).places)
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
         self.layers = nnx.List(DecoderLayer(context, config, spec, kernels, mesh) for spec in config.layers)
         self.norm = Norm(context, config.hidden_size, config.norm)
@@ -92,7 +94,7 @@ class CausalLM(Module):
 
         Args:
             batch: the step's tokens.
-            kv_cache: [P, K, S, 2·Hp] for each layer; donate it to have it written in place.
+            kv_cache: the pool's arrays, see CacheLayout; donate them to have them written in place.
 
         Returns:
             [T, D] after the final norm, and the cache with the step's keys and values.
@@ -101,12 +103,11 @@ class CausalLM(Module):
         if self.config.embedding_scale != 1.0:
             x *= jnp.asarray(self.config.embedding_scale, x.dtype)
         rotations = Rotations.of(self.config.ropes, self.config.head_size, batch.positions)
-        step = PagedStep.of(batch, self.config, x.dtype, kv_cache[0], self.kernels, num_shards(self.mesh))
-        by = LayerContext(batch.positions, rotations, step, batch.num_tokens)
-        written = []
-        for layer, kv_pages in zip(self.layers, kv_cache, strict=True):
-            x, kv_pages = _call_layer(*nnx.split(layer), x, by, kv_pages)
-            written.append(kv_pages)
+        steps = PagedStep.of_tables(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
+        by_table = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
+        written = list(kv_cache)
+        for layer, (table, array) in zip(self.layers, self.places, strict=True):
+            x, written[array] = _call_layer(*nnx.split(layer), x, by_table[table], written[array])
         return self.norm(x), tuple(written)
 
     @property

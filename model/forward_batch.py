@@ -22,8 +22,9 @@ class ForwardBatch:
         positions: i32[T], position of each token in its sequence; 0 for padding.
         query_start: i32[B+1], request b owns tokens query_start[b] … query_start[b+1]-1; padding rows repeat the end.
         kv_len: i32[B], tokens of the request in the cache after this step's write; 0 for padding rows.
-        block_table: i32[B, P], page numbers of request b in order; 0 beyond its end.
-        page_ids: i32[T], page that token t's keys and values are written to; 0 for padding.
+        block_tables: i32[B, C] each, page numbers of request b in order; 0 beyond its end. Of pages whose tokens have
+            left the window of the layers that go by a table it has any numbers: no query sees what is there.
+        page_ids: i32[T] each, by table: page that token t's keys and values are written to; 0 for padding.
         page_offsets: i32[T], its row within that page.
         last_rows: i32[B], index along T of request b's last token of this step; 0 for padding rows.
         num_requests: i32[], real rows of B.
@@ -35,8 +36,8 @@ class ForwardBatch:
     positions: jax.Array
     query_start: jax.Array
     kv_len: jax.Array
-    block_table: jax.Array
-    page_ids: jax.Array
+    block_tables: tuple[jax.Array, ...]
+    page_ids: tuple[jax.Array, ...]
     page_offsets: jax.Array
     last_rows: jax.Array
     num_requests: jax.Array
@@ -48,16 +49,22 @@ class ForwardBatch:
         """i32[], real tokens of T."""
         return self.query_start[-1]
 
+    @property
+    def num_columns(self) -> int:
+        """C, of each block table."""
+        return self.block_tables[0].shape[1]
+
     def attention_metadata(self) -> AttentionMetadata:
-        """The part that attention needs."""
-        return AttentionMetadata(
-            self.query_start, self.kv_len, self.block_table, self.num_requests, self.num_decodes, self.kind
-        )
+        """The part that attention needs, with the first block table."""
+        table = self.block_tables[0]
+        return AttentionMetadata(self.query_start, self.kv_len, table, self.num_requests, self.num_decodes, self.kind)
 
     def cache_writes(self, page_size: int) -> CacheWrites:
-        """Where the step's keys and values go."""
+        """Where the step's keys and values go, by the first block table."""
         num_rows, num_tokens = self.kv_len.shape[0], self.token_ids.shape[0]
         # A request's tokens touch at most two pages more than they would fill.
         max_runs = num_tokens // page_size + 2 * num_rows
         one_each = self.kind == "decode"
-        return CacheWrites(self.page_ids, self.page_offsets, max_runs=None if one_each else max_runs, one_each=one_each)
+        return CacheWrites(
+            self.page_ids[0], self.page_offsets, max_runs=None if one_each else max_runs, one_each=one_each
+        )

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from palladio.model.config import ModelConfig
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.functional import LogitsHead, flatten_model, unflatten_model
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
@@ -46,7 +46,7 @@ def lowered(config: ModelConfig, num_devices: int, dtype: jax.typing.DTypeLike) 
     """Of a forward step and of a head's logits."""
     mesh = make_mesh(num_devices)
     structure, weights = flatten_model(abstract_model(config, dtype=dtype, mesh=mesh))
-    spec = KVCacheSpec.of(TensorLayout.over(config, mesh).config, page_size=PAGE_SIZE, dtype=dtype)
+    layout = CacheLayout.of(TensorLayout.over(config, mesh).config, page_size=PAGE_SIZE, dtype=dtype)
     head = LogitsHead.of(structure, len(weights))
 
     def forward(weights: Any, cache: Any, *fields: Any) -> Any:
@@ -59,8 +59,10 @@ def lowered(config: ModelConfig, num_devices: int, dtype: jax.typing.DTypeLike) 
         return jax.ShapeDtypeStruct(shape, jnp.int32)
 
     T, B = NUM_TOKENS, NUM_ROWS
-    fields = (ints(T), ints(T), ints(B + 1), ints(B), ints(B, TABLE_WIDTH), ints(T), ints(T), ints(B), ints(), ints())
-    step = jax.jit(forward, donate_argnums=1).lower(weights, spec.abstract(TABLE_WIDTH * B, mesh), *fields)
+    num_tables = layout.groups.num_tables
+    tables, page_ids = (ints(B, TABLE_WIDTH),) * num_tables, (ints(T),) * num_tables
+    fields = (ints(T), ints(T), ints(B + 1), ints(B), tables, page_ids, ints(T), ints(B), ints(), ints())
+    step = jax.jit(forward, donate_argnums=1).lower(weights, layout.abstract(TABLE_WIDTH * B, mesh), *fields)
     hidden = jax.ShapeDtypeStruct((B, config.hidden_size), dtype)
     return [step.as_text(), jax.jit(logits).lower(head.select(weights), hidden).as_text()]
 

@@ -30,6 +30,12 @@ class CacheWrites:
         """With runs, unless each is of one row."""
         return self if self.runs is not None or self.one_each else dataclasses.replace(self, runs=plan_runs(self))
 
+    def in_pages(self, page_ids: jax.Array) -> "CacheWrites":
+        """The same rows of other pages. Args: page_ids: i32[T], of the same tokens in a page as before, and 0 for the
+        same padding."""
+        runs = None if self.runs is None else dataclasses.replace(self.runs, page=page_ids[self.runs.token])
+        return dataclasses.replace(self, page_ids=page_ids, runs=runs)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

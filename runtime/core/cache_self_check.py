@@ -9,11 +9,11 @@ import dataclasses
 import itertools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.scheduling.cache_manager import Prefix
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.radix_cache import RadixNode
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 
@@ -38,9 +38,24 @@ class _Running:
     """A check under way: the cached pages, held by their node, and the request that computes them again."""
 
     hit: _CacheHit
-    node: RadixNode
-    cached_pages: list[int]
+    cached: Prefix
     request: Request
+
+    @property
+    def pairs(self) -> list[list[tuple[int, int]]]:
+        """Of each block table, the pages that were computed again, each with the cached one that a hit would use."""
+        request, cached = self.request, self.cached
+        keeps_all = any(request.pages)
+        pairs = [list(zip(request.pages, cached.pages, strict=False))] if keeps_all else []
+        for held, places in zip(request.windows, cached.windows, strict=True):
+            first = len(cached.pages) - len(places) - held.start
+            fresh = list(held.own)[first : first + len(places)]
+            found = [place.ids for place in places]
+            pairs += [
+                [(own[table], ids[table]) for own, ids in zip(fresh, found, strict=True)]
+                for table in range(len(held.group.tables))
+            ]
+        return pairs
 
 
 class CacheSelfCheck:
@@ -49,7 +64,7 @@ class CacheSelfCheck:
 
     Args:
         rate: share of the hits to check.
-        page_difference: of two lists of a rank's pages, see ModelRunner.
+        page_difference: of pairs of a rank's pages, see ModelRunner.
 
     Attributes:
         num_checks, num_failures: since the engine started.
@@ -59,7 +74,7 @@ class CacheSelfCheck:
         self,
         rate: float,
         scheduler: DataParallelScheduler,
-        page_difference: Callable[[int, list[int], list[int]], float],
+        page_difference: Callable[[int, Sequence[Sequence[tuple[int, int]]]], float],
         seed: int,
     ) -> None:
         self.num_checks = 0
@@ -106,12 +121,12 @@ class CacheSelfCheck:
         options = RequestOptions(cache_salt=hit.cache_salt)
         message = GenerationRequest(name, hit.token_ids, params, (), 0.0, options)
         request = Request.of(message, shares_prefix=False)
-        node, cached_pages = cache.find_pages(request, len(hit.token_ids) // cache.page_size)
         size = cache.page_size
-        if len(cached_pages) * size < len(hit.token_ids) or cache.num_available_pages < 2 * len(cached_pages) + 1:
+        cached = cache.find_pages(request, len(hit.token_ids) // size)
+        if len(cached.pages) * size < len(hit.token_ids) or cache.num_available_columns < 2 * len(cached.pages) + 1:
             return
-        cache.tree.lock(node)
-        self._running = _Running(hit, node, cached_pages, request)
+        cache.hold(cached)
+        self._running = _Running(hit, cached, request)
         scheduler.add(request)
 
     def compare(self, step: ScheduledStep) -> None:
@@ -124,7 +139,7 @@ class CacheSelfCheck:
             return
         if running.request.num_retractions:
             return  # its pages are others' now, see give_way
-        error = self._page_difference(running.hit.rank, running.request.pages, running.cached_pages)
+        error = self._page_difference(running.hit.rank, running.pairs)
         self._release(running)
         self.num_checks += 1
         if error > TOLERANCE:
@@ -152,5 +167,5 @@ class CacheSelfCheck:
             self._release(self._running)
 
     def _release(self, running: _Running) -> None:
-        self._scheduler.schedulers[running.hit.rank].cache.tree.unlock(running.node)
+        self._scheduler.schedulers[running.hit.rank].cache.let_go(running.cached)
         self._running = None

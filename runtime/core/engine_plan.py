@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import ModelStructure, flatten_model
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.loading.tensor_layout import TensorLayout
@@ -239,16 +239,16 @@ def device_shape(
         num_valid_tokens: ids that may be sampled.
     """
     model = layout.config
-    spec = KVCacheSpec.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
+    cache = CacheLayout.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
     return DeviceShape(
         num_slots=limits.max_running + 1,
-        pages_per_request=-(-limits.context_length // spec.page_size),
+        num_columns=-(-limits.context_length // cache.spec.page_size),
         vocab_size=model.vocab_size,
         num_valid_tokens=num_valid_tokens,
         num_decode_steps=config.scheduler.num_continuous_decode_steps,
         checks_cache=config.cache.cache_self_check > 0,
         dtype=dtypes.activations,
-        cache=spec,
+        cache=cache,
         mesh=mesh,
         pooling=pooling,
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
@@ -282,6 +282,7 @@ def memory_needs(
         useful_tokens=useful_tokens,
         fraction=fraction,
         num_ranks=shape.ranks.num_ranks,
+        num_tables=shape.num_tables,
     )
 
 

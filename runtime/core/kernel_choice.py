@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from palladio.model.config import ModelConfig
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import num_expert_parts, num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
-from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
 from palladio.pallas_kernels.target import Target
@@ -60,7 +60,7 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
 
 
 def plan_cache(
-    attention: str, cache: KVCacheSpec, memory: DeviceMemory, needs: MemoryNeeds, workspace: int
+    attention: str, cache: CacheLayout, memory: DeviceMemory, needs: MemoryNeeds, workspace: int
 ) -> MemoryPlan:
     """plan_memory, with no more pages than the kernels of a backend of attention can address.
 
@@ -70,11 +70,11 @@ def plan_cache(
     plan = plan_memory(memory, needs, workspace)
     if attention != "gpu_triton":
         return plan
-    itemsize = cache.dtype.itemsize
-    pages = addressable_pages(plan.num_pages, needs.bytes_per_page // cache.num_layers // itemsize, itemsize)
+    itemsize = cache.spec.dtype.itemsize
+    pages = addressable_pages(plan.num_pages, needs.bytes_per_page // cache.groups.num_arrays // itemsize, itemsize)
     if pages == plan.num_pages:
         return plan
-    tokens = (pages - 1) * needs.page_size
+    tokens = needs.tokens_of(pages - 1)
     total = tokens * needs.num_ranks
     if needs.wanted_tokens is not None:
         raise ConfigError(
@@ -99,8 +99,8 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
     def rows(heads: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((T, heads, H), shape.dtype)
 
-    pages = jax.ShapeDtypeStruct(kv_page_shape(2, K, shape.page_size, H), shape.cache.dtype)
-    rest = (ints(B + 1), ints(B), ints(B, shape.pages_per_request), ints(), ints())
+    pages = shape.cache.spec.device_pages(2, shape.mesh)
+    rest = (ints(B + 1), ints(B), ints(B, shape.num_columns), ints(), ints())
     attend = functools.partial(ragged_paged_attention, backend=kernels.attention, target=kernels.target)
     masks = {(layer.attention.window, layer.attention.soft_cap) for layer in model.layers}
     write = functools.partial(kv_cache_update, backend=kernels.cache_update, target=kernels.target)

@@ -49,7 +49,8 @@ class MemoryNeeds:
         platform: of the device, as jax names it.
         num_ranks: data-parallel ranks, each with a KV cache of its own (--dp-size).
         weights, state: bytes.
-        bytes_per_page: of KV cache, all layers together. page_size: tokens per page.
+        bytes_per_page: of KV cache, of one page number. page_size: tokens per page.
+        num_tables: page numbers that these tokens take, if every block table keeps them.
         wanted_tokens: --max-total-tokens, of all ranks together; None: as many as fit.
         useful_tokens: more than this in a rank is never, or hardly ever, used at once.
         fraction: --mem-fraction-static, for weights and KV cache; None: not given.
@@ -64,6 +65,20 @@ class MemoryNeeds:
     useful_tokens: int
     fraction: float | None
     num_ranks: int = 1
+    num_tables: int = 1
+
+    @property
+    def least_cache(self) -> int:
+        """Bytes of a pool in which something fits, its scratch page included."""
+        return (1 + self.num_tables) * self.bytes_per_page
+
+    def pages_of(self, num_tokens: int) -> int:
+        """Page numbers for so many tokens, if every block table keeps them."""
+        return self.num_tables * -(-num_tokens // self.page_size)
+
+    def tokens_of(self, num_pages: int) -> int:
+        """That so many page numbers hold, if every block table keeps them."""
+        return num_pages // self.num_tables * self.page_size
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,17 +88,19 @@ class MemoryPlan:
     page_size: tokens per page.
     report: the table.
     num_ranks: data-parallel ranks.
+    num_tables: pages that the same tokens take, if every block table keeps them.
     """
 
     num_pages: int
     page_size: int
     report: MemoryReport
     num_ranks: int = 1
+    num_tables: int = 1
 
     @property
     def num_tokens(self) -> int:
-        """Of each rank."""
-        return (self.num_pages - 1) * self.page_size
+        """Of each rank, if every block table keeps them."""
+        return (self.num_pages - 1) // self.num_tables * self.page_size
 
     def with_pages(self, num_pages: int) -> "MemoryPlan":
         """The same with fewer pages."""
@@ -161,18 +178,18 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
         budget = min(int(memory.total * (needs.fraction or 1.0)), usable - fixed) - needs.weights
         _check_fraction(memory, needs, needs.fraction or 1.0, fixed)
     fitting = max(0, budget // needs.bytes_per_page - 1)
-    useful = -(-needs.useful_tokens // needs.page_size)
+    useful = needs.pages_of(needs.useful_tokens)
     if needs.wanted_tokens is not None:
-        pages = -(-needs.wanted_tokens // (needs.page_size * needs.num_ranks))
+        pages = needs.pages_of(-(-needs.wanted_tokens // needs.num_ranks))
         room = memory.available - fixed - needs.weights
         if (pages + 1) * needs.bytes_per_page > room:
             fitting = max(0, min(room, budget) // needs.bytes_per_page - 1)
             raise ConfigError(
                 f"--max-total-tokens {needs.wanted_tokens} needs {_size(pages * needs.bytes_per_page)} of KV cache, "
                 f"but {_size(max(0, room))} is left after {_size(needs.weights)} of weights and {_size(fixed)} for "
-                f"the programs; --max-total-tokens {fitting * needs.page_size * needs.num_ranks} would fit"
+                f"the programs; --max-total-tokens {needs.tokens_of(fitting) * needs.num_ranks} would fit"
             )
-    elif fitting == 0:
+    elif fitting < needs.num_tables:
         raise ConfigError(_no_room(memory, needs, fixed))
     else:
         pages = useful if useful <= fitting else _round_down(fitting)
@@ -184,15 +201,15 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
         state=needs.state,
         workspace=workspace,
     )
-    return MemoryPlan(pages + 1, needs.page_size, report, needs.num_ranks)
+    return MemoryPlan(pages + 1, needs.page_size, report, needs.num_ranks, needs.num_tables)
 
 
 def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, fixed: int) -> None:
     """An explicit fraction must leave the programs what they need, if the pool is to take all of it."""
     static = int(memory.total * fraction)
-    useful = needs.weights + needs.useful_tokens // needs.page_size * needs.bytes_per_page
+    useful = needs.weights + needs.num_tables * (needs.useful_tokens // needs.page_size) * needs.bytes_per_page
     fits = max(0, int(100 * (memory.available - fixed) / memory.total)) / 100
-    if int(memory.total * fits) < needs.weights + 2 * needs.bytes_per_page:
+    if int(memory.total * fits) < needs.weights + needs.least_cache:
         return  # none does: the pool has no room, and that is what will be said
     if needs.wanted_tokens is None and min(static, useful) + fixed > memory.available:
         raise ConfigError(
@@ -206,11 +223,11 @@ def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
         f"no memory is left for the KV cache: the weights take {_size(needs.weights)} and the programs {_size(fixed)} "
         f"of {_size(memory.total)}"
     )
-    needed = needs.weights + fixed + 2 * needs.bytes_per_page
+    needed = needs.weights + fixed + needs.least_cache
     if needed > memory.available:
         free = f"of which {_size(memory.available)} is free"
         return f"{message}, {free}; use a smaller model or --dtype, or a larger --tp-size"
-    share = needs.weights + 2 * needs.bytes_per_page  # of the flag, which leaves the programs out
+    share = needs.weights + needs.least_cache  # of the flag, which leaves the programs out
     least = min(100, -(-100 * share // memory.total)) / 100
     given = "" if needs.fraction is None else f" {needs.fraction:g}"
     return f"{message} × --mem-fraction-static{given}; --mem-fraction-static {least:g} or more would fit"

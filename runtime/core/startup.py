@@ -36,6 +36,7 @@ from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduled_batch import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
+from palladio.runtime.scheduling.window_pages import PageGroups
 from palladio.runtime.telemetry.logs import Activity
 
 # With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
@@ -160,9 +161,8 @@ def build_engine_parts(
     eos_ids = list(design.model.eos_token_ids)
     runner = ModelRunner(built.executor, eos_ids, is_lazy=config.execution.compile == "lazy")
     ready = _ready(design, built.warm_up.seconds)
-    scheduler = build_scheduler(
-        config, design.limits, runner.buckets(), design.plan.num_pages, design.seed, ready.embedding
-    )
+    pages = design.plan.num_pages, design.shape.page_groups
+    scheduler = build_scheduler(config, design.limits, runner.buckets(), *pages, design.seed, ready.embedding)
     _log_limits(design)
     built.warm_up.go_on()
     model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
@@ -181,16 +181,17 @@ def build_scheduler(
     limits: EngineLimits,
     buckets: Buckets,
     num_pages: int,
+    groups: PageGroups,
     seed: int,
     embedding: EmbeddingSpec | None = None,
 ) -> DataParallelScheduler:
     """The host's half of an engine: scheduler, queue and cache manager of each data-parallel rank.
 
     Args:
-        num_pages: of each rank.
+        num_pages: of each rank. groups: which block tables requests have pages for.
         embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
     """
-    options, page_size = config.scheduler, config.cache.page_size
+    options = config.scheduler
     by_priority = options.schedule_policy == "priority"
     scheduler_limits = SchedulerLimits(
         max_running=limits.max_running,
@@ -208,14 +209,14 @@ def build_scheduler(
     for _ in range(limits.num_ranks):
         cache = CacheManager(
             num_pages,
-            page_size,
+            groups,
             shares_prefixes=shares_prefixes(config, None if embedding is None else embedding.pooling),
             eviction_policy=config.cache.radix_eviction_policy,
         )
         waiting = WaitingQueue.create(
             options.schedule_policy,
             cache.tree,
-            page_size,
+            groups.page_size,
             low_values_first=options.schedule_low_priority_values_first,
             seed=seed,
         )
@@ -240,7 +241,7 @@ def describe_engine(design: EnginePlan) -> str:
     return (
         f"Engine: device={count} x {device.device_kind} ({device.platform}), "
         f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "
-        f"kv_cache_dtype={jnp.dtype(shape.cache.dtype).name}, page_size={shape.page_size}, "
+        f"kv_cache_dtype={shape.cache.spec.dtype.name}, page_size={shape.page_size}, "
         f"prefix_cache={'on' if prefixes else 'off'}"
     )
 
@@ -322,6 +323,9 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         if pooling is None
         else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
         num_ranks=design.shape.ranks.num_ranks,
+        longest_request=design.shape.page_groups.longest_request(
+            design.plan.num_pages - 1, splits_prompts=design.limits.chunk != -1
+        ),
     )
 
 

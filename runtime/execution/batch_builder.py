@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
@@ -56,9 +57,10 @@ class ForwardLayout:
     """Where each part of a forward step's vector lies. T = 0 for a decode step: its tokens are on the device.
 
     Attributes:
-        num_requests: B. num_tokens: T. num_updates: U, changes of the block table.
+        num_requests: B. num_tokens: T. num_updates: U, changes of the block tables.
         sample_sizes: of how many first rows the step hands over hidden states: the sample buckets; over B it pads.
         num_steps: forward passes; more than one only of a decode step.
+        num_tables: block tables.
     """
 
     num_requests: int
@@ -66,20 +68,28 @@ class ForwardLayout:
     num_updates: int
     sample_sizes: tuple[int, ...]
     num_steps: int = 1
+    num_tables: int = 1
 
     @classmethod
-    def decode(cls, num_requests: int, page_size: int, num_steps: int = 1) -> Self:
-        num_updates = num_requests * -(-num_steps // page_size)
-        return cls(num_requests, 0, num_updates, (num_requests,), num_steps)
+    def decode(cls, num_requests: int, page_size: int, num_steps: int = 1, num_tables: int = 1) -> Self:
+        num_updates = num_tables * num_requests * -(-num_steps // page_size)
+        return cls(num_requests, 0, num_updates, (num_requests,), num_steps, num_tables)
 
     @classmethod
-    def prefill(cls, bucket: PrefillBucket, page_size: int, sample_sizes: Sequence[int]) -> Self:
-        num_updates = bucket.num_tokens // page_size + bucket.num_requests + SPARE_UPDATES
-        return cls(bucket.num_requests, bucket.num_tokens, num_updates, tuple(sample_sizes))
+    def prefill(cls, bucket: PrefillBucket, page_size: int, sample_sizes: Sequence[int], num_tables: int = 1) -> Self:
+        num_updates = num_tables * (bucket.num_tokens // page_size + bucket.num_requests) + SPARE_UPDATES
+        sizes = tuple(sample_sizes)
+        return cls(bucket.num_requests, bucket.num_tokens, num_updates, sizes, num_tables=num_tables)
 
     @property
     def size(self) -> int:
         return 2 + 3 * self.num_requests + 3 * self.num_updates + self.num_tokens
+
+    def split_tables(self, tables: jax.Array) -> tuple[jax.Array, ...]:
+        """i32[B, G·C] → G times i32[B, C]."""
+        if self.num_tables == 1:
+            return (tables,)
+        return tuple(jnp.split(tables, self.num_tables, axis=1))
 
     @functools.cached_property
     def sections(self) -> tuple[slice, ...]:
@@ -99,11 +109,12 @@ class StepLayouts:
     prefill: Mapping[PrefillBucket, ForwardLayout]
 
     @classmethod
-    def of(cls, buckets: Buckets, page_size: int, num_decode_steps: int = 1) -> Self:
-        """Args: num_decode_steps: forward passes of a decode step."""
+    def of(cls, buckets: Buckets, page_size: int, num_decode_steps: int = 1, num_tables: int = 1) -> Self:
+        """Args: num_decode_steps: forward passes of a decode step. num_tables: block tables."""
+        decode = {size: ForwardLayout.decode(size, page_size, num_decode_steps, num_tables) for size in buckets.decode}
         return cls(
-            {size: ForwardLayout.decode(size, page_size, num_decode_steps) for size in buckets.decode},
-            {bucket: ForwardLayout.prefill(bucket, page_size, buckets.sample) for bucket in buckets.prefill},
+            decode,
+            {b: ForwardLayout.prefill(b, page_size, buckets.sample, num_tables) for b in buckets.prefill},
         )
 
 

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import ShardingRules
 from palladio.runtime.execution.ranks import RankAxis
 from palladio.runtime.execution.sampler import MASK_BITS
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
 
 Weights = tuple[jax.Array, ...]
 
@@ -26,8 +27,8 @@ class DeviceState(NamedTuple):
 
     Attributes:
         weights: of the model, as `flatten_model` orders them.
-        kv_cache: one array a layer.
-        tables: i32[slots, P], pages of each slot's request.
+        kv_cache: the pool's arrays, see CacheLayout.
+        tables: i32[slots, G·C], pages of each slot's request: the C columns of each of the G block tables.
         sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
         pooled: f32[slots, pooled_size], what was pooled of each slot's request so far.
         head: those of the weights that make logits.
@@ -58,7 +59,7 @@ class DeviceShape:
 
     Attributes:
         num_slots: requests that run at once, and the scratch slot.
-        pages_per_request: columns of the block table.
+        num_columns: of each block table (C).
         vocab_size: columns of the logits.
         num_valid_tokens: ids from here on are padding of the vocabulary.
         num_decode_steps: forward passes of a decode step.
@@ -72,13 +73,13 @@ class DeviceShape:
     """
 
     num_slots: int
-    pages_per_request: int
+    num_columns: int
     vocab_size: int
     num_valid_tokens: int
     num_decode_steps: int
     checks_cache: bool
     dtype: DTypeLike
-    cache: KVCacheSpec
+    cache: CacheLayout
     mesh: Mesh
     pooling: Pooling | None = None
     pooled_size: int = 0
@@ -86,7 +87,25 @@ class DeviceShape:
 
     @property
     def page_size(self) -> int:
-        return self.cache.page_size
+        return self.cache.spec.page_size
+
+    @property
+    def num_tables(self) -> int:
+        """Block tables (G)."""
+        return self.cache.groups.num_tables
+
+    @property
+    def page_groups(self) -> PageGroups:
+        """Which block tables requests have pages for."""
+        first, *others = groups = self.cache.groups.groups
+        keeps_all = first.window is None
+        windows, number = [], int(keeps_all)
+        for group in others if keeps_all else groups:
+            assert group.window is not None, "one group at most keeps all tokens"
+            tables = tuple(range(number, number + len(group.tables)))
+            windows.append(WindowGroup(group.window, self.page_size, tables))
+            number += len(tables)
+        return PageGroups(self.page_size, self.num_columns, keeps_all, tuple(windows))
 
     @functools.cached_property
     def ranks(self) -> RankAxis:
@@ -114,7 +133,7 @@ class DeviceShape:
 
     def _slot_state(self) -> tuple[jax.Array, SamplerState, jax.Array]:
         num_slots = self.ranks.num_ranks * self.num_slots
-        tables = jnp.zeros((num_slots, self.pages_per_request), jnp.int32)
+        tables = jnp.zeros((num_slots, self.num_tables * self.num_columns), jnp.int32)
         if self.pooling is None:
             sampler = SamplerState.allocate(num_slots, self.vocab_size)
         else:

@@ -65,7 +65,7 @@ class DeviceExecutor:
         self.state = state._replace(
             head=design.head.select(state.weights), all_allowed={size: self._no_mask(size) for size in sizes}
         )
-        self._num_pages = state.kv_cache[0].shape[0] // self.ranks.num_ranks
+        self._num_pages = design.shape.cache.num_pages(state.kv_cache, design.shape.mesh)
         self._on_call = on_call
 
     def run(self, key: ProgramKey, *arrays: Sequence[HostArray]) -> Any:
@@ -248,17 +248,20 @@ class ModelRunner:
             for rank, batch in step.planned.parts
         ]
 
-    def page_difference(self, rank: int, pages: list[int], others: list[int]) -> float:
-        """The largest relative difference of these pages' keys and values, page by page; waits for the device.
+    def page_difference(self, rank: int, pairs: Sequence[Sequence[tuple[int, int]]]) -> float:
+        """The largest relative difference of two pages' keys and values, in any pair; waits for the device.
 
-        Compares as many as `others` has. Exists with --cache-self-check only.
+        Args:
+            pairs: of each block table. Exists with --cache-self-check only.
         """
         largest = 0.0
-        for begin in range(0, len(others), COMPARED_PAGES):
-            part = others[begin : begin + COMPARED_PAGES]
-            numbers = np.zeros((2, COMPARED_PAGES), np.int32)
-            numbers[:, : len(part)] = pages[begin : begin + len(part)], part
-            largest = max(largest, float(self.executor.run_on(rank, Compare.key_of(), numbers)))
+        for begin in range(0, max(map(len, pairs)), COMPARED_PAGES):
+            numbers = np.zeros((2, len(pairs), COMPARED_PAGES), np.int32)
+            for table, of_table in enumerate(pairs):
+                part = of_table[begin : begin + COMPARED_PAGES]
+                numbers[:, table, : len(part)] = np.reshape(part, (-1, 2)).T
+            compared = self.executor.run_on(rank, Compare.key_of(), numbers.reshape(2, -1))
+            largest = max(largest, float(compared))
         return largest
 
     def _build(self, step: ScheduledStep) -> tuple[StepForm, list[HostBatch]]:

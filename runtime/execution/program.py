@@ -76,7 +76,7 @@ class ProgramDesign:
     @functools.cached_property
     def layouts(self) -> StepLayouts:
         """Of the steps' vectors."""
-        return StepLayouts.of(self.buckets, self.shape.page_size, self.shape.num_decode_steps)
+        return StepLayouts.of(self.buckets, self.shape.page_size, self.shape.num_decode_steps, self.shape.num_tables)
 
     @functools.cached_property
     def head(self) -> LogitsHead:

@@ -25,7 +25,7 @@ from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 
 # A mask is for one step: it depends on the token before.
-COMPARED_PAGES = 64  # pages that one compare program compares
+COMPARED_PAGES = 64  # pages of each block table that one compare program compares
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 
 
@@ -260,7 +260,8 @@ class Tables(Program):
 
 
 class Compare(Program):
-    """Compares pages with others, see CacheSelfCheck. Takes pages i32[2, COMPARED_PAGES]; gives f32[]."""
+    """Compares pages with others, see CacheSelfCheck. Takes pages i32[2, G·COMPARED_PAGES], so many of each block
+    table; gives f32[]."""
 
     kind = "compare"
 
@@ -272,10 +273,10 @@ class Compare(Program):
         return Takes(read=(state.kv_cache,))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return (host_array(2, COMPARED_PAGES),)
+        return (host_array(2, self.design.shape.num_tables * COMPARED_PAGES),)
 
     def compute(self, kv_cache: tuple[jax.Array, ...], pages: jax.Array) -> Results:
-        return (), None, page_difference(kv_cache, pages)
+        return (), None, page_difference(kv_cache, pages, self.design.shape.cache.groups.tables)
 
 
 PROGRAMS: Final[tuple[type[Program], ...]] = (Forward, Decode, Score, Pool, Sample, Reset, Tables, Compare)

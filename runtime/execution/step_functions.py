@@ -5,7 +5,8 @@ the last sampled token of each slot, so that a decode step needs no token from t
 """
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from palladio.runtime.execution.sampler_state import SamplerState
 
 
 def update_tables(tables: jax.Array, updates: jax.Array) -> jax.Array:
-    """Block tables i32[slots, P] with the changes i32[U, 3]: (slot, column, page); zeros change the scratch slot."""
+    """Block tables i32[slots, G·C] with the changes i32[U, 3]: (slot, column, page); zeros change the scratch slot."""
     return tables.at[updates[:, 0], updates[:, 1]].set(updates[:, 2], mode="drop")
 
 
@@ -30,7 +31,7 @@ def unpack_forward(
 
     Args:
         packed: i32[layout.size], see ForwardLayout.
-        tables: i32[slots, P], the block table of each slot.
+        tables: i32[slots, G·C], the block tables of each slot.
         last_token: i32[slots], the last sampled token of each slot.
 
     Returns:
@@ -38,9 +39,9 @@ def unpack_forward(
     """
     counts, slots, starts, lengths, updates, tokens = (packed[part] for part in layout.sections)
     tables = update_tables(tables, updates.reshape(-1, 3))
-    block_table = tables[slots]
+    block_tables = layout.split_tables(tables[slots])
     if layout.num_tokens == 0:
-        return _decode_batch(last_token[slots], starts, counts[0], block_table, page_size), tables
+        return _decode_batch(last_token[slots], starts, counts[0], block_tables, page_size), tables
     B = layout.num_requests
     query_start = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(lengths, dtype=jnp.int32)])
     token = jnp.arange(layout.num_tokens, dtype=jnp.int32)
@@ -54,8 +55,8 @@ def unpack_forward(
         positions=positions,
         query_start=query_start,
         kv_len=starts + lengths,
-        block_table=block_table,
-        page_ids=jnp.where(real, block_table[row, positions // page_size], 0),
+        block_tables=block_tables,
+        page_ids=tuple(jnp.where(real, table[row, positions // page_size], 0) for table in block_tables),
         page_offsets=positions % page_size,
         last_rows=jnp.maximum(query_start[1:] - 1, 0),
         num_requests=counts[0],
@@ -69,7 +70,7 @@ def _decode_batch(
     token_ids: jax.Array,
     positions: jax.Array,
     num_requests: jax.Array,
-    block_table: jax.Array,
+    block_tables: tuple[jax.Array, ...],
     page_size: int,
     writes: jax.Array | bool = True,
 ) -> ForwardBatch:
@@ -77,14 +78,14 @@ def _decode_batch(
     B = token_ids.shape[0]
     row = jnp.arange(B, dtype=jnp.int32)
     real = row < num_requests
-    pages = block_table[row, positions // page_size]
+    pages = [table[row, positions // page_size] for table in block_tables]
     return ForwardBatch(
         token_ids=token_ids,
         positions=positions,
         query_start=jnp.minimum(jnp.arange(B + 1, dtype=jnp.int32), num_requests),
         kv_len=jnp.where(real, positions + 1, 0),
-        block_table=block_table,
-        page_ids=jnp.where(real & writes, pages, 0),
+        block_tables=block_tables,
+        page_ids=tuple(jnp.where(real & writes, ids, 0) for ids in pages),
         page_offsets=positions % page_size,
         last_rows=row,
         num_requests=num_requests,
@@ -144,7 +145,7 @@ def decode_steps(
     kv_cache, tables, sampler = state
     counts, slots, starts, lengths, updates, _ = (packed[part] for part in layout.sections)
     tables = update_tables(tables, updates.reshape(-1, 3))
-    block_table = tables[slots]
+    block_tables = layout.split_tables(tables[slots])
     sampling = unpack_sampling(packed_sampling)
 
     def step(
@@ -154,7 +155,7 @@ def decode_steps(
         active = number < lengths
         positions = starts + jnp.minimum(number, jnp.maximum(lengths - 1, 0))
         tokens = sampler.last_token[slots]
-        batch = _decode_batch(tokens, positions, counts[0], block_table, page_size, writes=active)
+        batch = _decode_batch(tokens, positions, counts[0], block_tables, page_size, writes=active)
         hidden, kv_cache = model(batch, kv_cache)
         columns_now = dataclasses.replace(
             sampling, slot_ids=jnp.where(active, sampling.slot_ids, 0), positions=sampling.positions + number
@@ -191,21 +192,26 @@ def unpack_sampling(packed: jax.Array) -> SamplingBatch:
     )
 
 
-def page_difference(kv_cache: tuple[jax.Array, ...], pages: jax.Array) -> jax.Array:
-    """How much the keys and values of pages[0] differ from those of pages[1], page by page.
+def page_difference(kv_cache: tuple[jax.Array, ...], pages: jax.Array, tables: Sequence[tuple[int, ...]]) -> jax.Array:
+    """How much what pages[0] hold differs from what pages[1] hold, page by page.
 
     Args:
-        kv_cache: [P, K, S, 2·Hp] a layer.
-        pages: i32[2, N]; the scratch page beside itself where there are fewer.
+        kv_cache: the pool's arrays.
+        pages: i32[2, G·N], N of each block table; the scratch page beside itself where there are fewer.
+        tables: of each block table, the layers that go by it.
 
     Returns:
-        f32[]: the largest |difference| / |value| of a page, in root mean square over all layers.
+        f32[]: the largest |difference| / |value| of a page, in root mean square over the layers of its table.
     """
-    difference = jnp.zeros(pages.shape[1])
-    size = jnp.full(pages.shape[1], jnp.finfo(jnp.float32).tiny)
-    for layer in kv_cache:
-        fresh, cached = (layer[numbers].astype(jnp.float32) for numbers in pages)
-        difference += jnp.square(fresh - cached).sum((1, 2, 3))
-        size += jnp.square(fresh).sum((1, 2, 3))
-    # NaN in a page is a difference, but pages of NaN everywhere would hide it in a comparison.
-    return jnp.nan_to_num(jnp.sqrt(difference / size), nan=jnp.inf).max()
+    found = []
+    by_table = jnp.split(pages, len(tables), axis=1) if len(tables) > 1 else [pages]
+    for layers, numbers in zip(tables, by_table, strict=True):
+        difference = jnp.zeros(numbers.shape[1])
+        size = jnp.full(numbers.shape[1], jnp.finfo(jnp.float32).tiny)
+        for array in kv_cache[: len(layers)]:  # the others hold nothing on these pages
+            fresh, cached = (array[half].astype(jnp.float32) for half in numbers)
+            difference += jnp.square(fresh - cached).sum(range(1, array.ndim))
+            size += jnp.square(fresh).sum(range(1, array.ndim))
+        # NaN in a page is a difference, but pages of NaN everywhere would hide it in a comparison.
+        found.append(jnp.nan_to_num(jnp.sqrt(difference / size), nan=jnp.inf).max())
+    return functools.reduce(jnp.maximum, found)

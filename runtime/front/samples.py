@@ -34,8 +34,8 @@ class LengthLimit:
 
     @classmethod
     def of(cls, info: EngineReady) -> Self:
-        if info.max_total_tokens < info.context_length:
-            return cls(info.max_total_tokens, "the KV cache (see --max-total-tokens and --mem-fraction-static)")
+        if info.pool_limit < info.context_length:
+            return cls(info.pool_limit, "the KV cache (see --max-total-tokens and --mem-fraction-static)")
         return cls(info.context_length, "the model's context length")
 
     def fit(self, request: GenerationRequest) -> SamplingParams:

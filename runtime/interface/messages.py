@@ -315,7 +315,7 @@ class EngineReady:
 
     Attributes:
         context_length: most tokens of prompt and output together that the model takes.
-        max_total_tokens: tokens that the KV pool of each data-parallel rank holds; no request can be longer either.
+        max_total_tokens: tokens that the KV pool of each data-parallel rank holds, if all layers keep all of them.
         model_type, architecture: from config.json.
         vocab_size: ids at or above this are invalid in prompts, stop_token_ids and logit_bias.
         eos_token_ids: the model's end-of-sequence ids.
@@ -325,6 +325,8 @@ class EngineReady:
         attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
         embedding: what it makes of a prompt; None: it generates text.
         num_ranks: data-parallel ranks (--dp-size).
+        longest_request: tokens that fit the pool if a request is alone; None: as many as max_total_tokens. It is more
+            where layers have windows, because these keep the newest tokens only.
     """
 
     context_length: int
@@ -346,6 +348,12 @@ class EngineReady:
     attention_kernels: str = ""
     embedding: EmbeddingSpec | None = None
     num_ranks: int = 1
+    longest_request: int | None = None
+
+    @property
+    def pool_limit(self) -> int:
+        """Tokens of the longest request that the KV pool takes."""
+        return self.max_total_tokens if self.longest_request is None else self.longest_request
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

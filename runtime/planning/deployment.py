@@ -114,6 +114,7 @@ class Deployment:
         num_shards, num_ranks, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
+        model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, place.chip.platform, model)
         layout = TensorLayout.of(model, num_shards, num_expert_parts)
         over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_ranks, num_expert_parts)

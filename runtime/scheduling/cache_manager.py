@@ -1,18 +1,23 @@
 """CacheManager: who holds which KV pages; PageAllocator: which are free. Page numbers only; the pages themselves live
-on the device."""
+on the device. Who owns which page: see page_owners.
+
+Pages are reserved up to the last token that a planned step may compute (`grow`). Those of a windowed group are given
+back between steps only (`slide`), and as far as the tokens that are computed for certain have left them behind: a step
+that is planned still reads what its first token sees, and may be cut short. In the tree they become idle, not free, so
+that a later request can begin at any place that was not needed otherwise.
+"""
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-import numpy as np
-
 from palladio.runtime.interface.messages import RankStats
-from palladio.runtime.scheduling.radix_cache import PageKey, RadixCache, RadixNode, page_keys
+from palladio.runtime.scheduling.page_owners import SCRATCH_PAGE, check_owners
+from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
+from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
-
-SCRATCH_PAGE = 0  # padding writes go here; it is never allocated
+from palladio.runtime.scheduling.window_pages import HeldWindow, PageGroups, PageIds, WindowPage
 
 
 class PageAllocator:
@@ -62,39 +67,54 @@ class Prefix:
         node: where the match ends; None: the request has nothing to do with the cache.
         pages: that hold the matched tokens.
         num_idle_pages: of those, held by nobody yet, so that they count as available until the request takes them.
+        windows: of each windowed group those pages that the next token sees.
     """
 
     node: RadixNode | None
     pages: list[int]
-    num_idle_pages: int
+    num_idle_pages: int = 0
+    windows: list[list[WindowPage]] = dataclasses.field(default_factory=list)
 
 
 class Released:
     """What running requests would give up, one after the other: counted, nothing changes.
 
+    Args:
+        keeps_all: see PageGroups.
+
     Attributes:
         num_pages: that would be available in addition.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_all: bool) -> None:
         self.num_pages = 0
+        self._weight = int(keeps_all)
         self._num_locks: collections.Counter[RadixNode] = collections.Counter()  # of each node, theirs
+        self._num_held: collections.Counter[WindowPage] = collections.Counter()  # of each page, those of theirs
 
     def add(self, request: Request) -> None:
         """One more running request."""
-        self.num_pages += len(request.duplicates) + len(request.pages) - request.num_tree_pages
+        self.num_pages += len(request.duplicates)
+        self.num_pages += self._weight * (len(request.pages) - request.num_tree_pages)
         node = request.node
         while node is not None and node.parent is not None:
             self._num_locks[node] += 1
-            self.num_pages += len(node.pages) if self._is_idle(node) else 0
+            self.num_pages += self._weight * len(node.pages) if self._is_idle(node) else 0
             node = node.parent
+        for held in request.windows:
+            self.num_pages += len(held.own_numbers())
+            for page in held.shared:
+                self._num_held[page] += 1
+                self.num_pages += len(page.ids) if page.num_holders == self._num_held[page] else 0
 
-    def num_idle_pages(self, node: RadixNode | None) -> int:
-        """Pages from the root to the end of the node that nobody would hold."""
+    def num_idle_pages(self, node: RadixNode | None, windows: Iterable[Iterable[WindowPage]]) -> int:
+        """Pages from the root to the end of the node, and of windowed groups, that nobody would hold."""
         count = 0
         while node is not None and self._is_idle(node):
-            count += len(node.pages)
+            count += self._weight * len(node.pages)
             node = node.parent
+        for places in windows:
+            count += sum(len(page.ids) for page in places if page.num_holders == self._num_held[page])
         return count
 
     def _is_idle(self, node: RadixNode) -> bool:
@@ -102,7 +122,7 @@ class Released:
 
 
 TableUpdate = tuple[int, int, int]
-"""(slot, column, page): an entry of the block table that has changed."""
+"""(slot, column, page): an entry of the block tables that has changed; see PageGroups for their columns."""
 
 
 class CacheManager:
@@ -113,7 +133,10 @@ class CacheManager:
         eviction_policy: see --radix-eviction-policy.
 
     Attributes:
+        groups: which block tables a request has pages for.
         page_size: tokens per page.
+        num_tables: pages that a column takes, one for each block table.
+        shares_prefixes: whether prefixes are cached.
         allocator: the free pages.
         tree: the prefix cache.
     """
@@ -121,16 +144,18 @@ class CacheManager:
     def __init__(
         self,
         num_pages: int,
-        page_size: int,
+        groups: PageGroups,
         *,
         shares_prefixes: bool = True,
         eviction_policy: Literal["lru", "lfu"] = "lru",
     ) -> None:
-        self.page_size = page_size
+        self.groups = groups
+        self.page_size = groups.page_size
+        self.num_tables = groups.num_tables
         self.allocator = PageAllocator(num_pages)
-        self.tree = RadixCache(eviction_policy)
+        self.tree = RadixCache(eviction_policy, groups.windows, keeps_all=groups.keeps_all)
         self._table_updates: list[TableUpdate] = []
-        self._shares_prefixes = shares_prefixes
+        self.shares_prefixes = shares_prefixes
         self._with_duplicates: list[Request] = []
         self._num_prompt_tokens = 0
         self._num_hit_tokens = 0
@@ -142,55 +167,57 @@ class CacheManager:
         return self.allocator.num_free + self.tree.num_evictable
 
     @property
-    def num_available_tokens(self) -> int:
-        return self.num_available_pages * self.page_size
+    def num_available_columns(self) -> int:
+        """Pages of tokens for which every table can have one."""
+        return self.num_available_pages // self.num_tables
 
     @property
     def num_total_tokens(self) -> int:
-        return self.allocator.num_usable * self.page_size
+        """That the pool holds if every table keeps all of them."""
+        return self._tokens(self.allocator.num_usable)
 
     @property
     def num_used_tokens(self) -> int:
-        """In pages that running requests hold."""
-        return self.num_total_tokens - self.num_available_tokens
+        """In pages that running requests hold, in tokens that every table keeps."""
+        return self.num_total_tokens - self._tokens(self.num_available_pages)
 
     def take_table_updates(self) -> list[TableUpdate]:
         """Those since the last call; whoever dispatches a step applies them before it."""
         updates, self._table_updates = self._table_updates, []
         return updates
 
-    @property
-    def shares_prefixes(self) -> bool:
-        """Whether prefixes are cached."""
-        return self._shares_prefixes
-
     def stats(self) -> RankStats:
         """The fields that it knows of."""
         return RankStats(
             num_used_tokens=self.num_used_tokens,
             num_total_tokens=self.num_total_tokens,
-            num_cached_tokens=self.tree.num_pages * self.page_size,
+            num_cached_tokens=self._tokens(self.tree.num_pages),
             num_prompt_tokens=self._num_prompt_tokens,
             num_hit_tokens=self._num_hit_tokens,
-            num_evicted_tokens=self._num_evicted_pages * self.page_size,
+            num_evicted_tokens=self._tokens(self._num_evicted_pages),
         )
 
     def find_prefix(self, request: Request) -> Prefix:
         """The longest cached prefix of a waiting request's tokens; the last token is never part of it, because its
         logits are needed, and nothing is where the logprobs of the whole prompt are."""
-        if not (self._shares_prefixes and request.shares_prefix):
-            return Prefix(None, [], 0)
+        if not (self.shares_prefixes and request.shares_prefix):
+            return Prefix(None, [], windows=[[] for _ in self.groups.windows])
         count = (len(request.token_ids) - 1) // self.page_size if request.prompt_logprobs is None else 0
-        node, pages = self.find_pages(request, count)
-        return Prefix(node, pages, Released().num_idle_pages(node))
+        return self.find_pages(request, count)
 
-    def find_pages(self, request: Request, count: int) -> tuple[RadixNode, list[int]]:
-        """Cached pages of the request's first `count` pages of tokens, as many as there are, and where they end."""
-        return self.tree.match(self._keys(request, 0, count), request.given.options.cache_salt)
+    def find_pages(self, request: Request, count: int) -> Prefix:
+        """Cached pages of the request's first `count` pages of tokens, as many as it can go on from."""
+        node, pages = self.tree.match(self._keys(request, 0, count), request.given.options.cache_salt)
+        windows = self.tree.windows.before(node, len(pages)) if self.groups.windows else []
+        return Prefix(node, pages, self.released().num_idle_pages(node, windows), windows)
+
+    def released(self) -> Released:
+        """Nothing, so far."""
+        return Released(keeps_all=self.groups.keeps_all)
 
     def num_cached_tokens(self, request: Request) -> int:
         """Of a waiting request: as many as `find_prefix` would find."""
-        if not (self._shares_prefixes and request.shares_prefix) or request.prompt_logprobs is not None:
+        if not (self.shares_prefixes and request.shares_prefix) or request.prompt_logprobs is not None:
             return 0
         keys = self._keys(request, 0, (len(request.token_ids) - 1) // self.page_size)
         return self.tree.num_matched(keys, request.given.options.cache_salt) * self.page_size
@@ -201,11 +228,26 @@ class CacheManager:
         request.num_computed = len(prefix.pages) * self.page_size
         request.num_tree_pages = len(prefix.pages)
         request.node = prefix.node
-        self._table_updates.extend((request.slot, column, page) for column, page in enumerate(prefix.pages))
+        if self.groups.keeps_all:
+            self._table_updates.extend((request.slot, column, page) for column, page in enumerate(prefix.pages))
         if prefix.node is not None:
-            self.tree.lock(prefix.node)
+            self.hold(prefix)
             self._num_prompt_tokens += len(request.token_ids)
             self._num_hit_tokens += request.num_computed
+        for group, places in zip(self.groups.windows, prefix.windows, strict=True):
+            held = HeldWindow.after(group, len(prefix.pages), places)
+            request.windows.append(held)
+            self._tell(request, held, held.start, [place.ids for place in places])
+
+    def hold(self, prefix: Prefix) -> None:
+        """Keeps what was found, until it is let go."""
+        if prefix.node is not None:
+            self.tree.lock(prefix.node, [place for places in prefix.windows for place in places])
+
+    def let_go(self, prefix: Prefix) -> None:
+        """What was held may be evicted."""
+        if prefix.node is not None:
+            self.tree.unlock(prefix.node, [place for places in prefix.windows for place in places])
 
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Gives the request the pages for `num_tokens` tokens; False, and nothing changed, if there are too few."""
@@ -213,24 +255,51 @@ class CacheManager:
         count = -(-num_tokens // self.page_size) - column
         if count <= 0:
             return True
-        if count > self.allocator.num_free and not self._make_room(count):
+        if count * self.num_tables > self.allocator.num_free and not self._make_room(count * self.num_tables):
             return False
-        pages = self.allocator.allocate(count)
-        request.pages.extend(pages)
-        self._table_updates.extend((request.slot, column + i, page) for i, page in enumerate(pages))
+        if self.groups.keeps_all:
+            pages = self.allocator.allocate(count)
+            request.pages.extend(pages)
+            self._table_updates.extend((request.slot, column + i, page) for i, page in enumerate(pages))
+        else:
+            request.pages.extend([SCRATCH_PAGE] * count)
+        for held in request.windows:
+            ids = self.allocator.allocate(count * len(held.group.tables))
+            self._tell(request, held, column, held.extend(ids))
         return True
+
+    def slide(self, running: Iterable[Request]) -> None:
+        """Takes pages of windowed groups from running requests that no token sees from here on; between two steps of
+        all data-parallel ranks. See the head of this file."""
+        if not self.groups.windows:
+            return
+        for request in running:
+            for held in request.windows:
+                first = held.group.first_needed(request.num_computed)
+                if first <= held.start:
+                    continue
+                if first > request.num_tree_pages:
+                    self.share(request)
+                    self.drop_duplicates()  # no step writes to them any more
+                places, own = held.slide(first)
+                self.tree.let_go(places)
+                self.allocator.free(own)
 
     def share(self, request: Request) -> None:
         """Puts the pages that the request's known tokens fill into the tree, for others to use."""
-        if request.node is None or not self._shares_prefixes:
+        if request.node is None or not self.shares_prefixes:
             return
         begin, end = request.num_tree_pages, min(request.num_computed, len(request.token_ids)) // self.page_size
         if end > begin:
             keys = self._keys(request, begin, end)
-            request.node, duplicates = self.tree.extend(request.node, keys, request.pages[begin:end])
+            windows = [held.take_own(begin, end) for held in request.windows]
+            given = [[place.ids for place in places] for places in windows]
+            request.node, duplicates = self.tree.extend(request.node, keys, request.pages[begin:end], windows)
             request.num_tree_pages = end
-            if duplicates:
-                request.duplicates += duplicates
+            request.duplicates += duplicates
+            for held, ids, places in zip(request.windows, given, windows, strict=True):
+                held.share(begin, ids, places)
+            if duplicates or any(held.duplicates for held in request.windows):
                 self._with_duplicates.append(request)
 
     def drop_duplicates(self) -> None:
@@ -239,23 +308,31 @@ class CacheManager:
         for request in self._with_duplicates:
             if request.node is None:
                 continue  # it has ended
-            for column, page in enumerate(_path(request.node)):
+            for column, page in enumerate(request.node.path_pages() if request.duplicates else ()):
                 if request.pages[column] != page:
                     self._table_updates.append((request.slot, column, page))
                     request.pages[column] = page
             self.allocator.free(request.duplicates)
             request.duplicates = []
+            for held in request.windows:
+                for column, cached, own in held.drop_duplicates():
+                    self._tell(request, held, column, [cached])
+                    self.allocator.free(list(own))
         self._with_duplicates.clear()
 
     def release(self, request: Request) -> None:
         """Takes all pages from the request; those that its tokens fill stay in the tree until room is needed."""
         if request.node is not None:
             self.share(request)
-            self.tree.unlock(request.node)
+            self.tree.unlock(request.node, [place for held in request.windows for place in held.shared])
         self.allocator.free(request.duplicates)
-        self.allocator.free(request.pages[request.num_tree_pages :])
+        if self.groups.keeps_all:
+            self.allocator.free(request.pages[request.num_tree_pages :])
+        for held in request.windows:
+            self.allocator.free(held.own_numbers())
         request.node, request.pages, request.duplicates, request.num_tree_pages = None, [], [], 0
-        if not self._shares_prefixes:
+        request.windows = []
+        if not self.shares_prefixes:
             self.flush()
 
     def num_lost_tokens(self, request: Request) -> int:
@@ -274,27 +351,16 @@ class CacheManager:
 
     def disable_sharing(self) -> None:
         """Drops the prefix cache for good; what running requests hold of it goes with them."""
-        self._shares_prefixes = False
+        self.shares_prefixes = False
         self.flush()
 
     def check_integrity(self, running: Iterable[Request]) -> None:
-        """Checks that every page has exactly one owner.
+        """Checks that every page has exactly one owner, see page_owners.
 
         Raises:
             AssertionError: it has not; the message says which page.
         """
-        running = list(running)
-        owned = [SCRATCH_PAGE, *self.allocator.free_pages, *self.tree.pages()]
-        for request in running:
-            needed = -(-request.num_computed // self.page_size)
-            assert len(request.pages) >= needed, f"{request.given.request_id} owns too few pages"
-            owned += request.duplicates
-            owned += request.pages[request.num_tree_pages :]
-            self._check_path(request)
-        num_owners = np.bincount(np.array(owned), minlength=self.allocator.num_pages)
-        wrong = np.flatnonzero(num_owners != 1)
-        assert wrong.size == 0, f"page {wrong[0]} has {num_owners[wrong[0]]} owners; {wrong.size} pages are wrong"
-        self.tree.check_integrity([request.node for request in running if request.node is not None])
+        check_owners(self.allocator.num_pages, self.allocator.free_pages, self.tree, self.groups, list(running))
 
     def _keys(self, request: Request, begin: int, end: int) -> list[PageKey]:
         """Kept with the request: one that waits is looked up at many steps."""
@@ -303,29 +369,22 @@ class CacheManager:
             known += page_keys(request.token_ids, self.page_size, len(known), end)
         return known[begin:end]
 
+    def _tokens(self, num_pages: int) -> int:
+        """That so many pages hold if every table keeps all of them."""
+        return num_pages // self.num_tables * self.page_size
+
+    def _tell(self, request: Request, held: HeldWindow, column: int, pages: Sequence[PageIds]) -> None:
+        """The device is to know a windowed group's pages from a column on."""
+        for place, ids in enumerate(pages, start=column):
+            for table, number in zip(held.group.tables, ids, strict=True):
+                self._table_updates.append((request.slot, table * self.groups.num_columns + place, number))
+
     def _make_room(self, count: int) -> bool:
         """Evicts cached prefixes until so many pages are free; False, and nothing changed, if there are too few."""
         missing = count - self.allocator.num_free
         if missing > self.tree.num_evictable:
             return False
-        self.allocator.free(self.tree.evict(missing))
-        self._num_evicted_pages += missing
+        evicted = self.tree.evict(missing)
+        self.allocator.free(evicted)
+        self._num_evicted_pages += len(evicted)
         return True
-
-    @staticmethod
-    def _check_path(request: Request) -> None:
-        path = [] if request.node is None else _path(request.node)
-        assert len(path) == request.num_tree_pages, f"{request.given.request_id} holds another node than it should"
-        own = set(request.duplicates)
-        differing = {page for page, cached in zip(request.pages, path, strict=False) if page != cached}
-        assert differing == own, f"{request.given.request_id}: pages {differing ^ own} are neither shared nor its own"
-
-
-def _path(node: RadixNode) -> list[int]:
-    """Pages from the root to the end of the node."""
-    runs = []
-    ancestor: RadixNode | None = node
-    while ancestor is not None:
-        runs.append(ancestor.pages)
-        ancestor = ancestor.parent
-    return [page for run in reversed(runs) for page in run]

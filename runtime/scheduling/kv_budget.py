@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from palladio.runtime.interface.outputs import LostPages
 from palladio.runtime.scheduling.batch_share import RunningRequests, ScheduleTurn, ScheduleTurns
-from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix, Released
+from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
@@ -93,10 +93,11 @@ class KVBudget:
 
     def fits(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether there is cache for a waiting request. Args: as for needed_tokens."""
-        return self.needed_tokens(request, prefix, reserved) <= self._cache.num_available_tokens
+        return self.needed_tokens(request, prefix, reserved) <= self._cache.num_available_pages * self._cache.page_size
 
     def needed_tokens(self, request: Request, prefix: Prefix, reserved: int) -> int:
-        """Tokens of cache that have to be available for a waiting request to be admitted.
+        """Tokens of cache that have to be available for a waiting request to be admitted; those of each block table
+        count.
 
         Args:
             reserved: for the requests that run.
@@ -104,12 +105,29 @@ class KVBudget:
         size = self._cache.page_size
         rest = len(request.token_ids) - len(prefix.pages) * size
         wanted = rest + self.ratio.expected_output(request) + size
-        return wanted + reserved + prefix.num_idle_pages * size
+        held = [len(places) for places in prefix.windows]
+        return self._growth(wanted, held, self._limits.max_step_tokens) + reserved + prefix.num_idle_pages * size
 
     def expected_tokens(self, request: Request) -> int:
         """Tokens of cache that a running request will still take: the rest of its prefill, and its expected output."""
         rest = max(0, request.prefill_end - request.num_computed)
-        return rest + self.ratio.expected_output(request) + self._cache.page_size
+        wanted = rest + self.ratio.expected_output(request) + self._cache.page_size
+        held = [window.num_pages for window in request.windows]
+        return self._growth(wanted, held, self._limits.max_step_tokens if rest else self._limits.num_decode_steps)
+
+    def _growth(self, num_tokens: int, held: Sequence[int], chunk: int) -> int:
+        """Tokens of cache that so many further tokens of a request take, in all block tables.
+
+        Args:
+            held: pages that it has already in each windowed group.
+            chunk: the most that it computes in a step.
+        """
+        groups, size = self._cache.groups, self._cache.page_size
+        total = num_tokens if groups.keeps_all else 0
+        for group, num_pages in zip(groups.windows, held, strict=True):
+            most = max(1, group.most_pages(chunk) - num_pages)
+            total += len(group.tables) * min(num_tokens, most * size)
+        return total
 
     def reserved_tokens(self, running: Iterable[Request]) -> int:
         return sum(map(self.expected_tokens, running))
@@ -145,17 +163,18 @@ class AdmissionCheck:
         self._expected = {other: kv_budget.expected_tokens(other) for other in others}
         self._reserved = sum(self._expected.values())
         self._prefix = cache.find_prefix(request)
-        self._released = Released()
+        self._released = cache.released()
 
     def suffices(self) -> bool:
         """Whether the request fits without those that were left out. Alone it does: the front refuses those that do not
         fit an empty pool."""
         if self._num_running >= self._num_slots:
             return False
-        prefix = dataclasses.replace(self._prefix, num_idle_pages=self._released.num_idle_pages(self._prefix.node))
+        num_idle_pages = self._released.num_idle_pages(self._prefix.node, self._prefix.windows)
+        prefix = dataclasses.replace(self._prefix, num_idle_pages=num_idle_pages)
         needed = self._kv_budget.needed_tokens(self._request, prefix, self._reserved)
-        num_available = self._cache.num_available_tokens + self._released.num_pages * self._cache.page_size
-        return self._num_running == 0 or needed <= num_available
+        num_pages = self._cache.num_available_pages + self._released.num_pages
+        return self._num_running == 0 or needed <= num_pages * self._cache.page_size
 
     def leave_out(self, victim: Request) -> None:
         """One more running request gives up what it has, in thought."""
@@ -225,7 +244,7 @@ class Retractor:
         old_value = ratio.value
         num_growing, retracted = len(growing), 0
         victims = sorted(self._running, key=self._order)
-        while num_growing > self._cache.num_available_pages and len(victims) > 1:
+        while num_growing > self._cache.num_available_columns and len(victims) > 1:
             victim = victims.pop()
             num_growing -= victim in growing
             self.retract(victim)

@@ -5,26 +5,32 @@ Programs"), with whole pages for letters: a node holds a run of pages, each know
 to it spells all the tokens before them. Keys and values depend on every earlier token, so a page is usable by exactly
 those requests whose tokens begin with that way.
 
+One tree serves all groups of layers. What layers without a window keep is there for every page of a node, or 0
+throughout if there are no such layers; of a group with a window a page may be missing (a hole, see window_pages). A
+match goes past holes and ends at the last boundary from which every group can go on.
+
 What holds at all times (`check_integrity` states it as code):
 
-    page p is in at most one node; the tree owns it until `evict` or `clear` returns it
-    len(node.keys) == len(node.pages) > 0, except for roots, which hold nothing
+    page p is in at most one place; the tree owns it until `evict` or `clear` returns it
+    len(node.keys) == len(node.pages) == len(each of node.windows) > 0, except for roots, which hold nothing
     node.children[k].keys[0] == k, so no two children begin with the same page
     node.lock_count == locks on it and on all nodes below; so below an unlocked node all is unlocked
-    num_evictable == pages of the nodes with lock_count == 0
+    num_evictable == pages of the nodes with lock_count == 0, and pages of windowed groups that nobody holds
+    who holds a page of a windowed group has locked its node, or one below it
     a locked node ends where it ended when it was locked, unless its only holder extends it
 
 Page numbers are all it knows of the device. Not for use by several threads.
 """
 
 import collections
-import dataclasses
 import heapq
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-PageKey = tuple[int, ...]  # the S token ids of one page
+from palladio.runtime.scheduling.radix_node import PageKey, Path, RadixNode
+from palladio.runtime.scheduling.tree_windows import TreeWindows
+from palladio.runtime.scheduling.window_pages import WindowGroup, WindowPage
 
 _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
 
@@ -35,39 +41,24 @@ def page_keys(token_ids: Sequence[int], page_size: int, start: int, stop: int) -
     return [tuple(token_ids[i * page_size : (i + 1) * page_size]) for i in range(start, stop)]
 
 
-@dataclasses.dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
-class RadixNode:
-    """A run of pages after those of its ancestors.
-
-    Attributes:
-        children: by their first key.
-        lock_count: locks on this node and on all nodes below it. Locks on a root are not counted: it has no pages.
-        num_hits: how often it was locked, or found when others had computed the same pages again.
-        last_used: when it was last locked, extended or unlocked, on the tree's own clock (a count of these events).
-        entry: number of its entry in the eviction heap; 0: none, because it is locked or has children.
-    """
-
-    keys: list[PageKey]
-    pages: list[int]
-    parent: "RadixNode | None"
-    children: "dict[PageKey, RadixNode]" = dataclasses.field(default_factory=dict)
-    lock_count: int = 0
-    num_hits: int = 0
-    last_used: int = 0
-    entry: int = 0
-
-
 class RadixCache:
     """One tree a namespace (a cache salt), all evicted together.
 
+    Args:
+        windows: the windowed groups.
+        keeps_all: whether there are layers without a window.
+
     Attributes:
-        num_pages: pages in all trees.
-        num_evictable: of those, in nodes that nobody locks.
+        windows: pages of the windowed groups.
     """
 
-    def __init__(self, policy: Literal["lru", "lfu"]) -> None:
-        self.num_pages = 0
-        self.num_evictable = 0
+    def __init__(
+        self, policy: Literal["lru", "lfu"], windows: Sequence[WindowGroup] = (), *, keeps_all: bool = True
+    ) -> None:
+        self.windows = TreeWindows(windows)
+        self._num_kept = 0  # pages of nodes, those of windowed groups not counted
+        self._num_unlocked = 0  # of these
+        self._weight = int(keeps_all)  # pages that a node has for each key, beside those of windowed groups
         self._counts_hits = policy == "lfu"
         self._clock = 0
         # A root lives as long as there is something below it or somebody holds it, so that salts that are used once
@@ -80,10 +71,19 @@ class RadixCache:
         self._heap: list[tuple[int, int, int]] = []  # (hits, last_used, number)
         self._num_entries = 0
 
+    @property
+    def num_evictable(self) -> int:
+        """Of all pages, those that can be given up."""
+        return self._num_unlocked + self.windows.num_idle
+
+    @property
+    def num_pages(self) -> int:
+        """Pages in all trees."""
+        return self._num_kept + self.windows.num_ids
+
     def root(self, namespace: str | None) -> RadixNode:
         """Where the sequences of a namespace begin."""
-        root = self._roots.get(namespace)
-        if root is None:
+        if (root := self._roots.get(namespace)) is None:
             root = self._roots[namespace] = RadixNode([], [], None)
         return root
 
@@ -93,11 +93,9 @@ class RadixCache:
         A node is split where the prefix ends inside it. This is not a use; lock the node before the tree changes again.
         """
         root = self.root(namespace)
-        path = self._path(root, keys)
-        node = self._split_end(path, root)
+        node = self._split_end(path := self._usable(self._path(root, keys)), root)
         pages: list[int] = []
-        for passed, count in path[:-1]:
-            assert count == len(passed.pages)
+        for passed, _ in path[:-1]:
             pages += passed.pages
         return node, pages + node.pages
 
@@ -105,37 +103,58 @@ class RadixCache:
         """Length of the longest cached prefix in pages; nothing is split."""
         return sum(count for _, count in self.path(keys, namespace))
 
-    def path(self, keys: Sequence[PageKey], namespace: str | None) -> list[tuple[RadixNode, int]]:
+    def path(self, keys: Sequence[PageKey], namespace: str | None) -> Path:
         """The nodes below the root that the longest cached prefix runs through, and how many pages of each it covers:
         all, but for the last one. Nothing is split. Takes keys[i] and keys[i:j] only as far as nodes match."""
-        return self._path(self.root(namespace), keys)
+        return self._usable(self._path(self.root(namespace), keys))
 
-    def lock(self, node: RadixNode) -> None:
-        """Keeps the node and all its ancestors from being evicted, until `unlock`. Counts as a use of each."""
+    def let_go(self, places: Iterable[WindowPage]) -> None:
+        """See TreeWindows.let_go."""
+        self._clock += 1
+        self.windows.let_go(places, self._clock)
+
+    def lock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
+        """Keeps the node and all its ancestors, and these pages of windowed groups up to there, from being evicted,
+        until `unlock`. Counts as a use of each."""
         assert node.pages or node.parent is None, "the node was evicted before it was locked"
         self._clock += 1
+        if places:
+            self.windows.hold(places, self._clock)
         while node.parent is not None:
             self._add_lock(node)
             node = node.parent
 
-    def unlock(self, node: RadixNode) -> None:
+    def unlock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
         """Takes one lock back; what was in use until now was last used now."""
         self._clock += 1
+        if places:
+            self.windows.let_go(places, self._clock)
         at = node
         while at.parent is not None:
             assert at.lock_count > 0, "unlocked more often than locked"
             at.lock_count -= 1
             at.last_used = self._clock
             if at.lock_count == 0:
-                self.num_evictable += len(at.pages)
+                self._num_unlocked += self._weight * len(at.pages)
             at = at.parent
         self._offer(node)
 
-    def extend(self, node: RadixNode, keys: Sequence[PageKey], pages: Sequence[int]) -> tuple[RadixNode, list[int]]:
+    def extend(
+        self,
+        node: RadixNode,
+        keys: Sequence[PageKey],
+        pages: Sequence[int],
+        windows: Sequence[list[WindowPage]] = (),
+    ) -> tuple[RadixNode, list[int]]:
         """Puts pages behind those of `node`, which the caller has locked once (or which is a root), and moves that
         lock to where the sequence then ends.
 
         Where the tree has these keys already it keeps its own pages; the caller's lock now holds them.
+
+        Args:
+            windows: of each windowed group the places of its pages, held by the caller alone; or holes. They fill holes
+                of the tree. Where the tree has a page already, that takes the given one's place in the list, and is
+                held for the caller.
 
         Returns:
             The node where the sequence ends, locked once for the caller (unless it is a root still: no keys), and the
@@ -151,43 +170,52 @@ class RadixCache:
         if end is not node:
             self._add_lock(end)
         num_known = sum(count for _, count in path)
+        if windows:
+            self.windows.fill_holes([*path[:-1], *((end, count) for _, count in path[-1:])], windows, self._clock)
         if num_known < len(keys):
-            end = self._append(end, keys[num_known:], pages[num_known:])
-        return end, list(pages[:num_known])
+            end = self._append(end, keys[num_known:], pages[num_known:], [given[num_known:] for given in windows])
+        return end, list(pages[:num_known]) if self._weight else []
 
     def evict(self, count: int) -> list[int]:
-        """Drops min(count, num_evictable) pages, each one before those that come before it in its sequence.
+        """Drops min(count, num_evictable) pages, or a few more: what the groups have for the same tokens goes together.
 
         Takes the leaf that is coldest by the policy (lru: last_used; lfu: num_hits, then last_used), pages at its end
-        first and no more than needed; then the next coldest, which may be the parent of the one that was emptied.
+        first and no more than needed, so each one before those that come before it in its sequence; then the next
+        coldest, which may be the parent of the one that was emptied. Pages of windowed groups that nobody holds go
+        before it, wherever they are, if they were used longer ago.
         """
         evicted: list[int] = []
-        while len(evicted) < count and self._leaves:
-            leaf = self._coldest_leaf()
-            kept = max(0, len(leaf.pages) - (count - len(evicted)))
-            taken = leaf.pages[kept:]
-            evicted += reversed(taken)
-            self.num_pages -= len(taken)
-            self.num_evictable -= len(taken)
-            if kept == 0:
-                self._remove(leaf)
-            del leaf.keys[kept:], leaf.pages[kept:]
+        while len(evicted) < count and self.num_evictable:
+            page = self.windows.coldest
+            leaf = self._coldest_leaf() if self._leaves else None
+            if page is not None and (leaf is None or page.last_used < leaf.last_used):
+                evicted += self.windows.give_up(page)
+            else:
+                assert leaf is not None, "what can be evicted is in a leaf, or idle"
+                evicted += self._cut_end(leaf, count - len(evicted))
         return evicted
 
     def clear(self) -> list[int]:
         """Drops every page that is not locked, and returns them."""
-        return self.evict(self.num_evictable)
+        evicted = self.evict(self.num_evictable)
+        while self._leaves:  # of holes only
+            self._cut_end(self._coldest_leaf(), 1)
+        return evicted
 
     def pages(self) -> Iterator[int]:
         """All pages in the tree."""
         for node in self._nodes():
-            yield from node.pages
+            if self._weight:
+                yield from node.pages
+            for places in node.windows:
+                for place in places:
+                    yield from place.ids
 
-    def check_integrity(self, locked: Iterable[RadixNode]) -> None:
+    def check_integrity(self, locked: Iterable[RadixNode], held: Iterable[WindowPage] = ()) -> None:
         """Checks what the head of this file promises.
 
         Args:
-            locked: the nodes that are held, each one once per lock.
+            locked: the nodes that are held, each one once per lock. held: pages of windowed groups, likewise.
 
         Raises:
             AssertionError: it does not hold.
@@ -213,7 +241,10 @@ class RadixCache:
         pages = list(self.pages())
         assert len(set(pages)) == len(pages), "a page is in the tree twice"
         assert self.num_pages == len(pages)
-        assert self.num_evictable == sum(len(node.pages) for node in nodes if node.lock_count == 0)
+        assert self._num_kept == self._weight * sum(len(node.pages) for node in nodes)
+        unlocked = sum(len(node.pages) for node in nodes if node.lock_count == 0)
+        assert self._num_unlocked == self._weight * unlocked
+        self.windows.check_integrity(nodes, held)
         leaves = {node for node in nodes if node.lock_count == 0 and not node.children}
         assert set(self._leaves.values()) == leaves, (
             "an unlocked leaf is not offered for eviction, or something else is"
@@ -222,9 +253,32 @@ class RadixCache:
         valid = [entry for entry in self._heap if entry[2] in self._leaves]
         assert sorted(valid) == sorted(self._entry(leaf) for leaf in leaves), "a heap entry is out of date"
 
+    def _usable(self, path: Path) -> Path:
+        """The part of a path that ends where every group can go on."""
+        return self.windows.usable(path) if self.windows.groups else path
+
+    def _cut_end(self, leaf: RadixNode, count: int) -> list[int]:
+        """Takes pages from the end of an unlocked leaf until there are so many, or no more."""
+        kept = len(leaf.keys)
+        taken: list[int] = []
+        while kept and len(taken) < count:
+            kept -= 1
+            if self._weight:
+                taken.append(leaf.pages[kept])
+            for places in leaf.windows:
+                taken += self.windows.give_up(places[kept])
+        self._num_kept -= self._weight * (len(leaf.keys) - kept)
+        self._num_unlocked -= self._weight * (len(leaf.keys) - kept)
+        if kept == 0:
+            self._remove(leaf)
+        del leaf.keys[kept:], leaf.pages[kept:]
+        for places in leaf.windows:
+            del places[kept:]
+        return taken
+
     @staticmethod
-    def _path(node: RadixNode, keys: Sequence[PageKey]) -> list[tuple[RadixNode, int]]:
-        path: list[tuple[RadixNode, int]] = []
+    def _path(node: RadixNode, keys: Sequence[PageKey]) -> Path:
+        path: Path = []
         start = 0
         while start < len(keys):
             child = node.children.get(keys[start])
@@ -238,7 +292,7 @@ class RadixCache:
             node = child
         return path
 
-    def _split_end(self, path: list[tuple[RadixNode, int]], start: RadixNode) -> RadixNode:
+    def _split_end(self, path: Path, start: RadixNode) -> RadixNode:
         """The node that ends where the path ends: `start` if it has no length."""
         if not path:
             return start
@@ -258,21 +312,30 @@ class RadixCache:
             lock_count=node.lock_count,
             num_hits=node.num_hits,
             last_used=node.last_used,
+            windows=tuple(places[:count] for places in node.windows),
         )
         parent.children[front.keys[0]] = front
         node.parent = front
         del node.keys[:count], node.pages[:count]
+        for places in node.windows:
+            del places[:count]
         return front
 
-    def _append(self, node: RadixNode, keys: Sequence[PageKey], pages: Sequence[int]) -> RadixNode:
+    def _append(
+        self, node: RadixNode, keys: Sequence[PageKey], pages: Sequence[int], windows: Sequence[list[WindowPage]]
+    ) -> RadixNode:
         """Adds pages that the tree does not have behind a node that the caller has locked (or a root)."""
-        self.num_pages += len(pages)
+        self._num_kept += self._weight * len(pages)
+        for places in windows:
+            self.windows.add(places)
         if node.parent is not None and node.lock_count == 1 and not node.children:  # nobody else ends here
             node.keys.extend(keys)
             node.pages.extend(pages)
+            for own, places in zip(node.windows, windows, strict=True):
+                own.extend(places)
             node.last_used = self._clock
             return node
-        child = RadixNode(list(keys), list(pages), node, lock_count=1, last_used=self._clock)
+        child = RadixNode(list(keys), list(pages), node, lock_count=1, last_used=self._clock, windows=tuple(windows))
         node.children[keys[0]] = child
         if node.parent is None:
             self._filled_roots.add(node)
@@ -280,7 +343,7 @@ class RadixCache:
 
     def _add_lock(self, node: RadixNode) -> None:
         if node.lock_count == 0:
-            self.num_evictable -= len(node.pages)
+            self._num_unlocked -= self._weight * len(node.pages)
             self._withdraw(node)
         node.lock_count += 1
         node.num_hits += 1

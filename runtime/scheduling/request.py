@@ -17,7 +17,8 @@ from palladio.runtime.interface.outputs import (
     WaitReason,
     WaitTimes,
 )
-from palladio.runtime.scheduling.radix_cache import PageKey, RadixNode
+from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
+from palladio.runtime.scheduling.window_pages import HeldWindow
 
 
 class RequestStatus(enum.Enum):
@@ -44,11 +45,13 @@ class Request:
         num_discarded: tokens that dispatched steps sample for nobody: the request went on without them.
         constraint: which tokens its output may have next; None: all.
         prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
-        pages: the KV pages of its tokens, in order; empty unless RUNNING. See cache_manager for who owns which.
+        pages: the KV pages of its tokens, in order, in layers that keep all tokens (0 if there are none such); empty
+            unless RUNNING. See cache_manager for who owns which.
         node: where the prefix cache's part of them ends, held while RUNNING; None: it has nothing to do with the cache.
         num_tree_pages: how many of the first pages the prefix cache knows.
         page_keys: of its first pages, as far as they have been looked up.
         duplicates: those of them that it has other pages for, so that they are the request's own.
+        windows: its pages in each group of layers with a window.
         slot: its row in the per-request device state; 0 (the scratch row) unless RUNNING.
         shares_prefix: False: it neither uses the prefix cache nor adds to it.
         num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
@@ -74,6 +77,7 @@ class Request:
     num_tree_pages: int = 0
     page_keys: list[PageKey] = dataclasses.field(default_factory=list)
     duplicates: list[int] = dataclasses.field(default_factory=list)
+    windows: list[HeldWindow] = dataclasses.field(default_factory=list)
     slot: int = 0
     shares_prefix: bool = True
     num_cached_tokens: int = 0

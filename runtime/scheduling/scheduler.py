@@ -140,6 +140,7 @@ class Scheduler:
         if len(self.waiting):
             self.clock.advance()
         self.cache.drop_duplicates()
+        self.cache.slide(self.running)
 
     def plan(self, turn: ScheduleTurn) -> ScheduledBatch | None:
         """See `schedule`; of the requests whose turn it is."""
@@ -256,7 +257,7 @@ class Scheduler:
     def _add_chunk(self, rows: list[ScheduledRow], request: Request, budget: int) -> int:
         """Adds as much of the request's prefill as the budget and the free pages allow; returns the tokens added."""
         start = request.num_computed
-        free = len(request.pages) * self.cache.page_size - start + self.cache.num_available_tokens
+        free = (len(request.pages) + self.cache.num_available_columns) * self.cache.page_size - start
         count = min(request.prefill_end - start, budget, free)
         if count <= 0:
             return 0
@@ -283,7 +284,7 @@ class Scheduler:
             ready.append(request)
             if length >= len(request.pages) * size:
                 growing.append(request)
-        if len(growing) > self.cache.num_available_pages:
+        if len(growing) > self.cache.num_available_columns:
             self.retractor.make_room(growing, self.kv_budget.ratio)
             ready = [r for r in ready if r.status is RequestStatus.RUNNING]
         for request in growing:

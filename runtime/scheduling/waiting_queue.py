@@ -28,7 +28,8 @@ from typing import Self, overload
 from palladio.runtime.interface.config import SchedulePolicy
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.outputs import FinishReason
-from palladio.runtime.scheduling.radix_cache import PageKey, RadixCache, RadixNode, page_keys
+from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
+from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request, RequestStatus
 
 FAIR_TURN = 8  # each so-manieth new request taken is the one that waited longest

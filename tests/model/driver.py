@@ -8,7 +8,7 @@ from flax import nnx
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.functional import flatten_model, unflatten_model
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import load_model
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.sharding import make_mesh
@@ -56,8 +56,10 @@ class Driver:
         structure, self.leaves = flatten_model(model)
         num_pages = num_sequences * self.width
         self.table = 1 + np.random.RandomState(0).permutation(num_pages).reshape(num_sequences, self.width)
-        spec = KVCacheSpec.of(config, page_size=page_size, dtype=jnp.float32)
-        self.cache = spec.allocate(num_pages + 1, make_mesh(1) if mesh is None else mesh)
+        spec = CacheLayout.of(config, page_size=page_size, dtype=jnp.float32)
+        self.num_tables = spec.groups.num_tables
+        self.num_pages = num_pages
+        self.cache = spec.allocate(self.num_tables * num_pages + 1, make_mesh(1) if mesh is None else mesh)
         self.lengths = [0] * num_sequences
 
         def step(leaves, cache, batch):
@@ -66,6 +68,10 @@ class Driver:
             return model.logits(hidden), cache
 
         self._step = jax.jit(step, donate_argnums=1)
+
+    def _by_table(self, pages):
+        """The same with pages of each block table's own; 0 stays."""
+        return tuple(np.where(pages > 0, pages + number * self.num_pages, 0) for number in range(self.num_tables))
 
     def step(self, new_tokens, kind="prefill"):
         """Feeds new_tokens[b] (maybe none) to sequence b; returns the logits of each one's new tokens."""
@@ -89,8 +95,9 @@ class Driver:
             table[row] = self.table[b]
             start += count
         counts_of_rows = np.int32(len(rows)), np.int32(len(rows) if kind == "decode" else 0)
-        fields = (ids, positions, query_start, kv_len, table, pages, offsets, last_rows, *counts_of_rows)
-        batch = ForwardBatch(*map(jnp.asarray, fields), kind=kind)
+        tables, page_ids = self._by_table(table), self._by_table(pages)
+        fields = (ids, positions, query_start, kv_len, tables, page_ids, offsets, last_rows)
+        batch = ForwardBatch(*jax.tree.map(jnp.asarray, (*fields, *counts_of_rows)), kind=kind)
         logits, self.cache = self._step(self.leaves, self.cache, batch)
         logits = np.asarray(logits)
         return {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import ShardingRules, make_mesh
 from tests.model.driver import load
 from tests.tiny_model import make_checkpoint
@@ -56,7 +56,7 @@ def test_two_devices(tmp_path):
 
 def test_cache_storage(tmp_path):
     config, _ = load(make_checkpoint(tmp_path, "qwen2"), load_format="dummy")
-    spec = KVCacheSpec.of(config, page_size=16, dtype=jnp.bfloat16)
+    spec = CacheLayout.of(config, page_size=16, dtype=jnp.bfloat16)
     assert spec.bytes_per_page == 2 * 2 * 16 * 128 * 2
     cache = spec.allocate(5, make_mesh(1))
     assert [layer.shape for layer in cache] == [(5, 2, 16, 128)] * 2

@@ -95,9 +95,10 @@ class TinyEngine:
         limits = EngineLimits.of(config, self._model_config, PlatformDefaults.of("cpu"))
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
-        num_pages = -(-config.cache.max_total_tokens // config.cache.page_size) + 1
+        groups = parts.runner.programs.design.shape.page_groups
+        num_pages = groups.num_tables * -(-config.cache.max_total_tokens // config.cache.page_size) + 1
         scheduler = startup.build_scheduler(
-            config, limits, parts.scheduler.buckets, num_pages, 0, parts.ready.embedding
+            config, limits, parts.scheduler.buckets, num_pages, groups, 0, parts.ready.embedding
         )
         parts = dataclasses.replace(parts, scheduler=scheduler)
         if observers is not None:

@@ -51,6 +51,10 @@ def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> N
         assert collector.tokens[str(i)] == expected.tolist(), f"prompt of {len(prompts_of(family)[i])} tokens"
 
 
+POOLS = {"phi3": 48, "starcoder2": 48, "gemma3": 112, "gemma2": 112, "olmo3": 112, "cohere2": 112}
+"""Tokens, fewer where all layers, or some, keep the newest 12 only."""
+
+
 @pytest.mark.parametrize(
     "family",
     [pytest.param(name, marks=() if name == "gemma3" else pytest.mark.slow) for name in tiny_families.CONFIGS],
@@ -62,7 +66,7 @@ def test_nothing_changes_what_a_family_says(family: str, tmp_path: Path) -> None
         make_checkpoint(tmp_path, family),
         load_format="auto",
         context_length=MAX_LEN,
-        max_total_tokens=160,  # of requests that need up to 139 each
+        max_total_tokens=POOLS.get(family, 160),  # of requests that have up to 139 each
         schedule_conservativeness=0.0,
         max_running_requests=4,
         cuda_graph_bs=(4,),
@@ -73,10 +77,11 @@ def test_nothing_changes_what_a_family_says(family: str, tmp_path: Path) -> None
     for i, prompt in enumerate(chosen):
         collector.add(str(i), prompt, max_tokens=NUM_TOKENS)
     collector.run()
-    assert sum(collector.num_retractions.values()) > 0
-    for name in ("alone", "again"):
-        collector.add(name, chosen[last], max_tokens=NUM_TOKENS)
+    # Where no layer keeps more than a window, a request takes all it ever needs when it is admitted.
+    assert (sum(collector.num_retractions.values()) > 0) == (family not in ("phi3", "starcoder2"))
+    for name, num_tokens in (("alone", 8), ("again", NUM_TOKENS)):  # longer ones, alone, would push the prompt out
+        collector.add(name, chosen[last], max_tokens=num_tokens)
         collector.run()
     assert collector.cached_tokens["again"] >= len(chosen[last]) - 4
     found = [collector.tokens[name] for name in (*map(str, range(last + 1)), "alone", "again")]
-    assert found == [row.tolist() for row in (*golden[-5:], golden[-1], golden[-1])]
+    assert found == [row.tolist() for row in (*golden[-5:], golden[-1][:8], golden[-1])]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from palladio.model.config import ModelConfig
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
@@ -23,16 +23,16 @@ MODEL = ModelConfig.from_hf(TINY_CONFIG)
 V6E = Target("tpu", "v6e")
 
 
-def shape(page_size=16, dtype=jnp.float32, pages_per_request=16, kv_dtype=None, num_slots=9):
+def shape(page_size=16, dtype=jnp.float32, num_columns=16, kv_dtype=None, num_slots=9, model=MODEL):
     return DeviceShape(
         num_slots=num_slots,
-        pages_per_request=pages_per_request,
+        num_columns=num_columns,
         vocab_size=400,
         num_valid_tokens=400,
         num_decode_steps=1,
         checks_cache=False,
         dtype=dtype,
-        cache=KVCacheSpec.of(MODEL, page_size=page_size, dtype=kv_dtype or dtype),
+        cache=CacheLayout.of(model, page_size=page_size, dtype=kv_dtype or dtype),
         mesh=make_mesh(1),
     )
 
@@ -63,8 +63,8 @@ def test_what_a_forced_backend_cannot_take_is_an_error_that_names_the_flag():
         ({"page_size": 8, "dtype": jnp.bfloat16}, "multiple of 16 (--page-size)"),
         ({"dtype": jnp.bfloat16, "kv_dtype": jnp.float16}, "--kv-cache-dtype"),
         ({"dtype": jnp.float16, "kv_dtype": jnp.float32}, "--dtype"),
-        ({"pages_per_request": 8192}, None),
-        ({"pages_per_request": 40_000}, "--context-length"),
+        ({"num_columns": 8192}, None),
+        ({"num_columns": 40_000}, "--context-length"),
         ({"page_size": 4096, "dtype": jnp.bfloat16, "num_kv_heads": 64}, "vector memory"),
         ({"num_slots": 20_001}, "--max-running-requests"),
     ],
@@ -73,14 +73,14 @@ def test_what_the_tpu_kernels_take(sizes, reason):
     sizes = dict(sizes)
     heads = sizes.pop("num_kv_heads", None)
     model = MODEL if heads is None else dataclasses.replace(MODEL, num_heads=heads, num_kv_heads=heads)
-    said = refusal(Kernels("tpu", V6E), model, shape(**sizes))
+    said = refusal(Kernels("tpu", V6E), model, shape(**sizes, model=model))
     assert (said is None) if reason is None else reason in said, said
 
 
 def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():
     """On a v4 a block of one token fits, and one of sixteen does not."""
     model = dataclasses.replace(MODEL, num_heads=32, num_kv_heads=32, head_size=128)
-    sizes = shape(page_size=48, dtype=jnp.bfloat16)
+    sizes = shape(page_size=48, dtype=jnp.bfloat16, model=model)
     said = refusal(Kernels("tpu", Target("tpu", "v4")), model, sizes)
     assert said is not None
     assert "larger than the vector memory of TPU v4 (a smaller --page-size)" in said
@@ -90,13 +90,13 @@ def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():
 def cache_plan(backend, gigabytes, kv_dtype=jnp.int8, wanted_tokens=None):
     """The memory plan of a device on which a layer's cache would take so many GiB."""
     cache = shape(kv_dtype=jnp.dtype(kv_dtype)).cache
-    pool = int(gigabytes * 2**30) * cache.num_layers
+    pool = int(gigabytes * 2**30) * cache.groups.num_arrays
     needs = MemoryNeeds(
         platform="gpu",
         weights=0,
         state=0,
         bytes_per_page=cache.bytes_per_page,
-        page_size=cache.page_size,
+        page_size=cache.spec.page_size,
         wanted_tokens=wanted_tokens,
         useful_tokens=2**40,
         fraction=1.0,
@@ -117,14 +117,16 @@ def cache_plan(backend, gigabytes, kv_dtype=jnp.int8, wanted_tokens=None):
 )
 def test_the_cache_is_no_larger_than_kernels_can_address(backend, kv_dtype, gigabytes, most):
     cache, plan = cache_plan(backend, gigabytes, kv_dtype)
-    layer = plan.num_pages * cache.bytes_per_page / cache.num_layers / 2**30
+    layer = plan.num_pages * cache.bytes_per_page / cache.groups.num_arrays / 2**30
     assert 0.94 * most < layer <= most
 
 
 def test_tokens_that_kernels_cannot_address_are_refused_with_what_would_fit():
     cache, plan = cache_plan("gpu_triton", 3.4)
     with pytest.raises(ConfigError, match=rf"--max-total-tokens \d+ is too large: .* {plan.num_tokens} would fit"):
-        cache_plan("gpu_triton", 3.4, wanted_tokens=int(3 * 2**30 / (cache.bytes_per_page / cache.num_layers) * 16))
+        cache_plan(
+            "gpu_triton", 3.4, wanted_tokens=int(3 * 2**30 / (cache.bytes_per_page / cache.groups.num_arrays) * 16)
+        )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_tokens_that_kernels_cannot_address_are_refused_with_what_would_fit():
 def test_every_kind_of_layer_is_asked_for(backend: str, target: Target, head_size: int, reason: str | None) -> None:
     """Gemma 2: capped scores, windows, and heads larger than other models'."""
     model = ModelConfig.from_hf(tiny_config("gemma2", head_dim=head_size))
-    cache = KVCacheSpec.of(model, page_size=64, dtype=jnp.bfloat16)
+    cache = CacheLayout.of(model, page_size=64, dtype=jnp.bfloat16)
     sizes = dataclasses.replace(shape(page_size=64, dtype=jnp.bfloat16), cache=cache)
     said = refusal(Kernels(backend, target), model, sizes)
     assert (said is None) if reason is None else reason in str(said), said

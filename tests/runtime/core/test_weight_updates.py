@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.runtime.core import weight_loader
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.memory import DeviceMemory
@@ -229,7 +229,7 @@ def test_memory_that_others_took_meanwhile_stays_released(core, first, expected,
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     assert steer(core, SetReleased(1, ["kv_cache", "weights"])).ok
-    for owner, name in ((weight_loader, "load_model"), (KVCacheSpec, "allocate")):
+    for owner, name in ((weight_loader, "load_model"), (CacheLayout, "allocate")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, fail)
             reply = steer(core, SetReleased(2, []))

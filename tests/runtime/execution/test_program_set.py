@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from palladio.model.config import ModelConfig
 from palladio.model.functional import flatten_model
-from palladio.model.kv_cache import KVCacheSpec
+from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.sharding import make_abstract_mesh
 from palladio.runtime.core.sizing import PlatformDefaults
@@ -46,13 +46,13 @@ def declare():
     def of(buckets=BUCKETS, num_steps=1, pooling=None, *, checks_cache=False, has_plain_tier=False):
         shape = DeviceShape(
             num_slots=buckets.max_requests + 1,
-            pages_per_request=16,
+            num_columns=16,
             vocab_size=MODEL.vocab_size,
             num_valid_tokens=MODEL.vocab_size,
             num_decode_steps=num_steps,
             checks_cache=checks_cache,
             dtype=jnp.float32,
-            cache=KVCacheSpec.of(MODEL, page_size=16, dtype=jnp.float32),
+            cache=CacheLayout.of(MODEL, page_size=16, dtype=jnp.float32),
             mesh=mesh,
             pooling=pooling,
             has_plain_tier=has_plain_tier,

@@ -14,6 +14,7 @@ from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
+from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 
 EOS = 7
@@ -80,7 +81,8 @@ class Simulation:
 
     The device keeps, for each row of each page, the salt and all tokens up to the one that was written there. Before it
     samples it checks that every position of the request holds just that: a page that two requests write to, or a prefix
-    that is not the request's own, is found at once.
+    that is not the request's own, is found at once. It does so in each block table, of a group with a window for the
+    positions that the step's first token sees and those after them; in the others nothing is looked up.
     """
 
     num_pages: int = 20
@@ -96,14 +98,17 @@ class Simulation:
     eviction_policy: str = "lru"
     policy: str = "fcfs"
     one_shape: bool = False
+    windows: tuple[tuple[int, int], ...] = ()  # of each group with one: its window, and how many tables it has
+    keeps_all: bool = True  # whether there is a group without a window
     background_slowdown: float = 0.15
     seconds_of: Callable[[ScheduledBatch], float] | None = None  # what each step is said to take
     share: BatchShare | None = None
 
     def __post_init__(self) -> None:
+        self.groups = page_groups(self.page_size, self.windows, keeps_all=self.keeps_all)
         self.cache = CacheManager(
-            self.num_pages,
-            self.page_size,
+            self.num_pages * self.groups.num_tables,
+            self.groups,
             shares_prefixes=self.shares_prefixes,
             eviction_policy=self.eviction_policy,  # type: ignore[arg-type]
         )
@@ -124,6 +129,9 @@ class Simulation:
         share = self.share or BatchShare(self.background_slowdown)
         self.scheduler = Scheduler(limits, self.buckets, self.cache, waiting, share)
         self.tables: dict[int, dict[int, int]] = {}
+        self.windows_of_tables: list[int | None] = [None] * self.keeps_all
+        for group in self.groups.windows:
+            self.windows_of_tables += [group.window] * len(group.tables)
         self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}
         self.device_tokens: dict[int, list[int]] = {}
         self.in_flight: deque[tuple[ScheduledBatch, list[list[int]]]] = deque()
@@ -234,11 +242,13 @@ class Simulation:
             tokens = self.device_tokens[slot]
             assert len(tokens) == end, "the device does not know a token of this step"
             for position in range(row.start + number, end):  # all rows are written before any token attends
-                self.written[self._place(slot, position)] = self._content(row, slot, position)
+                for table in range(self.groups.num_tables):
+                    self.written[self._place(slot, position, table)] = self._content(row, slot, position)
         for row, slot in itertools.compress(zip(batch.rows, slots, strict=True), runs):
-            if row.samples:
-                for position in range(len(self.device_tokens[slot])):
-                    found = self.written[self._place(slot, position)]
+            for table, window in enumerate(self.windows_of_tables):
+                first = 0 if window is None else max(0, row.start + number - window + 1)
+                for position in range(first, len(self.device_tokens[slot])):
+                    found = self.written[self._place(slot, position, table)]
                     assert found == self._content(row, slot, position), "this page holds something else"
         if batch.is_constrained:
             self._process(keep=0)
@@ -267,10 +277,19 @@ class Simulation:
             return None
         return [TokenLogprob(token, -1.0) for token in request.given.prompt_ids[row.start + 1 : row.start + 1 + count]]
 
-    def _place(self, slot: int, position: int) -> tuple[int, int]:
-        page = self.tables[slot][position // self.page_size]
+    def _place(self, slot: int, position: int, table: int) -> tuple[int, int]:
+        page = self.tables[slot][table * self.groups.num_columns + position // self.page_size]
         assert page != 0
         return page, position % self.page_size
+
+
+def page_groups(page_size: int, windows: Collection[tuple[int, int]], *, keeps_all: bool = True) -> PageGroups:
+    """Args: windows: of each group with one: its window, and how many tables it has."""
+    groups, number = [], int(keeps_all)
+    for window, num_tables in windows:
+        groups.append(WindowGroup(window, page_size, tuple(range(number, number + num_tables))))
+        number += num_tables
+    return PageGroups(page_size, 1000, keeps_all, tuple(groups))
 
 
 STOP = frozenset({EOS})

@@ -2,7 +2,8 @@ import itertools
 
 import pytest
 
-from palladio.runtime.scheduling.radix_cache import RadixCache, RadixNode, page_keys
+from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
+from palladio.runtime.scheduling.radix_node import RadixNode
 
 
 def keys_of(text: str) -> list[tuple[int, ...]]:

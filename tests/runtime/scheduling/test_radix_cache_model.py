@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from palladio.runtime.scheduling.radix_cache import RadixCache, RadixNode
+from palladio.runtime.scheduling.radix_cache import RadixCache
+from palladio.runtime.scheduling.radix_node import RadixNode
 from tests.properties import examples
 
 Prefix = tuple[int | str | None, ...]  # (namespace, tokens…)

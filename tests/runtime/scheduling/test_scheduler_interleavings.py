@@ -28,6 +28,9 @@ modes = st.fixed_dictionaries(
         "shares_prefixes": st.sampled_from([True, True, False]),
         "eviction_policy": st.sampled_from(["lru", "lfu"]),
         "one_shape": st.booleans(),
+        # Windows shorter than a page, of whole pages and others, longer than most requests; in several tables each.
+        "windows": st.sampled_from([(), (), ((1, 1),), ((4, 1),), ((7, 2),), ((2, 1), (9, 2)), ((40, 1),)]),
+        "keeps_all": st.sampled_from([True, True, False]),
     }
 )
 
@@ -40,6 +43,7 @@ def seconds_of(batch: ScheduledBatch) -> float:
 @hypothesis.given(actions, modes)
 @examples(40, long=17_000)
 def test_any_interleaving_answers_every_request(policy, steps, mode) -> None:
+    mode["keeps_all"] |= not mode["windows"]
     if mode["one_shape"]:
         mode |= {"num_decode_steps": 1}
     sim = Simulation(policy=policy, max_running=3, max_step_tokens=8, seconds_of=seconds_of, **mode)

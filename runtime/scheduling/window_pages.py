@@ -1,0 +1,184 @@
+"""Pages of layers with a window, which keep the newest tokens only: who holds them, and which may be given up.
+
+    a page is free, or a request's own, or the tree's; or its place in the tree is a hole
+    the tree's pages are held by those requests that still see them; a page that nobody holds is idle
+    an idle page can be given up at any time: its place becomes a hole, the tokens around it stay what they are
+    a request's own pages follow those that it holds of the tree; nothing is before `HeldWindow.start`
+
+Page numbers only, one for each block table of the group. A model without windows uses nothing of this.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+PageIds = tuple[int, ...]  # one number for each block table of a group
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowGroup:
+    """Layers that see the newest tokens only.
+
+    Attributes:
+        window: how many, the query's own included (W).
+        page_size: tokens a page (S).
+        tables: the numbers of its block tables.
+    """
+
+    window: int
+    page_size: int
+    tables: tuple[int, ...]
+
+    def first_needed(self, position: int) -> int:
+        """The first page that a query at this position sees."""
+        return max(0, position - self.window + 1) // self.page_size
+
+    def most_pages(self, chunk: int) -> int:
+        """That a request holds of each table while it computes so many tokens in a step."""
+        return -(-(self.window - 1 + chunk) // self.page_size) + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class PageGroups:
+    """Which block tables a request has pages for.
+
+    Attributes:
+        page_size: tokens a page (S).
+        num_columns: of each block table (C); those of table t are at t·C … t·C + C-1.
+        keeps_all: whether there are layers without a window. They have one table, the first.
+        windows: the other groups.
+    """
+
+    page_size: int
+    num_columns: int = 0
+    keeps_all: bool = True
+    windows: tuple[WindowGroup, ...] = ()
+
+    @property
+    def num_tables(self) -> int:
+        """Pages that a column takes: one for each table."""
+        return int(self.keeps_all) + sum(len(group.tables) for group in self.windows)
+
+    def longest_request(self, num_pages: int, *, splits_prompts: bool) -> int:
+        """Tokens of a request that fits so many pages if it is alone.
+
+        Args:
+            splits_prompts: it may compute a page of its tokens a step; else it computes its prompt in one.
+        """
+        if not splits_prompts or not self.windows:
+            return num_pages // self.num_tables * self.page_size
+        columns = num_pages // self.num_tables
+        while self._num_held(columns + 1) <= num_pages and columns < self.num_columns:
+            columns += 1
+        return columns * self.page_size
+
+    def _num_held(self, columns: int) -> int:
+        windows = (len(one.tables) * min(columns, one.most_pages(one.page_size)) for one in self.windows)
+        return int(self.keeps_all) * columns + sum(windows)
+
+
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
+class WindowPage:
+    """A place in the tree for a windowed group's page.
+
+    Attributes:
+        ids: the page's numbers; (): a hole.
+        num_holders: requests that see it.
+        last_used: when it was last taken or given back, on the tree's clock.
+    """
+
+    ids: PageIds
+    num_holders: int = 0
+    last_used: int = 0
+
+    def use(self, change: int, now: int) -> bool:
+        """So many requests more see it, or less. Returns whether it was idle before, or is now."""
+        assert self.ids, "nobody can see a hole"
+        was_idle = self.num_holders == 0
+        self.num_holders += change
+        assert self.num_holders >= 0, "given back more often than taken"
+        self.last_used = now
+        return was_idle or self.num_holders == 0
+
+    def empty(self) -> PageIds:
+        """Becomes a hole; returns the numbers that are free now."""
+        ids, self.ids = self.ids, ()
+        return ids
+
+
+@dataclasses.dataclass(slots=True)
+class HeldWindow:
+    """What a running request has of one windowed group.
+
+    Attributes:
+        group: the group.
+        start: the first column that it has a page of: nothing before that is seen any more.
+        shared: its pages in the tree, from `start` on.
+        own: those after them.
+        duplicates: its own pages in columns that `shared` has too, until the steps that write to them are dispatched.
+    """
+
+    group: WindowGroup
+    start: int = 0
+    shared: collections.deque[WindowPage] = dataclasses.field(default_factory=collections.deque)
+    own: collections.deque[PageIds] = dataclasses.field(default_factory=collections.deque)
+    duplicates: list[tuple[int, PageIds]] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def after(cls, group: WindowGroup, num_columns: int, places: Sequence[WindowPage]) -> Self:
+        """Of a request that goes on after so many columns of the tree. Args: places: the last of them."""
+        return cls(group, num_columns - len(places), collections.deque(places))
+
+    @property
+    def num_pages(self) -> int:
+        """Of each table."""
+        return len(self.shared) + len(self.own)
+
+    def extend(self, ids: Sequence[int]) -> list[PageIds]:
+        """Takes further columns' pages; returns them column by column."""
+        size = len(self.group.tables)
+        columns = [tuple(ids[begin : begin + size]) for begin in range(0, len(ids), size)]
+        self.own.extend(columns)
+        return columns
+
+    def take_own(self, begin: int, end: int) -> list[WindowPage]:
+        """Columns begin … end-1, none of which is shared, as places for the tree, which holds them for the request;
+        holes where it has given them back."""
+        holes = [WindowPage(()) for _ in range(begin, min(end, self.start))]
+        return holes + [WindowPage(self.own.popleft(), 1) for _ in range(len(holes), end - begin)]
+
+    def share(self, begin: int, given: Sequence[PageIds], places: Sequence[WindowPage]) -> None:
+        """What it gave to the tree from column `begin` on is held there now.
+
+        Args:
+            given: the numbers that it gave. places: where the tree has that.
+        """
+        for column, (ids, place) in enumerate(zip(given, places, strict=True), start=begin):
+            if column >= self.start:
+                self.shared.append(place)
+                if place.ids != ids:
+                    self.duplicates.append((column, ids))
+
+    def slide(self, first: int) -> tuple[list[WindowPage], list[int]]:
+        """Gives back the columns before `first`: pages of the tree, and numbers of its own."""
+        shared = [self.shared.popleft() for _ in range(min(len(self.shared), first - self.start))]
+        own = [self.own.popleft() for _ in range(first - self.start - len(shared))]
+        self.start = first
+        return shared, numbers(own)
+
+    def drop_duplicates(self) -> list[tuple[int, PageIds, PageIds]]:
+        """Uses the tree's pages in place of its own: the columns, the pages that it has there now, and those that it
+        gives back."""
+        dropped = [(column, self.shared[column - self.start].ids, ids) for column, ids in self.duplicates]
+        self.duplicates = []
+        return dropped
+
+    def own_numbers(self) -> list[int]:
+        """All page numbers that only this request has."""
+        return numbers([*self.own, *(ids for _, ids in self.duplicates)])
+
+
+def numbers(pages: Iterable[PageIds]) -> list[int]:
+    """Of all tables, in one list."""
+    return [number for ids in pages for number in ids]
