@@ -31,7 +31,8 @@ def stacked(token_ids, is_finite=None) -> SampleOutput:
     ids = jnp.asarray(token_ids, jnp.int32)
     finite = jnp.ones(ids.shape, bool) if is_finite is None else jnp.asarray(is_finite)
     tops = jnp.broadcast_to(jnp.arange(20, 23), (*ids.shape, 3))
-    return SampleOutput(ids, finite, -ids.astype(jnp.float32), tops, -tops.astype(jnp.float32))
+    asked = jnp.zeros((*ids.shape, 2))
+    return SampleOutput(ids, finite, -ids.astype(jnp.float32), tops, -tops.astype(jnp.float32), asked)
 
 
 @pytest.mark.parametrize("name", ["temperature", "repetition_penalty"])
