@@ -36,13 +36,18 @@ class _Rows:
 def read_logprobs(
     requests: Sequence[Request], num_steps: int, output: SampleOutput, token_ids: Sequence[Sequence[int]]
 ) -> list[list[TokenLogprob] | None]:
-    """Of each row that samples, for each of its tokens; None: not asked for. Args: output: of all steps, stacked."""
+    """Of each row that samples, for each of its tokens; None: not asked for.
+
+    Args:
+        output: of all steps, stacked.
+        token_ids: of each row; of padding, too.
+    """
     arrays = (output.logprobs, output.top_ids, output.top_logprobs, output.asked_logprobs)
     found = [array for array in arrays if array is not None]
     assert len(found) == len(arrays), "a request with logprobs runs in tier full"
     rows, num_rows = _Rows(*found), found[0].size // num_steps
     result: list[list[TokenLogprob] | None] = []
-    for i, (request, ids) in enumerate(zip(requests, token_ids, strict=True)):
+    for i, (request, ids) in enumerate(zip(requests, token_ids, strict=False)):
         params = request.given.params
         if params.logprobs is None or request.max_tokens == 0:
             result.append(None)
