@@ -136,7 +136,7 @@ class ChatRun:
             counter = self.plan.new_counter(self.tokenizer, self.request.params)
             if counter is not None:
                 counter.add(output.token_ids)
-                usage.reasoning[output.index] = counter.count
+                usage.note_reasoning(output.index, counter.count)
         return ChatAnswer(outputs, messages, usage)
 
 

@@ -318,16 +318,16 @@ class Endpoint(Generic[B]):
 
 
 class Usage:
-    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n.
-
-    Attributes:
-        reasoning: tokens of reasoning by the index of the choice, for whoever counts them to set.
-    """
+    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n."""
 
     def __init__(self, n: int) -> None:
-        self.reasoning: dict[int, int] = {}
+        self._reasoning: dict[int, int] = {}  # by index
         self._n = n
         self._latest: dict[int, RequestOutput] = {}
+
+    def note_reasoning(self, index: int, count: int) -> None:
+        """So many tokens of a choice are reasoning so far."""
+        self._reasoning[index] = count
 
     def add(self, output: RequestOutput) -> None:
         self._latest[output.index] = output
@@ -338,7 +338,7 @@ class Usage:
             prompts.setdefault(index // self._n, self._latest[index])
         prompt_tokens = sum(output.prompt_tokens for output in prompts.values())
         completion_tokens = sum(output.completion_tokens for output in self._latest.values())
-        reasoning_tokens = sum(self.reasoning.values())
+        reasoning_tokens = sum(self._reasoning.values())
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
