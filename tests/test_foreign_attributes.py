@@ -1,4 +1,4 @@
-"""The house rule on state: an object's attributes are set by the object itself, or where it has just been made.
+"""The house rule on state: an object alone changes its attributes and what they hold, once it has been made.
 
 What others want of it they give to its constructor, or ask by a method. A test finds every other assignment in the
 whole product; the exceptions are records, which hold state for a room that owns them, and objects of libraries.
@@ -14,6 +14,8 @@ NODE = "nodes are the tree's own"
 COMPILATION = "the compiler's own record"
 PROFILE = "the profiler's own record"
 LIBRARY = "an object of a library, which is set up so"
+REFERENCE = "what a kernel writes to: a part of the device's memory"
+CHANGES = {"append", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove", "setdefault"}
 ALLOWED = {  # path:object → why
     "runtime/scheduling/cache_manager.py:request": REQUEST,
     "runtime/scheduling/grammar_queue.py:request": REQUEST,
@@ -31,6 +33,12 @@ ALLOWED = {  # path:object → why
     "runtime/execution/program.py:program": "a function that was just defined; jax names what it compiles after it",
     "runtime/text/chat_renderer.py:call": LIBRARY,
     "runtime/text/chat_renderer.py:loop": LIBRARY,
+    "runtime/text/chat_renderer.py:macro": LIBRARY,
+    "runtime/scheduling/radix_cache.py:leaf": NODE,
+    "runtime/scheduling/radix_cache.py:parent": NODE,
+    "pallas_kernels/ragged_paged_attention/tpu_chunk.py:buffer": REFERENCE,
+    "pallas_kernels/ragged_paged_attention/tpu_chunk.py:self._buffer(number)": REFERENCE,
+    "pallas_kernels/ragged_paged_attention/tpu_kernel.py:state": REFERENCE,
     "http/app.py:app.state": LIBRARY,
     "http/security/connection.py:self.cycle": LIBRARY,
     "http/security/tls.py:connection": LIBRARY,
@@ -52,16 +60,28 @@ def _made_in(function: ast.AST) -> set[str]:
     return names
 
 
+def _changed(node: ast.AST) -> ast.expr | None:
+    """What a node sets, or changes if it is a container: `x.a = …`, `x.a[…] = …`, `x.a.append(…)` → `x.a`."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+        return node
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+        return node.func.value
+    return None
+
+
 def foreign_assignments(source: Source) -> list[str]:
-    """`path:object attribute, line` of each attribute that is set from outside of its object."""
+    """`path:object attribute, line` of each attribute that is set or changed from outside of its object."""
     functions = [(node, _made_in(node)) for _, node in source.functions()]
     found = []
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
-            own = {"self", "cls"}.union(*(made for f, made in functions if f.lineno <= node.lineno <= f.end_lineno))
-            owner = ast.unparse(node.value)
+        changed = _changed(node)
+        if isinstance(changed, ast.Attribute):
+            own = {"self", "cls"}.union(*(made for f, made in functions if f.lineno <= changed.lineno <= f.end_lineno))
+            owner = ast.unparse(changed.value)
             if owner not in own:
-                found.append(f"{source.path}:{owner} {node.attr}, line {node.lineno}")
+                found.append(f"{source.path}:{owner} {changed.attr}, line {changed.lineno}")
     return found
 
 
@@ -82,7 +102,12 @@ class A:
         also = Thing.of(3)
         also.size: int = 3
         del other.third
+        other.fourth[1] = 2
+        other.fifth.append(3)
+        made.sixth.append(4)
+        self.seventh.pop()
 """
     source = Source("a.py", "runtime", "a", text, ast.parse(text))
-    found = [place.split(",")[0] for place in foreign_assignments(source)]
-    assert sorted(found) == ["a.py:other count", "a.py:other second", "a.py:other third", "a.py:self.mine on_call"]
+    found = {place.split(",")[0] for place in foreign_assignments(source)}
+    names = {f"a.py:other {name}" for name in ("count", "second", "third", "fourth", "fifth")}
+    assert found == names | {"a.py:self.mine on_call"}

@@ -1,6 +1,7 @@
 """A sample as blocks (reasoning, text, calls) in the order in which they come: what newer routes than chat answer."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from palladio.http.chat.chat_output import MessagePiece
@@ -33,6 +34,10 @@ class Block:
     def add(self, text: str) -> None:
         """Text that comes next."""
         self.text += text
+
+    def add_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Of tokens that come next."""
+        self.logprobs += logprobs
 
 
 class BlockWriter:
@@ -100,7 +105,7 @@ class BlockWriter:
         self.usage.add(output)
         if self._counter is not None:
             self._counter.add(output.token_ids)
-            self.usage.reasoning[0] = self._counter.count
+            self.usage.note_reasoning(0, self._counter.count)
         if self._text_logprobs is not None:
             self._text_logprobs.add(output.logprobs or (), ends=output.finish is not None)
 
@@ -144,7 +149,7 @@ class BlockWriter:
         if self._text_logprobs is None or block.kind != "text":
             return []
         new = list(self._text_logprobs.of(self._num_texts - 1)[len(block.logprobs) :])
-        block.logprobs.extend(new)
+        block.add_logprobs(new)
         return new
 
 

@@ -226,7 +226,7 @@ class MessageChunks(ChatChunks):
         if counter is not None:
             self._counters[output.index] = counter
             counter.add(output.token_ids)
-            self._usage.reasoning[output.index] = counter.count
+            self._usage.note_reasoning(output.index, counter.count)
 
     def _flush(self, output: RequestOutput) -> bytes:
         index = output.index

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 from palladio.http.chat.chat_output import ChatMessage, MessageChunks, MessagePlan
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream, Usage, check_abort, collect, finish_fields
+from palladio.http.generation.generation import Call, Endpoint, OutputStream, Usage, collect, finish_fields
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.generation.params import (
     check_scoring_only,
@@ -119,16 +119,7 @@ class ChatRun:
             PalladioError: what went wrong.
             HttpError: the client went away.
         """
-        await self.call.wait(self._feed(write))
-
-    async def _feed(self, write: Callable[[RequestOutput], object]) -> None:
-        async with await self.stream.start():
-            if self.stream.first is not None:
-                write(self.stream.first)
-            async for output in self.stream.rest:
-                self.stream.observe(output)
-                check_abort(output)
-                write(output)
+        await self.call.wait(self.stream.feed(write))
 
     def _read(self, outputs: list[RequestOutput], usage: Usage) -> ChatAnswer:
         messages = [ChatMessage.read(self.plan.new_parser(), output.text) for output in outputs]
@@ -136,7 +127,7 @@ class ChatRun:
             counter = self.plan.new_counter(self.tokenizer, self.request.params)
             if counter is not None:
                 counter.add(output.token_ids)
-                usage.reasoning[output.index] = counter.count
+                usage.note_reasoning(output.index, counter.count)
         return ChatAnswer(outputs, messages, usage)
 
 

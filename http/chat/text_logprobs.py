@@ -16,6 +16,9 @@ class _Group:
     entries: list[TokenLogprob] = dataclasses.field(default_factory=list)
     text: str = ""
 
+    def add_entry(self, entry: TokenLogprob) -> None:
+        self.entries.append(entry)
+
     def add(self, character: str) -> None:
         self.text += character
 
@@ -49,7 +52,7 @@ class TextLogprobs:
     def add(self, logprobs: Iterable[TokenLogprob], *, ends: bool) -> None:
         """Takes the next tokens. Args: ends: nothing comes after them."""
         for entry in logprobs:
-            self._silent.entries.append(entry)
+            self._silent.add_entry(entry)
             self._feed(self._text.push(entry.token_id))
         if ends:
             self._feed(self._text.flush())

@@ -14,8 +14,8 @@ from palladio.http.generation.context import Context
 from palladio.http.generation.params import request_options
 from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.security.callers import Caller
-from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError, RequestNames
+from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
+from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol import SamplingFields, WireModel
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest
 from palladio.runtime.front.engine_protocol import EngineClient
@@ -100,6 +100,20 @@ class OutputStream:
             self._stack = stack.pop_all()
         return self
 
+    async def feed(self, write: Callable[[RequestOutput], object]) -> None:
+        """Waits for the end of every sample, and hands each output on as it comes.
+
+        Raises:
+            PalladioError: the engine gave a request up, or `write` does.
+        """
+        async with await self.start():
+            if self.first is not None:
+                write(self.first)
+            async for output in self.rest:
+                self.observe(output)
+                check_abort(output)
+                write(output)
+
     def settle(self, error: BaseException | None = None) -> None:
         """Nothing comes any more, and the client does not know it yet. Args: error: what ended it early."""
         if self._record is not None:
@@ -155,30 +169,6 @@ def check_abort(output: RequestOutput) -> None:
     finish = output.finish
     if finish is not None and finish.type == "abort" and finish.status:
         raise finish.error("the engine aborted the request")
-
-
-async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Awaits `work`, and cancels it if the client goes away first. The request's body must have been read.
-
-    Raises:
-        HttpError: the client went away; nobody will read this.
-    """
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise HttpError(ErrorBody(CLIENT_CLOSED_REQUEST, "the client closed the connection"))
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.wait((task, gone))
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _merge(engine: EngineClient, requests: Sequence[GenerationRequest]) -> Outputs:
@@ -318,16 +308,16 @@ class Endpoint(Generic[B]):
 
 
 class Usage:
-    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n.
-
-    Attributes:
-        reasoning: tokens of reasoning by the index of the choice, for whoever counts them to set.
-    """
+    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n."""
 
     def __init__(self, n: int) -> None:
-        self.reasoning: dict[int, int] = {}
+        self._reasoning: dict[int, int] = {}  # by index
         self._n = n
         self._latest: dict[int, RequestOutput] = {}
+
+    def note_reasoning(self, index: int, count: int) -> None:
+        """So many tokens of a choice are reasoning so far."""
+        self._reasoning[index] = count
 
     def add(self, output: RequestOutput) -> None:
         self._latest[output.index] = output
@@ -338,7 +328,7 @@ class Usage:
             prompts.setdefault(index // self._n, self._latest[index])
         prompt_tokens = sum(output.prompt_tokens for output in prompts.values())
         completion_tokens = sum(output.completion_tokens for output in self._latest.values())
-        reasoning_tokens = sum(self.reasoning.values())
+        reasoning_tokens = sum(self._reasoning.values())
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
@@ -384,14 +374,12 @@ async def collect(stream: OutputStream) -> tuple[list[RequestOutput], Usage]:
     """Waits for the end of every sample; returns each as one output, by index."""
     usage = Usage(stream.n)
     wholes: dict[int, RequestOutput] = {}
-    async with await stream.start():
-        if stream.first is not None:
-            wholes[stream.first.index] = stream.first
-        async for output in stream.rest:
-            stream.observe(output)
-            check_abort(output)
-            if (whole := wholes.setdefault(output.index, output)) is not output:
-                whole.extend(output)
+
+    def add(output: RequestOutput) -> None:
+        if (whole := wholes.setdefault(output.index, output)) is not output:
+            whole.extend(output)
+
+    await stream.feed(add)
     outputs = [wholes[index] for index in sorted(wholes)]
     for output in outputs:
         usage.add(output)

@@ -62,7 +62,7 @@ class Observer:
         Args:
             param: its path, as the client wrote it.
         """
-        self.metrics.warnings[code] += 1
+        self.metrics.note_warning(code)
         if param not in self._ignored and len(self._ignored) >= _MAX_IGNORED:
             param = "others"
         self._ignored[param] += 1

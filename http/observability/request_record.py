@@ -72,6 +72,15 @@ class FrontMetrics:
         self.http_requests[endpoint, method] += 1
         self.http_responses[endpoint, method, status] += 1
 
+    def note_warning(self, code: str) -> None:
+        """A request has a field without effect."""
+        self.warnings[code] += 1
+
+    def count_request(self, *, is_aborted: bool) -> None:
+        """A request has ended."""
+        self.totals["requests"] += 1
+        self.totals["aborted_requests"] += is_aborted
+
     def observe_sample(self, timings: RequestTimings, completion_tokens: int) -> None:
         """A sample has ended."""
         per_token = None
@@ -187,13 +196,18 @@ class SampleRecord:
         self.last_token = now
         return None if last is None else now - last
 
-    def take(self, output: RequestOutput) -> None:
-        """Its next output."""
+    def take(self, output: RequestOutput, *, keeps_text: bool = False) -> None:
+        """Its next output. Args: keeps_text: see RequestRecord."""
+        if keeps_text:
+            self.texts.append(output.text)
         self.latest = output
         if output.times is not None:
             self.times, self.trace = output.times, output.trace
         if output.finish is not None:
             self.end, self.latest = _without_content(output), None
+
+    def forget_texts(self) -> None:
+        self.texts.clear()
 
     def cut(self, received: float, now: float) -> None:
         """The request ends, whether the sample has or not."""
@@ -254,9 +268,7 @@ class RequestRecord:
                 self._observe_gap(gap / count, count)
             elif self.origin.is_measured:
                 self._metrics.first_token.observe(time.time() - self.received)
-        if self._keeps_text:
-            sample.texts.append(output.text)
-        sample.take(output)
+        sample.take(output, keeps_text=self._keeps_text)
         self._num_ended += output.finish is not None
 
     def end(self, error: BaseException | None = None) -> None:
@@ -286,7 +298,7 @@ class RequestRecord:
         """Of prompts and answers: what explains a request does not need them."""
         self.requests = ()
         for sample in self.samples:
-            sample.texts.clear()
+            sample.forget_texts()
 
     @property
     def is_aborted(self) -> bool:
@@ -301,8 +313,7 @@ class RequestRecord:
 
     def _measure(self) -> None:
         metrics = self._metrics
-        metrics.totals["requests"] += 1
-        metrics.totals["aborted_requests"] += self.is_aborted
+        metrics.count_request(is_aborted=self.is_aborted)
         for sample in self.samples:
             timings = sample.timings
             if sample.end is not None and timings is not None:
@@ -321,12 +332,7 @@ def _ignore(_seconds: float, _count: int) -> None:
 def _without_content(output: RequestOutput) -> RequestOutput:
     """By hand: dataclasses.replace takes five times as long, and this runs for every sample."""
     return RequestOutput(
-        request_id=output.request_id,
-        index=output.index,
-        text="",
-        token_ids=[],
-        logprobs=None,
-        prompt_logprobs=None,
+        *(output.request_id, output.index, "", [], None, None),
         finish=output.finish,
         prompt_tokens=output.prompt_tokens,
         completion_tokens=output.completion_tokens,

@@ -60,6 +60,10 @@ class ResponseEvents(BlockWriter):
         told = self._event("error", code=code, message=error.message, param=error.param)
         return opening + told + self.close()
 
+    def keep(self, fields: dict[str, Any]) -> None:
+        """Of the same response, which was begun before."""
+        self.response |= fields
+
     def end(self, status: str, **fields: Any) -> None:
         """Nothing will be added any more."""
         usage = None if self._num_blocks == 0 and self.finish is None else response_usage(self.usage)

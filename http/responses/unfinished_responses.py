@@ -103,7 +103,7 @@ class UnfinishedResponses:
             self.withdraw(response_id)
             return
         kept = {name: stored.response[name] for name in ("created_at", WARNINGS) if name in stored.response}
-        again.events.response.update(kept)
+        again.events.keep(kept)
         self.withdraw(response_id)
         running = self._background.start(again.run, again.events, waits=True)
         await asyncio.wait((running.task,))

@@ -9,7 +9,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream, check_abort
+from palladio.http.generation.generation import Call, Endpoint, OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
 from palladio.http.prompts.chat_messages import run_encoding
@@ -105,7 +105,10 @@ async def _answer(
     """Args: write: the answer, of the prompts' outputs and their vectors; called beside the event loop."""
     spec = context.require_embedding()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    ends = await call.wait(_collect(OutputStream(context, requests, name=name, origin=origin)))
+    ends: list[RequestOutput] = []  # the only output of each prompt
+    stream = OutputStream(context, requests, name=name, origin=origin)
+    await call.wait(stream.feed(lambda output: ends.append(embedded(output))))
+    ends.sort(key=lambda end: end.index)
 
     def encode() -> Response:
         vectors = read_vectors([end.embedding or b"" for end in ends], body.dimensions, spec)
@@ -113,19 +116,6 @@ async def _answer(
         return Response(content, media_type="application/json")
 
     return await run_encoding(encode, spec.size * len(ends))
-
-
-async def _collect(stream: OutputStream) -> list[RequestOutput]:
-    """The only output of each prompt, in the order of the prompts."""
-    found: list[RequestOutput] = []
-    async with await stream.start():
-        if stream.first is not None:
-            found.append(embedded(stream.first))
-        async for output in stream.rest:
-            stream.observe(output)
-            check_abort(output)
-            found.append(embedded(output))
-    return sorted(found, key=lambda output: output.index)
 
 
 def _check_num_inputs(count: int, param: str) -> None:

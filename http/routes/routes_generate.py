@@ -8,7 +8,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream, check_abort
+from palladio.http.generation.generation import Call, Endpoint, OutputStream
 from palladio.http.generation.prompts import (
     check_num_samples,
     encode_prompts,
@@ -61,20 +61,10 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
         await call.wait(stream.start())
         events = _ResultEvents(results, context.config, is_list=is_list)
         return EventStream(stream, with_warnings(events, call.names))
-    await call.wait(_collect(stream, results))
+    await call.wait(stream.feed(lambda output: results.add(output.index, output)))
     answers = results.to_dicts()
     answers[0] |= call.names.warnings()
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
-
-
-async def _collect(stream: OutputStream, results: Results) -> None:
-    async with await stream.start():
-        if stream.first is not None:
-            results.add(stream.first.index, stream.first)
-        async for output in stream.rest:
-            stream.observe(output)
-            check_abort(output)
-            results.add(output.index, output)
 
 
 class _ResultEvents(DoneWriter):

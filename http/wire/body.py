@@ -1,16 +1,21 @@
-"""Request bodies: read up to a size, decompressed, measured before they are parsed; their OpenAPI description."""
+"""Request bodies: read up to a size, decompressed, measured before they are parsed; their OpenAPI description; and the
+work on an answer, which ends if the client goes away.
+"""
 
+import asyncio
 import codecs
 import copy
 import functools
 import zlib
+from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
 import orjson
 from fastapi import Request
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive
 
-from palladio.http.wire.errors import ErrorBody, HttpError, NoteWarning, RequestNames
+from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError, NoteWarning, RequestNames
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError, RequestAbortedError
 
@@ -236,6 +241,7 @@ def _is_too_deep(text: str | bytes, value: Any) -> bool:
 
 
 M = TypeVar("M", bound=WireModel)
+T = TypeVar("T")
 
 
 class JsonBody(Generic[M]):
@@ -324,3 +330,27 @@ def _decode(raw: bytes) -> object:
     if not raw:
         raise InvalidRequestError("the request body is empty; it must be a JSON object", code="invalid_json")
     return read_json(raw, "the request body", code="invalid_json", is_counted=True)  # BodyLimit has counted them
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Awaits `work`, and cancels it if the client goes away first. The request's body must have been read.
+
+    Raises:
+        HttpError: the client went away; nobody will read this.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise HttpError(ErrorBody(CLIENT_CLOSED_REQUEST, "the client closed the connection"))
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.wait((task, gone))
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from palladio.runtime.front.control_calls import ControlCalls, begin_profile, end_profile
+from palladio.runtime.front.control_calls import ControlCalls, begin_profile, end_profile, order
 from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.engine_protocol import EngineState, not_ready
 from palladio.runtime.front.model_switch import ModelSwitch
@@ -180,9 +180,7 @@ class AsyncEngine:
 
     async def flush_cache(self) -> None:
         """See EngineClient.flush_cache."""
-        reply = await self._call(FlushCache, timeout=20.0)
-        if not reply.ok:
-            raise OverloadedError(reply.message)
+        await order(self._call, FlushCache, 20.0, OverloadedError)
 
     async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
         """See EngineClient.stats."""

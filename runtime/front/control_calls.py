@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable
 
-from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError
+from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, PalladioError
 from palladio.runtime.interface.messages import ControlReply, StartProfile, StopProfile, ToEngine
 from palladio.runtime.interface.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
 
@@ -56,25 +56,35 @@ class ControlCalls:
                 waiting.set_exception(error)
 
 
+async def order(
+    ask: Ask, message: Callable[[int], ToEngine], seconds: float, refusal: type[PalladioError] = InvalidRequestError
+) -> ControlReply:
+    """Asks the engine for something that it may refuse.
+
+    Args:
+        refusal: what is raised then.
+
+    Raises:
+        PalladioError: see above, or as `ask` does.
+    """
+    reply = await ask(message, seconds)
+    if not reply.ok:
+        raise refusal(reply.message)
+    return reply
+
+
 async def begin_profile(ask: Ask, options: ProfileOptions) -> None:
     """See EngineClient.start_profile."""
-    await _profile(ask, functools.partial(StartProfile, options=options))
+    await order(ask, functools.partial(StartProfile, options=options), _PROFILE_TIMEOUT)
 
 
 async def end_profile(ask: Ask) -> ProfileReport:
     """See EngineClient.stop_profile."""
     deadline = time.monotonic() + WRITE_SECONDS
-    while (report := (await _profile(ask, StopProfile)).profile) is None:
+    while (report := (await order(ask, StopProfile, _PROFILE_TIMEOUT)).profile) is None:
         if time.monotonic() >= deadline:
             raise DeadlineError(
                 f"still writing the profile after {WRITE_SECONDS:g} s; it continues in the background: try again later"
             )
         await asyncio.sleep(_WRITE_POLL)
     return report
-
-
-async def _profile(ask: Ask, message: Callable[[int], StartProfile | StopProfile]) -> ControlReply:
-    reply = await ask(message, _PROFILE_TIMEOUT)
-    if not reply.ok:
-        raise InvalidRequestError(reply.message)
-    return reply

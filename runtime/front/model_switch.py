@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from palladio.runtime.front.control_calls import Ask
+from palladio.runtime.front.control_calls import Ask, order
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages import ControlReply, ToEngine
 from palladio.runtime.interface.model_messages import (
     MEMORY_TAGS,
     PAUSE_MODES,
@@ -141,7 +140,7 @@ class ModelSwitch:
             before = self.released
             self.released = before | _tags(tags)  # first: no request is to come between
             try:
-                await self._order(functools.partial(SetReleased, tags=sorted(self.released)), _LOAD_SECONDS)
+                await order(self._ask, functools.partial(SetReleased, tags=sorted(self.released)), _LOAD_SECONDS)
             except BaseException:
                 self.released = before
                 raise
@@ -155,7 +154,7 @@ class ModelSwitch:
         """
         async with self._turn:
             left = self.released - _tags(tags)
-            await self._order(functools.partial(SetReleased, tags=sorted(left)), _LOAD_SECONDS)
+            await order(self._ask, functools.partial(SetReleased, tags=sorted(left)), _LOAD_SECONDS)
             self.released = left
 
     async def restore(self, ask: Ask) -> None:
@@ -184,7 +183,7 @@ class ModelSwitch:
         self._drop_sent()
 
     async def _pause(self, mode: PauseMode) -> None:
-        await self._order(functools.partial(SetPause, mode=mode), _PAUSE_SECONDS)
+        await order(self._ask, functools.partial(SetPause, mode=mode), _PAUSE_SECONDS)
         self.paused = mode
         if mode == "abort":
             await self._abort(None)
@@ -196,7 +195,7 @@ class ModelSwitch:
         if options.keep_pause and before is None:
             await self._pause("retract")
         try:
-            reply = await self._order(functools.partial(UpdateWeights, path=str(folder)), _LOAD_SECONDS)
+            reply = await order(self._ask, functools.partial(UpdateWeights, path=str(folder)), _LOAD_SECONDS)
         except InvalidRequestError:
             if self.paused != before:
                 await self._go_on()
@@ -208,14 +207,8 @@ class ModelSwitch:
         return reply.count
 
     async def _go_on(self) -> None:
-        await self._order(functools.partial(SetPause, mode=None), _PAUSE_SECONDS)
+        await order(self._ask, functools.partial(SetPause, mode=None), _PAUSE_SECONDS)
         self.paused = None
-
-    async def _order(self, message: Callable[[int], ToEngine], seconds: float) -> ControlReply:
-        reply = await self._ask(message, seconds)
-        if not reply.ok:
-            raise InvalidRequestError(reply.message)
-        return reply
 
     def _drop_sent(self) -> None:
         sent, self._sent = self._sent, None

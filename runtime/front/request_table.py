@@ -37,10 +37,10 @@ class Stream:
         num_crashes: how often the engine failed while it had this request.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unfinished: dict[str, GenerationRequest]) -> None:
         self.pending: list[RequestOutput] = []
         self.error: PalladioError | None = None
-        self.unfinished: dict[str, GenerationRequest] = {}
+        self.unfinished = unfinished
         self.yielded = False
         self.num_crashes = 0
         self._merge_at = MERGE_AT
@@ -64,6 +64,16 @@ class Stream:
     def fail(self, error: PalladioError) -> None:
         self.error = self.error or error
         self._wake()
+
+    def end(self, engine_id: str) -> None:
+        """A sample has ended."""
+        del self.unfinished[engine_id]
+
+    def drop(self) -> list[str]:
+        """No sample goes on. Returns the engine-side ids of those that had not ended."""
+        engine_ids = list(self.unfinished)
+        self.unfinished.clear()
+        return engine_ids
 
     def note_crash(self) -> None:
         """The engine failed."""
@@ -119,11 +129,10 @@ class RequestTable:
         """
         if request_id in self._streams:
             raise InvalidRequestError(f"a request with id {request_id!r} is already running", param="request_id")
-        stream = self._streams[request_id] = Stream()
+        stream = self._streams[request_id] = Stream({sample.request_id: sample for sample in samples})
         self.idle.clear()
         for index, sample in enumerate(samples):
             self._samples[sample.request_id] = stream, SampleProcessor(request_id, index, sample, tokenizer)
-            stream.unfinished[sample.request_id] = sample
         if self._recorder is not None:
             self._recorder.begin(samples)
         return stream
@@ -256,15 +265,15 @@ class RequestTable:
         return self._drop(stream)
 
     def _drop(self, stream: Stream) -> list[str]:
-        engine_ids = list(stream.unfinished)
+        engine_ids = stream.drop()
         for engine_id in engine_ids:
             self._samples.pop(engine_id, None)
             if self._recorder is not None:
                 self._recorder.end(engine_id, FinishReason("abort"))
-        stream.unfinished.clear()
         return engine_ids
 
     def _end(self, stream: Stream, engine_id: str, finish: FinishReason) -> None:
-        del self._samples[engine_id], stream.unfinished[engine_id]
+        del self._samples[engine_id]
+        stream.end(engine_id)
         if self._recorder is not None:
             self._recorder.end(engine_id, finish)
