@@ -4,6 +4,7 @@ import gc
 import os
 import random
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,16 @@ from tests import properties, work_order
 # XLA's own passes, which decide what is computed, stay. Left out are LLVM's over the machine code, and the emitters of
 # fused loops by way of MLIR: the older emitters of the same loops need a third of the CPU time.
 FAST_COMPILE = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1"
 )
 
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILE}".strip()
+
+# What clients of HTTP trust, which none of them needs: reading all authorities of the world takes 20 ms a client, and
+# there are thousands. Tests of certificates name their own.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "authority.pem")
 
 properties.register()
 

@@ -70,7 +70,10 @@ class Storage:
         """One that is gone when it is closed."""
         folder = tempfile.TemporaryDirectory(prefix="palladio-")
         storage = cls(Path(folder.name))
-        storage._stack.callback(folder.cleanup)
+        with contextlib.ExitStack() as stack:
+            stack.callback(folder.cleanup)  # last: the database may still be writing
+            stack.push(storage._stack)
+            storage._stack = stack.pop_all()
         return storage
 
     def close(self) -> None:

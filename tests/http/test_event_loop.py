@@ -26,6 +26,8 @@ from palladio.runtime.text.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.fake_engine import MODEL, FakeEngine
 
+READ = ("qwen25", "pythonic", "gpt-oss", "deepseekv3")  # JSON, Python, channels, marks
+
 USER = [{"role": "user", "content": "hi"}]
 SLOW = [{"role": "user", "content": "slow"}]
 LONG = "x" * LONG_TEXT
@@ -117,7 +119,9 @@ def test_what_a_template_renders(tokenizer: Tokenizer, monkeypatch: pytest.Monke
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.parametrize(
+    "name", [name if name in READ else pytest.param(name, marks=pytest.mark.slow) for name in sorted(FORMATS)]
+)
 def test_the_time_of_reading_goes_with_the_length(name: str) -> None:
     """Four times the text takes about four times as long, not sixteen."""
     functions = {"f": Function("f", {"type": "object", "properties": {"a": {"type": "string"}}})}

@@ -87,6 +87,7 @@ def test_damaged_checkpoint(damage, words, tmp_path):
     assert str(directory) in line
 
 
+@pytest.mark.slow  # tests/runtime/text/test_hub.py and tests/runtime/core/test_tensor_parallel.py have the errors
 @pytest.mark.usefixtures("environment")
 def test_flags(tmp_path):
     directory = build_checkpoint(tmp_path)

@@ -165,7 +165,7 @@ def crash(server: SecretServer, headers: dict[str, str]) -> None:
         pytest.param("--port many", marks=pytest.mark.slow),
         pytest.param("--port 99999", marks=pytest.mark.slow),
         pytest.param("--no-such-flag", marks=pytest.mark.slow),
-        "--page-size 7 --dtype int3",
+        pytest.param("--page-size 7 --dtype int3", marks=pytest.mark.slow),
         "--ssl-keyfile-password {password} --port 0",
         pytest.param("--ssl-certfile /none --ssl-keyfile-password {password} --port 0", marks=pytest.mark.slow),
     ],

@@ -103,9 +103,9 @@ def wait_healthy(server: Server, seconds: float = 100.0) -> None:
         time.sleep(0.05)
 
 
-def test_the_engine_is_killed(launch, tmp_path):
+def test_the_engine_is_killed_and_then_the_server(launch, tmp_path):
     """Streams that had begun end with an error; what waited is answered as if nothing had happened; a dump is left,
-    and its replay gives the same tokens."""
+    and its replay gives the same tokens. The next engine goes with its server, and frees the device."""
     server = launch(f"{ROOMY} --crash-dump-folder {tmp_path / 'dumps'}")
     with queued(server) as tasks:
         undisturbed = [task.result() for task in tasks]
@@ -135,6 +135,10 @@ def test_the_engine_is_killed(launch, tmp_path):
     count = MAX_RUNNING + 2 * QUEUED
     assert f"replaying {count} requests" in replay.stdout
     assert f"{count} equal, 0 different; {MAX_RUNNING + QUEUED} were unfinished" in replay.stdout
+    pid, streams = server.engine_pid(), Streams(server)
+    server.process.kill()
+    wait_gone([pid], 5.0)
+    streams.join()
 
 
 @pytest.mark.slow
@@ -173,16 +177,6 @@ def test_a_second_sigterm_is_immediate(launch):
     for lines in streams.join():
         assert '"finish_reason":"abort"' in lines[-1] or '"finish_reason":"abort"' in lines[-2]
     assert "Traceback" not in server.log()
-
-
-def test_the_server_is_killed(launch):
-    """The engine goes with it, and frees the device."""
-    server = launch(ROOMY)
-    pid = server.engine_pid()
-    streams = Streams(server)
-    server.process.kill()
-    wait_gone([pid], 5.0)
-    streams.join()
 
 
 @pytest.mark.slow

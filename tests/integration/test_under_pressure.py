@@ -12,6 +12,7 @@ import pytest
 from tests.integration.serving import MODEL
 
 QUESTION = "Tell me a long story about the wind and the sea, and about all the ships upon it. " * 2
+OUTPUT = 160  # tokens: eight requests of this length need more pages than there are
 
 
 def ask(client: openai.OpenAI, question: str = QUESTION, **params) -> openai.types.chat.ChatCompletion:
@@ -57,13 +58,13 @@ def test_torture(launch, flags):
         body = {
             "messages": [{"role": "user", "content": f"{QUESTION} {number % 7}"}],
             "model": MODEL,
-            "max_tokens": 240,
+            "max_tokens": OUTPUT,
             "temperature": 0,
             "ignore_eos": True,
         }
         answer = await http.post("/v1/chat/completions", json=body)
         choice = answer.raise_for_status().json()["choices"][0]
-        assert answer.json()["usage"]["completion_tokens"] == 240
+        assert answer.json()["usage"]["completion_tokens"] == OUTPUT
         return choice["message"]["content"]
 
     async def all_of_them(count: int) -> list[str]:
@@ -71,8 +72,8 @@ def test_torture(launch, flags):
         async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as http:
             return await asyncio.gather(*(one(http, number) for number in range(count)))
 
-    answers = asyncio.run(all_of_them(21))
-    assert all(answers[i] == answers[i % 7] for i in range(21)), "the same question, the same answer"
+    answers = asyncio.run(all_of_them(14))
+    assert all(answers[i] == answers[i % 7] for i in range(14)), "the same question, the same answer"
     assert len(set(answers)) > 1
     assert re.search(
         r"KV cache pool is full\. Retract requests\. #retracted_reqs: \d+, #new_token_ratio: [\d.]+ -> [\d.]+",
@@ -81,7 +82,7 @@ def test_torture(launch, flags):
 
     async def cancelled() -> None:
         async with asyncio.timeout(1.5):
-            await all_of_them(300)
+            await all_of_them(100)
 
     with pytest.raises(TimeoutError):
         asyncio.run(cancelled())

@@ -60,7 +60,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(model, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--compile", "sometimes"], "sometimes"),
+        pytest.param(["--compile", "sometimes"], "sometimes", marks=pytest.mark.slow),
         pytest.param(["--max-total-tokens", "999999999999"], "would fit", marks=pytest.mark.slow),  # as test_memory.py
         (["--no-such-flag"], "unknown flag"),
     ],

@@ -1,8 +1,13 @@
 """Storage: who may read what it keeps."""
 
+import asyncio
+import concurrent.futures
 import contextlib
 import os
+import sqlite3
 import stat
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,3 +143,19 @@ def test_contents_are_their_users_alone(tmp_path: Path) -> None:
         new = FileStore(storage.database, storage.files).new(INPUT_PREFIX)
         new.seal()
         assert mode(storage.files / new.id) == 0o600
+
+
+def test_a_temporary_one_is_removed_when_its_database_has_ended() -> None:
+    storage, begun = Storage.temporary(), threading.Event()
+
+    def work(_: sqlite3.Connection) -> bool:
+        begun.set()
+        time.sleep(0.2)
+        return storage.folder.exists()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        found = thread.submit(asyncio.run, storage.database.run(work))
+        begun.wait()
+        storage.close()
+        assert found.result()
+    assert not storage.folder.exists()

@@ -87,7 +87,7 @@ def test_long_reasoning(family) -> None:
 
 @pytest.mark.parametrize("unit", ["\x00", "\n", "a", "\u2028", "\x1b["])
 def test_log_lines(unit: str) -> None:
-    assert least_cpu_seconds(lambda: escape_control(repeated("", unit, 1_000_000)), enough=3) < 3
+    assert least_cpu_seconds(lambda: escape_control(repeated("", unit, 300_000)), enough=1) < 1
 
 
 @pytest.mark.parametrize("unit", ["{5", "(", "a{99999999999}", "(a{9}){9}", "\\", ")", "[", "|"])
@@ -119,7 +119,14 @@ def test_grammars_that_are_too_large_are_refused(tokenizer: Tokenizer) -> None:
     assert caught.value.param == "tools"
 
 
-@pytest.mark.parametrize("name", ["pythonic", "qwen3_coder", "glm45", "deepseekv32", "qwen25"])
+@pytest.mark.parametrize(
+    "name",  # each writes arguments in another way
+    [
+        "qwen3_coder",
+        "qwen25",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pythonic", "glm45", "deepseekv32")),
+    ],
+)
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_grammars_of_tools(tokenizer: Tokenizer, name: str, schema: str) -> None:
     function = {"name": "f", "parameters": {"type": "object"} | SCHEMAS[schema]}

@@ -40,7 +40,7 @@ def plain(tokenizer: Tokenizer) -> Iterator[httpx.Client]:
     """One server for what depends on nothing but the request."""
     with (
         running_server(FakeEngine(tokenizer, reply="Hello"), HttpConfig()) as url,
-        httpx.Client(base_url=url, timeout=20, verify=False) as client,
+        httpx.Client(base_url=url, timeout=20) as client,
     ):
         yield client
 

@@ -1,6 +1,6 @@
 """Servers for the documents' cells: the first cell starts one, the last one ends it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import openai
 import pytest
@@ -36,8 +36,8 @@ def client(port: str) -> Iterator[openai.Client]:
 
 
 @pytest.fixture(scope="session")
-def thinking_servers(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """By reasoning parser: a model that thinks `REASONING`, then answers `ANSWER`, as its template lets it."""
+def thinking_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """Of a reasoning parser: with a model that thinks `REASONING`, then answers `ANSWER`, as its template lets it."""
     folder = tmp_path_factory.mktemp("thinking")
     tokenizer = Tokenizer.load(build_tiny_tokenizer(folder / "tokenizer"))
 
@@ -47,25 +47,27 @@ def thinking_servers(environment: None, tmp_path_factory: pytest.TempPathFactory
     end = ids("</think>")
     script = [*ids("\n"), *ids("<think>"), *ids(REASONING), *end]
     model = build_scripted_checkpoint(folder / "model", [script, [*end, *ids(ANSWER), *ids("<|im_end|>")]])
-    servers = {}
-    try:
-        for name, template in TEMPLATES.items():
+    servers: dict[str, Server] = {}
+
+    def start(name: str) -> Server:
+        if name not in servers:
             file = folder / f"{name}.jinja"
-            file.write_text(template, encoding="utf-8")
+            file.write_text(TEMPLATES[name], encoding="utf-8")
             flags = f"{LIMITS} --compile lazy --served-model-name {MODEL}"
             flags += f" --reasoning-parser {name} --chat-template {file}"
             servers[name] = Server(launch_command(model, flags), folder / f"{name}.log")
-        yield servers
-    finally:
-        for server in servers.values():
-            server.stop()
+        return servers[name]
+
+    yield start
+    for server in servers.values():
+        server.stop()
 
 
 @pytest.fixture
-def qwen3_port(thinking_servers: dict[str, Server]) -> str:
-    return thinking_servers["qwen3"].url.rpartition(":")[2]
+def qwen3_port(thinking_server: Callable[[str], Server]) -> str:
+    return thinking_server("qwen3").url.rpartition(":")[2]
 
 
 @pytest.fixture
-def deepseek_v3_port(thinking_servers: dict[str, Server]) -> str:
-    return thinking_servers["deepseek-v3"].url.rpartition(":")[2]
+def deepseek_v3_port(thinking_server: Callable[[str], Server]) -> str:
+    return thinking_server("deepseek-v3").url.rpartition(":")[2]

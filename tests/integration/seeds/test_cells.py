@@ -154,11 +154,10 @@ def test_thinking(qwen3_port: str, enable_thinking: bool) -> None:
 
     print("response.choices[0].message.reasoning_content: \n", response.choices[0].message.reasoning_content)
     print("response.choices[0].message.content: \n", response.choices[0].message.content)
-    check_chat(response)
-    assert response.choices[0].message.reasoning_content == (REASONING if enable_thinking else None)
-    assert response.choices[0].message.content == ANSWER
+    check_thinking(response, enable_thinking)
 
 
+@pytest.mark.slow  # a server of its own; tests/http/chat/test_chat_reasoning.py has the family with a fake engine
 @pytest.mark.parametrize("thinking", [True, False])
 def test_deepseek_v3_models(deepseek_v3_port: str, thinking: bool) -> None:
     client = OpenAI(
@@ -177,9 +176,7 @@ def test_deepseek_v3_models(deepseek_v3_port: str, thinking: bool) -> None:
 
     print("Reasoning:", response.choices[0].message.reasoning_content)
     print("Answer:", response.choices[0].message.content)
-    check_chat(response)
-    assert response.choices[0].message.reasoning_content == (REASONING if thinking else None)
-    assert response.choices[0].message.content == ANSWER
+    check_thinking(response, thinking)
 
 
 def test_separate_reasoning_false(qwen3_port: str) -> None:
@@ -208,6 +205,11 @@ def check_completion(response: Completion) -> Any:
     assert choice.text
     assert choice.finish_reason in ("stop", "length")
     return choice
+
+
+def check_thinking(response: ChatCompletion, thinks: bool) -> None:
+    message = check_chat(response).message
+    assert (message.reasoning_content, message.content) == (REASONING if thinks else None, ANSWER)
 
 
 def check_chat(response: ChatCompletion) -> Any:

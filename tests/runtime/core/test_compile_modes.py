@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from typing import Any
 
 import jax
 import pytest
@@ -13,14 +14,13 @@ from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.interface.config import EngineConfig
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
 
-SHALLOW = {"json_model_override_args": '{"num_hidden_layers": 1}'}  # quicker to compile
-MANY = SHALLOW | {
+MANY: dict[str, Any] = {
     "max_running_requests": 16,
     "chunked_prefill_size": 512,
     "max_total_tokens": 2048,
     "cuda_graph_bs": (1, 8),
 }
-FEW = SHALLOW | {"max_running_requests": 2, "chunked_prefill_size": 16}
+FEW: dict[str, Any] = {"max_running_requests": 2, "chunked_prefill_size": 16}
 
 
 def mixed_requests(core) -> Collector:
@@ -195,7 +195,7 @@ def test_program_keys_are_declared_once(full):
 @pytest.mark.slow
 def test_a_prefill_step_narrower_than_the_first_sample_bucket(build):
     """Four tokens a step, while only samples of eight are built."""
-    flags = SHALLOW | {"chunked_prefill_size": 4, "max_running_requests": 8}
+    flags: dict[str, Any] = {"chunked_prefill_size": 4, "max_running_requests": 8}
     tokens = mixed_requests(build(compile="background", **flags).core()).run().tokens
     assert tokens == mixed_requests(build(**flags).core()).run().tokens
 

@@ -236,6 +236,7 @@ def more_devices_than_there_are(folder: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow  # test_tensor_parallel has its like
 def test_more_devices_than_there_are(tiny_dir: Path) -> None:
     message = call_with_devices(6, __name__, "more_devices_than_there_are", str(tiny_dir))
     assert message == "--dp-size 4 × --tp-size 2 needs 8 devices, but jax finds 6 (cpu); use --dp-size 3 or less"

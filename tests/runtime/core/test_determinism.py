@@ -202,7 +202,7 @@ def test_bits_alone_and_in_batches(
 ) -> None:
     """All positions in the batch, all chunks, from scratch and from the cache."""
     core = exact.core(chunked_prefill_size=chunk, enable_mixed_chunk=mixes)
-    for shift in (0, 5, 9):
+    for shift in (0, 9):
         for scores in (True, False):
             params = EXACT if scores else {**EXACT, "prompt_logprobs": None}
             collector = Collector(core)

@@ -1,15 +1,13 @@
 """The engine at token level, on real programs of a tiny model: what runs beside a request must not change it."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
-from tests.runtime.tiny_engine import NUM_TOKENS, Collector, build_tiny_model_dir, create_core, generate
+from tests.runtime.tiny_engine import NUM_TOKENS, Collector, TinyEngine, generate
 
-PAGE, CHUNK = 4, 32
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)
 
 
@@ -18,31 +16,29 @@ def prompt(length: int, salt: int = 0) -> list[int]:
     return rng.integers(3, NUM_TOKENS, length).tolist()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_tiny_model_dir(tmp_path_factory.mktemp("tiny"))
+SMALL_STEPS = {"chunked_prefill_size": 32}
+
+
+@pytest.fixture
+def core(tiny: TinyEngine) -> EngineCore:
+    return tiny.core(**SMALL_STEPS)
 
 
 @pytest.fixture(scope="module")
-def core(folder: Path) -> EngineCore:
-    return create_core(folder)
-
-
-@pytest.fixture(scope="module")
-def alone(core: EngineCore) -> dict[str, list[int]]:
+def alone(tiny: TinyEngine) -> dict[str, list[int]]:
     """Greedy tokens of each prompt length, each run alone."""
-    tokens: dict[str, list[int]] = {}
+    core, tokens = tiny.core(**SMALL_STEPS), dict[str, list[int]]()
     for length in LENGTHS:
         tokens |= generate(core, {str(length): prompt(length)}, max_tokens=24)
     return tokens
 
 
-def test_prompts_together_give_the_tokens_they_give_alone(core: EngineCore, alone: dict[str, list[int]]) -> None:
+def test_prompts_together_give_the_tokens_they_give_alone(alone: dict[str, list[int]], core: EngineCore) -> None:
     together = generate(core, {str(length): prompt(length) for length in LENGTHS}, max_tokens=24)
     assert together == alone
 
 
-def test_cached_decoding_equals_computing_everything_anew(core: EngineCore, alone: dict[str, list[int]]) -> None:
+def test_cached_decoding_equals_computing_everything_anew(alone: dict[str, list[int]], core: EngineCore) -> None:
     """Each token again from a prefill of all tokens before it: pages, chunks and decode steps must not matter."""
     for length in (1, 5, 17, 33):
         tokens = prompt(length)
@@ -52,12 +48,12 @@ def test_cached_decoding_equals_computing_everything_anew(core: EngineCore, alon
 
 
 @pytest.mark.slow
-def test_a_small_pool_retracts_and_changes_nothing(folder: Path) -> None:
+def test_a_small_pool_retracts_and_changes_nothing(tiny: TinyEngine) -> None:
     prompts = {f"{length}": prompt(length) for length in (9, 10, 17, 20, 25, 30)}
     sampled = {"max_tokens": 40, "temperature": 0.9, "top_p": 0.9, "frequency_penalty": 0.5}
-    large = create_core(folder)
+    large = tiny.core(**SMALL_STEPS)
     expected = {name: generate(large, {name: tokens}, **sampled)[name] for name, tokens in prompts.items()}
-    small = create_core(folder, max_total_tokens=160, schedule_conservativeness=0.0)
+    small = tiny.core(max_total_tokens=160, schedule_conservativeness=0.0, **SMALL_STEPS)
     collector = Collector(small)
     for name, tokens in prompts.items():
         collector.add(name, tokens, **sampled)
@@ -66,10 +62,11 @@ def test_a_small_pool_retracts_and_changes_nothing(folder: Path) -> None:
     assert collector.tokens == expected
 
 
-def test_overlap_changes_nothing(folder: Path, core: EngineCore) -> None:
-    serial = create_core(folder, disable_overlap_schedule=True)
+def test_overlap_changes_nothing(tiny: TinyEngine) -> None:
     prompts = {str(length): prompt(length) for length in LENGTHS}
-    assert generate(serial, prompts, temperature=0.7) == generate(core, prompts, temperature=0.7)
+    expected = generate(tiny.core(**SMALL_STEPS), prompts, temperature=0.7)
+    serial = tiny.core(disable_overlap_schedule=True, **SMALL_STEPS)
+    assert generate(serial, prompts, temperature=0.7) == expected
 
 
 def test_seeded_sampling_is_the_same_alone_and_in_a_batch(core: EngineCore) -> None:

@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Any
 
-import pytest
-
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.interface.messages import EngineStats
@@ -12,12 +10,6 @@ from palladio.runtime.scheduling.request import Request
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 OF_OBSERVERS = {"device_idle", "steps", "ranks"}  # figures of EngineStats
-
-
-@pytest.fixture(scope="module")
-def tiny(build: Any) -> TinyEngine:
-    engine: TinyEngine = build()
-    return engine
 
 
 def pages(core: EngineCore) -> Any:
@@ -61,7 +53,7 @@ def serve(core: EngineCore) -> tuple[Collector, list[Any]]:
     return collector, owners
 
 
-FLAGS = {"max_total_tokens": 256, "schedule_conservativeness": 0.0}
+FLAGS = {"max_total_tokens": 256, "schedule_conservativeness": 0.0, "chunked_prefill_size": 32}
 
 
 def test_with_all_observers_and_with_none_tokens_and_pages_are_the_same(tiny: TinyEngine) -> None:

@@ -174,7 +174,7 @@ def test_a_pool_too_small_for_cache_and_requests(tiny: TinyEngine, policy: str) 
     rng = np.random.default_rng(3)
     stems = [random_prompt(int(length)) for length in (13, 24, 40)]
     rounds = []
-    for _ in range(6):
+    for _ in range(4):
         ends = [rng.integers(3, 300, rng.integers(0, 12)).tolist() for _ in range(6)]
         rounds.append({str(i): stems[rng.integers(3)] + end for i, end in enumerate(ends)})
     plain = tiny.core(disable_radix_cache=True)

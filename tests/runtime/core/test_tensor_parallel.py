@@ -23,7 +23,7 @@ MESH_FLAGS = {
     "max_running_requests": 4,
     "cuda_graph_bs": (1,),
 }
-WIDE_VOCABULARY = '{"vocab_size": 16384}'  # of 128 blocks, as real ones have hundreds
+TWO_LAYERS = '{"num_hidden_layers": 2, "vocab_size": 16384}'  # words in 128 blocks, as real models have hundreds
 
 
 def run_requests(folder: str, tp_size: int) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path) -> None:
 
 def collectives(folder: str, tp_size: int) -> dict[str, list[list[Any]]]:
     """Of one program of each kind: opcode and shapes of each collective in its HLO."""
-    flags = {**FLAGS, **MESH_FLAGS, "json_model_override_args": WIDE_VOCABULARY, "skip_tokenizer_init": True}
+    flags = {**FLAGS, **MESH_FLAGS, "json_model_override_args": TWO_LAYERS, "skip_tokenizer_init": True}
     design = EnginePlan.of(EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": tp_size}))
     return {
         kind: [[line[2], re.findall(r"\[([\d,]*)\]", line[1])] for line in lines]

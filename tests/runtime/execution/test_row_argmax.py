@@ -19,7 +19,7 @@ jit_argmax, jit_computed, jit_finite = jax.jit(row_argmax), jax.jit(row_argmax_o
 plain = jax.jit(lambda x: jnp.argmax(x, axis=-1))
 
 
-@examples(200)
+@examples(60, long=2000)
 @hypothesis.given(
     width=st.sampled_from(WIDTHS),
     dtype=st.sampled_from([jnp.float32, jnp.bfloat16]),

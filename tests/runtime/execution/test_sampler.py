@@ -158,9 +158,19 @@ def test_same_seed_and_position_give_the_same_token_anywhere():
         batch = make_batch(*rows)
         for tier in ("random", "full"):
             tokens.add(int(jit_sample(mixed, state, batch, tier=tier)[0].token_ids[row]))
-        if num_rows == 2:  # without jit, once: it takes seconds
-            tokens.add(int(sample(jnp.array(mixed), state, batch, tier="full")[0].token_ids[row]))
     assert len(tokens) == 1
+
+
+@pytest.mark.slow  # takes seconds
+def test_without_jit_the_token_is_the_same():
+    batch, state = (
+        make_batch({"seed": -5, "positions": 33, "temperature": 0.8, "top_p": 0.9}),
+        SamplerState.allocate(2, V),
+    )
+    logits = random_logits(1, seed=9)
+    jitted, _ = jit_sample(logits, state, batch, tier="full")
+    plain, _ = sample(jnp.array(logits), state, batch, tier="full")
+    assert plain.token_ids == jitted.token_ids
 
 
 @pytest.mark.parametrize("vocab_size", [301, 384, 1000])
