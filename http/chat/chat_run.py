@@ -226,8 +226,8 @@ def _check_together(body: ChatRequest) -> None:
     if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
         other = {"other": "max_completion_tokens"}
         raise InvalidRequestError.of("{param} and {other} differ; give one", param="max_tokens", fields=other)
-    for name, value in (("top_logprobs", body.top_logprobs), ("logprob_token_ids", body.logprob_token_ids or None)):
-        if value is not None and not body.logprobs:
+    for name, value in (("top_logprobs", body.top_logprobs), ("logprob_token_ids", body.logprob_token_ids)):
+        if value and not body.logprobs:
             other = {"logprobs": "logprobs"}
             raise InvalidRequestError.of("{param} needs {logprobs}: true", param=name, fields=other)
     if not body.messages and body.input_ids is None:

@@ -261,7 +261,7 @@ OLLAMAS_DEFAULTS = {  # of the options of a request, and of how a model runs, as
 def test_ollamas_own_defaults_pass(http: httpx.Client, engine: FakeEngine, path: str) -> None:
     """The window of its penalty is the one thing that they ask for in vain, and the answer says so."""
     base = CHAT if path == "/api/chat" else {"model": MODEL, "prompt": "hi"}
-    asked = base | {"options": OLLAMAS_DEFAULTS, "keep_alive": "5m"}
+    asked = base | {"options": OLLAMAS_DEFAULTS, "keep_alive": "5m", "truncate": True, "shift": True}
     answer = http.post(path, json=asked | {"stream": False}).raise_for_status().json()
     lines = [json.loads(line) for line in http.post(path, json=asked).raise_for_status().text.splitlines()]
     for last in (answer, lines[-1]):
@@ -298,7 +298,7 @@ def test_unknown_fields_are_told_of(http: httpx.Client, serve: Serve) -> None:
         ("/api/chat", {"options": {"num_predict": 5000}}, "options.num_predict"),
         ("/api/chat", {"options": {"temprature": 1}}, "options.temprature"),
         ("/api/chat", {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages.0.tool_calls"),
-        ("/api/chat", {"truncate": True}, "truncate"),
+        ("/api/chat", {"truncate": "yes"}, "truncate"),
     ],
 )
 def test_refusals_name_the_field(http: httpx.Client, path: str, fields: dict[str, Any], words: str) -> None:
