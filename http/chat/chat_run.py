@@ -61,12 +61,19 @@ class ChatRun:
 
     @classmethod
     async def prepare(
-        cls, context: Context, call: Call, body: ChatRequest, *, reasoning_is_optional: bool = False
+        cls,
+        context: Context,
+        call: Call,
+        body: ChatRequest,
+        *,
+        reasoning_is_optional: bool = False,
+        lowers_length: bool = False,
     ) -> Self:
         """Everything up to the engine.
 
         Args:
             reasoning_is_optional: see `ReasoningPlan.of`.
+            lowers_length: see GenerationRequest; it is so with --allow-auto-truncate in any case.
 
         Raises:
             EngineNotReadyError, EngineDeadError: no engine runs.
@@ -80,6 +87,8 @@ class ChatRun:
         request, plan = await translate(
             context, body, call.names, name, options, reasoning_is_optional=reasoning_is_optional
         )
+        if lowers_length:
+            request = dataclasses.replace(request, lowers_length=True)
         return cls(context, call, request, plan, OutputStream(context, [request], origin=origin))
 
     @property
