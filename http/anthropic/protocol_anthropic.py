@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.wire.protocol import AtMost, WireModel
+from palladio.http.wire.protocol import AtMost, RequestFields, WireModel
 from palladio.http.wire.protocol_chat import Objects
 from palladio.runtime.interface.generation_request import MAX_STOP_STRINGS
 
@@ -22,7 +22,7 @@ class MessageOutputConfig(WireModel):
     format: dict[str, Any] | None = None
 
 
-class CountTokensRequest(WireModel):
+class CountTokensRequest(RequestFields):
     """What a prompt is made of. Messages are read by AnthropicChat, which checks the other objects, too."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]

@@ -60,12 +60,19 @@ class ChatRun:
 
     @classmethod
     async def prepare(
-        cls, context: Context, call: Call, body: ChatRequest, *, reasoning_is_optional: bool = False
+        cls,
+        context: Context,
+        call: Call,
+        body: ChatRequest,
+        *,
+        reasoning_is_optional: bool = False,
+        lowers_length: bool = False,
     ) -> Self:
         """Everything up to the engine.
 
         Args:
             reasoning_is_optional: see `ReasoningPlan.of`.
+            lowers_length: see GenerationRequest; it is so with --allow-auto-truncate in any case.
 
         Raises:
             EngineNotReadyError, EngineDeadError: no engine runs.
@@ -79,6 +86,8 @@ class ChatRun:
         request, plan = await translate(
             context, body, call.names, name, options, reasoning_is_optional=reasoning_is_optional
         )
+        if lowers_length:
+            request = dataclasses.replace(request, lowers_length=True)
         return cls(context, call, request, plan, OutputStream(context, [request], origin=origin))
 
     @property
@@ -216,8 +225,8 @@ def _check_together(body: ChatRequest) -> None:
     if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
         other = {"other": "max_completion_tokens"}
         raise InvalidRequestError.of("{param} and {other} differ; give one", param="max_tokens", fields=other)
-    for name, value in (("top_logprobs", body.top_logprobs), ("logprob_token_ids", body.logprob_token_ids or None)):
-        if value is not None and not body.logprobs:
+    for name, value in (("top_logprobs", body.top_logprobs), ("logprob_token_ids", body.logprob_token_ids)):
+        if value and not body.logprobs:
             other = {"logprobs": "logprobs"}
             raise InvalidRequestError.of("{param} needs {logprobs}: true", param=name, fields=other)
     if not body.messages and body.input_ids is None:

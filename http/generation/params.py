@@ -47,8 +47,8 @@ def sampling_params(
 
 
 def default_length(params: SamplingParams, defaults: Mapping[str, Any], of_route: int | None = None) -> int | None:
-    """A Job's: max_tokens where the request gives none, which makes way for a long prompt; None: the request does, or
-    all that the context still holds."""
+    """Of a GenerationRequest: max_tokens where the client gives none, which makes way for a long prompt; None: the
+    client gives one, or it is all that the context still holds."""
     return defaults.get("max_tokens", of_route) if params.max_tokens is None else None
 
 

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 _END = b"}\n\n"
+_HERE = b"\0"  # in place of a text: JSON has no such byte
 _OBFUSCATED_SIZE = 256  # bytes that an obfuscated chunk's choice is filled up to, or to a multiple of
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -195,6 +196,7 @@ class ChunkWriter(DoneWriter):
         self._num_open = settings.num_choices
         self._head = b"data: " + orjson.dumps(settings.head)[:-1] + b',"choices":['
         self._tail = b"]" + (b',"usage":null' if settings.include_usage else b"") + _END
+        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by index, if quick: what stands round a chunk's text
         self._quick = (
             settings.interval == 1
             and settings.logprobs is None
@@ -204,15 +206,19 @@ class ChunkWriter(DoneWriter):
         )
 
     def write(self, output: RequestOutput) -> bytes:
-        self._usage.add(output)
         index, finish = output.index, output.finish
+        if finish is None and index in self._frames:
+            if not output.text:
+                return b""
+            before, after = self._frames[index]
+            return before + orjson.dumps(output.text) + after
+        self._usage.add(output)
         opening = b"" if index in self._waiting else self._opening(output)
         waiting = self._waiting.setdefault(index)
         if self._quick and finish is None:
-            if not output.text:
-                return opening
-            choice = self._text_choice(index, orjson.dumps(output.text), b"null", b"")
-            return opening + self._head + choice + self._tail
+            before, _, after = self._text_choice(index, _HERE, b"null", b"").partition(_HERE)
+            self._frames[index] = before, after = self._head + before, after + self._tail
+            return opening + (before + orjson.dumps(output.text) + after if output.text else b"")
         if waiting is not None:
             waiting.extend(output)
             output = waiting

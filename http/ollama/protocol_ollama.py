@@ -63,8 +63,8 @@ class OllamaFields(WireModel):
     keep_alive: str | float | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    truncate: Literal[False] | None = None
-    shift: Literal[False] | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
 
 
 class OllamaChatRequest(OllamaFields):

@@ -60,7 +60,7 @@ def ollama_router(context: Context) -> APIRouter:
 
 async def _answer(context: Context, call: Call, body: OllamaFields, translated: OllamaChat) -> Response:
     call.names.add(translated.names)
-    run = await ChatRun.prepare(context, call, translated.chat)
+    run = await ChatRun.prepare(context, call, translated.chat, lowers_length=True)
     is_chat, warnings = isinstance(body, OllamaChatRequest), call.names.warnings()
     lines = OllamaLines(run, body.model, is_chat=is_chat, warnings=warnings)
     if body.stream is not False:

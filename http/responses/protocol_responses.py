@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.wire.protocol import AtMost, RequestId, SamplerFields, WireModel
+from palladio.http.wire.protocol import AtMost, RequestFields, RequestId, SamplerFields, WireModel
 from palladio.http.wire.protocol_chat import Effort, Objects, Verbosity
 
 Summary = Literal["auto", "concise", "detailed"]
@@ -33,7 +33,7 @@ class ResponseStreamOptions(WireModel):
     include_obfuscation: bool | None = None
 
 
-class InputTokensRequest(WireModel):
+class InputTokensRequest(RequestFields):
     """What a prompt is made of."""
 
     model: str | None = None

@@ -47,14 +47,14 @@ def screen(
 
 @functools.cache
 def _fields_elsewhere() -> frozenset[str]:
-    """The fields of all objects that any route takes."""
+    """The fields of all requests to a model, whatever the route."""
 
     def below(model: type[WireModel]) -> Iterator[str]:
         for derived in model.__subclasses__():
             yield from derived.model_fields
             yield from below(derived)
 
-    return frozenset(below(WireModel))
+    return frozenset(below(RequestFields))
 
 
 def check_tool_fields(
@@ -201,7 +201,11 @@ class StreamOptions(WireModel):
     include_obfuscation: bool | None = None
 
 
-class PromptFields(WireModel):
+class RequestFields(WireModel):
+    """Of a request to a model: where a route does not have such a field, an answer without it could be another."""
+
+
+class PromptFields(RequestFields):
     """Fields of every request with one prompt or several that are treated alike."""
 
     model: str | None = None
@@ -218,7 +222,7 @@ class PromptFields(WireModel):
     log_metrics: bool | None = None
 
 
-class SamplerFields(WireModel):
+class SamplerFields(RequestFields):
     """Fields that say how tokens are sampled, as all routes call them. Ranges are checked by SamplingParams."""
 
     temperature: float | None = None

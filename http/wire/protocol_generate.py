@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from palladio.http.wire.protocol import RequestId, WireModel
+from palladio.http.wire.protocol import RequestFields, RequestId
 from palladio.http.wire.protocol_completions import is_token_ids
 
 _IDS = {"type": "array", "items": {"type": "integer"}}
@@ -37,7 +37,7 @@ AskedIds = Annotated[  # one list is for all prompts
 ]
 
 
-class NativeFields(WireModel):
+class NativeFields(RequestFields):
     """Fields of SGLang's routes alike. A list in `text` or `input_ids` makes a batch; the per-prompt fields then take a
     list or one value for all."""
 

@@ -56,7 +56,7 @@ class LogprobOptions:
             raise InvalidRequestError("logprob_start_len must be -1 or more", param="logprob_start_len")
         prompt_top, ids = top if self.wants_prompt else None, self.token_ids_logprob
         try:
-            asked = None if ids is None else tuple(ids)
+            asked = params.logprob_token_ids if ids is None else tuple(ids)
             return dataclasses.replace(params, logprobs=top, prompt_logprobs=prompt_top, logprob_token_ids=asked)
         except InvalidRequestError as error:
             raise error.rename(_OUR_NAMES) from None
@@ -220,7 +220,7 @@ class Results:
         if shown.top_logprobs_num:
             info["input_top_logprobs"] = _pairs([entry.top for entry in prompt], tokenizer)
             info["output_top_logprobs"] = _pairs([entry.top for entry in output], tokenizer)
-        if shown.token_ids_logprob:
+        if self._asked[index][0].params.logprob_token_ids:
             info["input_token_ids_logprobs"] = _pairs([entry.asked for entry in prompt], tokenizer)
             info["output_token_ids_logprobs"] = _pairs([entry.asked for entry in output], tokenizer)
         return info

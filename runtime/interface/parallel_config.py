@@ -46,8 +46,6 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.base_gpu_id < 0:
-            raise ConfigError(f"--base-gpu-id must be 0 or more, got {self.base_gpu_id}")
 
     @property
     def num_hosts(self) -> int:
@@ -57,8 +55,10 @@ class ParallelConfig:
 def check_parts(parallel: ParallelConfig) -> None:
     """
     Raises:
-        ConfigError: ep_size does not divide tp_size.
+        ConfigError: ep_size does not divide tp_size, or the first GPU's number is negative.
     """
+    if parallel.base_gpu_id < 0:
+        raise ConfigError(f"--base-gpu-id must be 0 or more, got {parallel.base_gpu_id}")
     tp_size, ep_size = parallel.tp_size, parallel.ep_size
     if tp_size % ep_size:
         fitting = [f"--ep-size {n}" for n in range(1, tp_size + 1) if tp_size % n == 0]

@@ -195,3 +195,25 @@ def test_a_request_larger_than_the_pool(make_engine, tmp_path):
         check_clean(engine)
     with pytest.raises(EngineDeadError):
         engine.generate("Hello")
+
+
+def test_log_probabilities_of_chosen_tokens(engine):
+    """At each position, what the token gets as the end of a prompt; one list for all prompts, or one for each."""
+    prompts, ids = [[5, 6, 7], [9, 8]], [17, 20]
+    asked = {"return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": [ids, ids[:1]]}
+    results = engine.generate(input_ids=prompts, sampling_params={"max_new_tokens": 2, "temperature": 0}, **asked)
+    for prompt, own, result in zip(prompts, (ids, ids[:1]), results, strict=True):
+        meta, whole = result["meta_info"], [*prompt, *result["output_ids"]]
+        assert meta["input_token_ids_logprobs"][0] is None
+        found = [*meta["input_token_ids_logprobs"][1:], *meta["output_token_ids_logprobs"]]
+        assert [[token_id for _, token_id, _ in entry] for entry in found] == [own] * (len(whole) - 1)
+        for length, entry in enumerate(found, start=1):
+            ends = [[*whole[:length], token_id] for token_id in own]
+            scored = engine.generate(
+                input_ids=ends, sampling_params={"max_new_tokens": 0}, return_logprob=True, logprob_start_len=0
+            )
+            expected = [one["meta_info"]["input_token_logprobs"][-1][0] for one in scored]
+            assert [value for value, _, _ in entry] == pytest.approx(expected, abs=1e-4)
+    params = {"max_new_tokens": 1, "logprob_token_ids": ids}
+    meta = engine.generate("Hello", params, return_logprob=True)["meta_info"]
+    assert [token_id for _, token_id, _ in meta["output_token_ids_logprobs"][0]] == ids

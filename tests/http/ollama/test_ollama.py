@@ -261,13 +261,21 @@ OLLAMAS_DEFAULTS = {  # of the options of a request, and of how a model runs, as
 def test_ollamas_own_defaults_pass(http: httpx.Client, engine: FakeEngine, path: str) -> None:
     """The window of its penalty is the one thing that they ask for in vain, and the answer says so."""
     base = CHAT if path == "/api/chat" else {"model": MODEL, "prompt": "hi"}
-    asked = base | {"options": OLLAMAS_DEFAULTS, "keep_alive": "5m"}
+    asked = base | {"options": OLLAMAS_DEFAULTS, "keep_alive": "5m", "truncate": True, "shift": True}
     answer = http.post(path, json=asked | {"stream": False}).raise_for_status().json()
     lines = [json.loads(line) for line in http.post(path, json=asked).raise_for_status().text.splitlines()]
     for last in (answer, lines[-1]):
         assert [warning["param"] for warning in last["warnings"]] == ["options.repeat_last_n"]
     assert not any("warnings" in line for line in lines[:-1])
     assert engine.calls[-1].params.repetition_penalty == 1.1
+
+
+def test_an_answer_ends_where_the_context_ends(http: httpx.Client, engine: FakeEngine) -> None:
+    """Whatever num_predict says: Ollama's clients send numbers that suit other models."""
+    answer = http.post("/api/chat", json=CHAT | {"options": {"num_predict": 100_000}, "stream": False})
+    assert answer.raise_for_status().json()["done"]
+    call = engine.calls[-1]
+    assert call.params.max_tokens == engine.info.context_length - len(call.prompt_ids)
 
 
 def test_unknown_fields_are_told_of(http: httpx.Client, serve: Serve) -> None:
@@ -295,10 +303,9 @@ def test_unknown_fields_are_told_of(http: httpx.Client, serve: Serve) -> None:
         ("/api/chat", {"options": {"mirostat": 2}}, "options.mirostat"),
         ("/api/chat", {"options": {"typical_p": 0.5}}, "options.typical_p"),
         ("/api/chat", {"options": {"repeat_penalty": -1}}, "options.repeat_penalty must be"),
-        ("/api/chat", {"options": {"num_predict": 5000}}, "options.num_predict"),
         ("/api/chat", {"options": {"temprature": 1}}, "options.temprature"),
         ("/api/chat", {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages.0.tool_calls"),
-        ("/api/chat", {"truncate": True}, "truncate"),
+        ("/api/chat", {"truncate": "yes"}, "truncate"),
     ],
 )
 def test_refusals_name_the_field(http: httpx.Client, path: str, fields: dict[str, Any], words: str) -> None:

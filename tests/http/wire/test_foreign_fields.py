@@ -52,6 +52,7 @@ def objects(stream: str) -> list[dict[str, Any]]:
 
 # What users of other servers send, with values that ask for nothing here, or only for what is so anyway.
 HARMLESS: tuple[dict[str, Any], ...] = (
+    {"top_logprobs": 0},
     {"typical_p": 1},
     {"typical_p": 1.0},
     {"top_a": 0},
@@ -227,6 +228,13 @@ def test_what_is_not_misspelt() -> None:
         assert find_misspelt(name, known) is None, name
     for name in known:
         assert len(name) < 4 or find_misspelt(name[:-1], known) is not None, name
+
+
+@pytest.mark.parametrize("name", ["num_ctx", "name", "tags", "include_usage", "tokens"])
+def test_a_field_of_what_is_no_request_to_a_model_is_unknown(plain: httpx.Client, name: str) -> None:
+    """Of options, of routes for operators."""
+    answer = plain.post("/v1/chat/completions", json=BODIES["/v1/chat/completions"] | {name: 5}).raise_for_status()
+    assert [warning["param"] for warning in answer.json()["warnings"]] == [name]
 
 
 @pytest.mark.parametrize("path", BODIES)
