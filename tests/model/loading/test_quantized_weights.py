@@ -16,6 +16,7 @@ from palladio.model.errors import CheckpointError
 from palladio.model.functional import flatten_model
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import weight_bytes
+from palladio.model.loading.parameters import Parameters
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
@@ -201,7 +202,7 @@ def test_a_converted_checkpoint_of_another_kind_is_an_error(tmp_path: Path) -> N
     config = ModelConfig.from_hf(*read_model_dir(source))
     for kinds, out in ((WeightKinds(), "int8"), (load(source, quantization="int8")[0].weight_kinds, "dense")):
         layout = TensorLayout.of(config.__class__(**vars(config) | {"weight_kinds": kinds}), 1)
-        parameters = orbax_weights.Parameters.of(layout, jnp.float32, make_mesh(1))
+        parameters = Parameters.of(layout, jnp.float32, make_mesh(1))
         with pytest.raises(CheckpointError, match="keys in checkpoint"):
             list(orbax_weights.restored_arrays(tmp_path / out, layout, parameters, make_mesh(1)))
 
