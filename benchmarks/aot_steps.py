@@ -6,6 +6,8 @@
     python benchmarks/aot_steps.py --target tpu-v5e --all --json out.json
 
 The programs are those of StepPrograms, with the sizes that an engine would settle on: the KV cache fills the device.
+With --quantization, weights are of 8 bits, and no program may hold a widened copy of one.
+
 Each must compile, fit, update what it is given to update (the KV cache, the sampler's state) in place, never call the
 host, and on a GPU have no branch on data. Copies of a layer's whole cache are counted, and are an error but on TPU,
 whose compiler may make them for a scatter. Loops whose trip count is data are counted too: at each of their iterations
@@ -16,10 +18,11 @@ import argparse
 import collections
 import dataclasses
 import json
+import math
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.quantization_config import weight_kinds
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.core.engine_plan import memory_needs
@@ -73,9 +77,12 @@ _HOST_OPCODES = ("infeed", "outfeed", "send", "recv")
 _COLLECTIVE = re.compile(
     r"= \(*(\w+\[[\d,]*\]).*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 )
-_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.-]+) \(.*\{$")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _UNKNOWN_CYCLES = 1 << 62  # libtpu writes the largest integer
+_FUSION = re.compile(r" fusion\(.*calls=%?([\w.-]+)")
+_WIDE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (?:bf16|f16|f32)\[([\d,]+)\].*?[)\]}] ([a-z][\w-]*)\(")
+_NO_RESULTS = ("parameter", "get-tuple-element", "bitcast")
 _CALLBACK = re.compile(r'custom_call_target="\w*callback')
 
 
@@ -84,6 +91,7 @@ class Facts:
     """What an optimized program does that a step of an engine should not.
 
     Attributes:
+        widened: results outside of fusions that are as large as a quantized weight, and of more bits.
         cache_copies: copies, transpositions and conversions of a whole layer's cache.
         host_calls: callbacks, infeeds, outfeeds, sends and receives.
         branches: conditionals.
@@ -92,6 +100,7 @@ class Facts:
         cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as a loop's turn.
     """
 
+    widened: int
     cache_copies: int
     host_calls: int
     branches: int
@@ -101,7 +110,11 @@ class Facts:
     cycles: dict[str, int]
 
     @classmethod
-    def of(cls, hlo: str, cache_shape: tuple[int, ...]) -> "Facts":
+    def of(cls, hlo: str, cache_shape: tuple[int, ...], weight_sizes: Collection[int]) -> "Facts":
+        """
+        Args:
+            weight_sizes: numbers of each quantized weight, on one device.
+        """
         counts: collections.Counter[str] = collections.Counter()
         cycles: collections.Counter[str] = collections.Counter()
         computation = ""
@@ -126,6 +139,7 @@ class Facts:
         collectives = collections.Counter(f"{kind} {shape}" for shape, kind in _COLLECTIVE.findall(hlo))
         copies, calls = counts["cache copy"], counts["host call"]
         return cls(
+            sum(size in weight_sizes for size in _wide_results(hlo)),
             copies,
             calls,
             counts["branch"],
@@ -134,6 +148,27 @@ class Facts:
             dict(collectives),
             {name: count for name, count in cycles.items() if 0 < count < _UNKNOWN_CYCLES},
         )
+
+
+def _wide_results(hlo: str) -> Iterator[int]:
+    """Sizes of the results of 16 bits and more that a program keeps in memory: those outside of fusions."""
+    fused = {match[1] for line in hlo.splitlines() if (match := _FUSION.search(line))}
+    is_fused = False
+    for line in hlo.splitlines():
+        if (header := _COMPUTATION.match(line)) is not None:
+            is_fused = header[2] in fused
+        elif not is_fused and (match := _WIDE.match(line)) is not None and match[2] not in _NO_RESULTS:
+            yield math.prod(map(int, match[1].split(",")))
+
+
+def quantized(hf_config: Mapping[str, Any], quantization: str | None) -> ModelConfig:
+    """A model of 8-bit weights. Args: quantization: int8, fp8, or fp8-block, of 128 × 128; None: of none."""
+    if quantization is None or quantization == "int8":
+        model = ModelConfig.from_hf(hf_config)
+        return dataclasses.replace(model, weight_kinds=weight_kinds(quantization, None, model.weight_kinds))
+    block = [128, 128] if quantization == "fp8-block" else None
+    stored = {"quant_method": "fp8", "weight_block_size": block}
+    return ModelConfig.from_hf({**hf_config, "quantization_config": stored})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,6 +217,8 @@ def check(program: Compiled, facts: Facts, target: Target) -> list[str]:
         wrong.append(f"updates {program.alias_bytes:,} of {program.donated_bytes:,} donated bytes in place")
     if (needed := program.argument_bytes + program.temp_bytes) > target.memory:
         wrong.append(f"needs {needed / 2**30:.1f} GiB of {target.memory / 2**30:.0f}")
+    if facts.widened:
+        wrong.append(f"makes {facts.widened} widened copies of weights")
     if facts.cache_copies:
         wrong.append(f"copies a layer's cache {facts.cache_copies} times")
     if facts.host_calls:
@@ -220,6 +257,8 @@ def compile_all(
     state = shape.abstract(weights, pages)
     cache = state.kv_cache[0]
     cache_shape = cache.sharding.shard_shape(cache.shape)
+    small = (leaf for leaf in weights if leaf.dtype.itemsize == 1)
+    weight_sizes = {math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in small}
     print(
         f"weights {bytes_per_device(weights) / 2**30:.2f} GiB, "
         f"KV cache {bytes_per_device(state.kv_cache) / 2**30:.2f} GiB "
@@ -230,13 +269,13 @@ def compile_all(
         if key.kind not in only:
             continue
         jitted, args = programs.built.declaration(key)
-        row: dict[str, Any] = {"program": str(key)}
+        row: dict[str, Any] = {"program": str(key), "weight_bytes": bytes_per_device(weights)}
         try:
             program = aot_targets.compile_for(mesh, jitted, args)
         except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:
             yield row | {"wrong": [f"refused: {_first_line(refusal)}"]}
             continue
-        facts = Facts.of(program.hlo, cache_shape)
+        facts = Facts.of(program.hlo, cache_shape, weight_sizes)
         figures = {name: value for name, value in dataclasses.asdict(program).items() if name != "hlo"}
         yield row | figures | dataclasses.asdict(facts) | {"wrong": check(program, facts, target)}
 
@@ -282,6 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", choices=TARGETS, required=True)
     parser.add_argument("--model", choices=MODELS, default="qwen2.5-0.5b")
+    parser.add_argument("--quantization", choices=("int8", "fp8", "fp8-block"), help="weights of 8 bits")
     parser.add_argument("--layers", type=int, help="other than the model's own, for a quick look")
     parser.add_argument("--devices", type=int, default=1, help="tensor parallelism")
     parser.add_argument("--groups", type=int, default=1, help="of so many devices, with requests of their own")
@@ -297,8 +337,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     hf_config = MODELS[args.model] | ({"num_hidden_layers": args.layers} if args.layers else {})
-    config, target = ModelConfig.from_hf(hf_config), TARGETS[args.target]
-    print(f"{args.model}, bfloat16, for {args.target}; jax {jax.__version__}")
+    config, target = quantized(hf_config, args.quantization), TARGETS[args.target]
+    print(f"{args.model}, {args.quantization or 'bfloat16'}, for {args.target}; jax {jax.__version__}")
     rows: list[dict[str, Any]] = []
     sizes, backend = _sizes(args, config), args.attention_backend
     meshes = args.devices, sizes, args.only, backend, args.groups, args.expert_parts

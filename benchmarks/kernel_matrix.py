@@ -134,7 +134,7 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
         program = aot_targets.compile_for(mesh, jax.jit(step, donate_argnums=0), args)
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:
         return row | {"wrong": [f"refused: {type(refusal).__name__}: {str(refusal).strip()[:400]}"]}
-    copies = Facts.of(program.hlo, shape).cache_copies
+    copies = Facts.of(program.hlo, shape, ()).cache_copies
     cache_bytes = math.prod(shape) * jnp.dtype(layer.kv_dtype).itemsize
     wrong = [f"copies the cache {copies} times"] if copies else []
     if program.alias_bytes != cache_bytes:

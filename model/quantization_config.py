@@ -14,7 +14,11 @@ QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 """Values of --quantization. fp8: of a checkpoint that is stored so. int8: made while any other loads. dequantize: a
 quantized checkpoint becomes dense."""
 
-INT8 = WeightKinds(WeightKind("int8"))
+MADE: Mapping[str, WeightKind] = {
+    "int8": WeightKind("int8"),
+}
+"""Kinds that are made of plain weights while they load, by the value of the flag."""
+
 _MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
 _MAX_NAMES = 10_000  # of modules that are not quantized
 _NO_MATRIX = ("vector", "transposed")  # transforms of norms, biases, routers
@@ -119,13 +123,14 @@ def weight_kinds(
         )
     if quantization == "dequantize" and stored is None:
         raise ConfigError("--quantization dequantize: the checkpoint is not quantized; leave the flag out")
-    if quantization == "int8" and stored is not None:
+    made = MADE.get(quantization or "")
+    if made is not None and stored is not None:
         raise ConfigError(
-            "--quantization int8: the checkpoint is quantized to FP8 already (quantization_config in config.json); "
-            "leave the flag out, or give a checkpoint that is not quantized"
+            f"--quantization {quantization}: the checkpoint is quantized to FP8 already (quantization_config in "
+            "config.json); leave the flag out, or give a checkpoint that is not quantized"
         )
-    if quantization == "int8":
-        return INT8
+    if made is not None:
+        return WeightKinds(made)
     return WeightKinds() if quantization == "dequantize" else of_checkpoint
 
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from palladio.model.loading.parameters import Parameters, Slot, scale_form
-from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.parameters import Parameters, Slot, at_rest, known_form, scale_form
+from palladio.model.loading.relayout import relayout, stored_shape
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Initializer
 from palladio.model.sharding import ShardingRules
@@ -43,17 +43,19 @@ def random_arrays(
 
 def _program(slot: Slot, layout: TensorLayout, mesh: Mesh) -> _Make:
     rules, params = ShardingRules(), list(slot.params.values())
-    axes: list[LogicalAxes] = [param.get_metadata()["logical_axes"] for param in params]
-    forms = [scale_form(param) for param in params]
+    known = [known_form(param) for param in params]
     initializer: Initializer = slot.values.get_metadata()["initializer"]
-    shape = stored_shape(slot.values.shape, axes[0], layout)
+    shape = stored_shape(*known[0], layout)
 
     def make(key: jax.Array) -> tuple[jax.Array, ...]:
         if slot.weight is None:
             made: tuple[jax.Array, ...] = (initializer(key, shape, slot.values.dtype),)
         else:
             made = slot.weight.made_of(initializer(key, shape, jnp.float32))
-        each = zip(made, axes, forms, strict=True)
-        return tuple(relayout(array, axes, layout, form) for array, axes, form in each)
+        return tuple(
+            at_rest(relayout(array, axes, layout, scale_form(param)), param)
+            for array, (_, axes), param in zip(made, known, params, strict=True)
+        )
 
-    return jax.jit(make, out_shardings=tuple(rules.sharding(mesh, each) for each in axes))
+    shardings = tuple(rules.sharding(mesh, param.get_metadata()["logical_axes"]) for param in params)
+    return jax.jit(make, out_shardings=shardings)

@@ -25,13 +25,13 @@ from jax.sharding import Mesh, NamedSharding
 from palladio import __version__
 from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
-from palladio.model.loading.parameters import Parameters, scale_form
+from palladio.model.loading.parameters import Parameters, flat_outputs, known_form, scale_form
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import ShardingRules, make_mesh
 from palladio.model.weights.kinds import WeightKind, WeightKinds
-from palladio.model.weights.scaled import ScaleForm
+from palladio.model.weights.scaled import FlatOutputs, ScaleForm
 
 MANIFEST = "palladio_checkpoint.json"
 FORMAT = 2
@@ -67,9 +67,9 @@ class StoredParameter:
         """Args: parameters: laid out by `layout`, over any number of devices."""
         param = parameters.by_path[path][1]
         slot = parameters.slots.get(path) or parameters.slots[path.rpartition(".")[0]]
-        dtype, axes = str(param.dtype), param.get_metadata()["logical_axes"]
+        dtype, (shape, axes) = str(param.dtype), known_form(param)
         kind = dtype if slot.weight is None else slot.weight.kind_name
-        return cls(stored_shape(param.shape, axes, layout, scale_form(param)), dtype, kind, axes)
+        return cls(stored_shape(shape, axes, layout, scale_form(param)), dtype, kind, axes)
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Self:
@@ -193,9 +193,10 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
         progress(done, len(groups))
         target = out / _PARAMETERS / group
         if not target.is_dir():
-            arrays = dict(stored_arrays(source, layout, parameters, mesh, only=names))
-            axes = {path: params[path][1].get_metadata()["logical_axes"] for path in arrays}
-            _save(target, arrays, axes)
+            forms = {path: known_form(param) for path, (_, param) in params.items()}
+            read = stored_arrays(source, layout, parameters, mesh, only=names)
+            arrays = {path: array.reshape(forms[path][0]) for path, array in read}
+            _save(target, arrays, {path: forms[path][1] for path in arrays})
     progress(len(groups), len(groups))
     stored = {name: StoredParameter.of(name, parameters, layout) for name in params}
     files = sorted(file for group in groups for file in (out / _PARAMETERS / group).rglob("*") if file.is_file())
@@ -226,17 +227,21 @@ def restored_arrays(
         for name, array in _restore(path / _PARAMETERS / group, wanted).items():
             param = params[name][1]
             if array.shape != param.shape:  # what has its size is laid out as it was
-                array = _placer(stored[name].axes, layout, mesh, scale_form(param))(array)
+                array = _placer(stored[name].axes, layout, mesh, scale_form(param), flat_outputs(param))(array)
             yield name, array
 
 
 @functools.lru_cache(maxsize=32)
 def _placer(
-    axes: LogicalAxes, layout: TensorLayout, mesh: Mesh, form: ScaleForm | None
+    axes: LogicalAxes, layout: TensorLayout, mesh: Mesh, form: ScaleForm | None, flat: FlatOutputs | None
 ) -> Callable[[jax.Array], jax.Array]:
     """One for all layers: it is compiled once."""
-    place = functools.partial(relayout, axes=axes, layout=layout, form=form)
-    return jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes))
+
+    def place(array: jax.Array) -> jax.Array:
+        laid_out = relayout(array, axes, layout, form)
+        return laid_out if flat is None else flat.flattened(laid_out)
+
+    return jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes if flat is None else flat.flat_axes))
 
 
 def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -> NamedSharding:

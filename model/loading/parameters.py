@@ -3,14 +3,16 @@
 import dataclasses
 from collections.abc import Mapping
 
+import jax
 from flax import nnx
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
+from palladio.model.loading.relayout import LogicalAxes
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
-from palladio.model.weights.scaled import Scaled, ScaleForm
+from palladio.model.weights.scaled import FlatOutputs, Scaled, ScaleForm
 from palladio.model.weights.weight import Dense, FileMatrix, HostArray, Weight
 from palladio.pallas_kernels.choice import Kernels
 
@@ -33,7 +35,7 @@ class Slot:
 
     @property
     def values(self) -> nnx.Param:
-        """What has the shape that weight tables speak of."""
+        """A weight's `values`, or the parameter."""
         return next(iter(self.params.values()))
 
     def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
@@ -99,6 +101,24 @@ class Parameters:
                 paths = (name,) if weight is None else (f"{name}.{part}" for part in weight.part_names)
                 slots[name] = Slot(name, weight, {path: by_path[path][1] for path in paths})
         return cls(structure, by_path, slots)
+
+
+def known_form(param: nnx.Param) -> tuple[tuple[int, ...], LogicalAxes]:
+    """Shape and logical axes as weight tables and layouts know them: before outputs are flattened."""
+    flat = flat_outputs(param)
+    return (param.shape, param.get_metadata()["logical_axes"]) if flat is None else (flat.shape, flat.axes)
+
+
+def at_rest(array: jax.Array, param: nnx.Param) -> jax.Array:
+    """What is laid out as `known_form` says, as the parameter lies."""
+    flat = flat_outputs(param)
+    return array if flat is None else flat.flattened(array)
+
+
+def flat_outputs(param: nnx.Param) -> FlatOutputs | None:
+    """How its outputs lie, where they lie as one dimension; None: they do not."""
+    flat: FlatOutputs | None = param.get_metadata().get("flat")
+    return flat
 
 
 def scale_form(param: nnx.Param) -> ScaleForm | None:

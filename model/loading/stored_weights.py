@@ -23,7 +23,7 @@ from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
-from palladio.model.loading.parameters import Parameters, Slot, scale_form
+from palladio.model.loading.parameters import Parameters, Slot, known_form, scale_form
 from palladio.model.loading.safetensors_file import Array, StoredTensor
 from palladio.model.loading.stored_scales import check_kind, file_matrix, find_scale, scale_names
 from palladio.model.loading.tensor_layout import TensorLayout
@@ -89,16 +89,25 @@ class _Target:
     """One parameter, and the slices of it that this host's devices need."""
 
     def __init__(self, path: str, param: nnx.Param, mesh: Mesh) -> None:
-        self.path = path
-        self.shape, self.dtype = param.shape, param.dtype
-        self._sharding = ShardingRules().sharding(mesh, param.get_metadata()["logical_axes"])
-        indices = self._sharding.addressable_devices_indices_map(param.shape).values()
-        self.slices = {_bounds(index): index for index in indices if index is not None}
-        self.num_bytes = math.prod(self._sharding.shard_shape(param.shape)) * param.dtype.itemsize * len(self.slices)
+        rules, (self.shape, axes) = ShardingRules(), known_form(param)
+        self.path, self.dtype = path, param.dtype
+        indices = rules.sharding(mesh, axes).addressable_devices_indices_map(self.shape)
+        self.slices = {_bounds(index): index for index in indices.values() if index is not None}
+        # Where outputs are flattened, each device's slice of the one form is its slice of the other.
+        self._placed_shape = param.shape
+        self._sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
+        placed = self._sharding.addressable_devices_indices_map(param.shape)
+        self._read_as = {_bounds(placed[device]): _bounds(index) for device, index in indices.items()}
+        self._own_shape = self._sharding.shard_shape(param.shape)
+        self.num_bytes = math.prod(self._own_shape) * param.dtype.itemsize * len(self.slices)
 
     def place(self, slices: _Slices) -> jax.Array:
         """On the devices; waits until they have it."""
-        array = jax.make_array_from_callback(self.shape, self._sharding, lambda index: slices[_bounds(index)])
+
+        def part(index: tuple[slice, ...] | None) -> Array:
+            return slices[self._read_as[_bounds(index)]].reshape(self._own_shape)
+
+        array = jax.make_array_from_callback(self._placed_shape, self._sharding, part)
         array.block_until_ready()
         return array
 
@@ -221,7 +230,7 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
                 missing.append(name)
                 continue
             used |= {name, *scale_names(name, tensor, config.quantization, left)}
-            part = part_of(rule.transform, slots[param].values.shape, layout, expert)
+            part = part_of(rule.transform, known_form(slots[param].values)[0], layout, expert)
             if tensor.shape != part.file_shape:
                 raise CheckpointError(
                     f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
@@ -252,7 +261,7 @@ def _check_coverage(path: Path, layout: TensorLayout, parameters: Parameters, pl
     unfilled = []
     for name, slot in parameters.slots.items():
         boxes = tuple(box for source in plan[name] for box in source.parts[0].boxes)
-        kind = (boxes, slot.values.shape, slot.values.get_metadata()["logical_axes"])
+        kind = (boxes, *known_form(slot.values))
         if kind not in known:
             known[kind] = covers(*kind, layout)
         if not known[kind]:

@@ -2,8 +2,9 @@
 products."""
 
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,52 @@ class ScaleForm:
     stored_group: int | None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlatOutputs:
+    """Outputs of several dimensions that lie as one, each device's part together: kernels take matrices of two
+    dimensions, and on a TPU an array of more would have to be copied for them.
+
+    Attributes:
+        shape, axes: [in, out…] as everybody else knows them.
+        split: the output dimension that devices share.
+        num_parts: devices that share it.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    split: int
+    num_parts: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> Self:
+        """At most one of the outputs' axes is split over devices."""
+        split = next((number for number, axis in enumerate(axes) if number and axis is not None), 1)
+        return cls(shape, axes, split, ShardingRules().num_parts(mesh, axes[split]))
+
+    @property
+    def flat_shape(self) -> tuple[int, int]:
+        """As it lies."""
+        return self.shape[0], math.prod(self.shape[1:])
+
+    @property
+    def flat_axes(self) -> tuple[str | None, str | None]:
+        """As it lies."""
+        return self.axes[0], self.axes[self.split]
+
+    @property
+    def own_outputs(self) -> tuple[int, ...]:
+        """Sizes of the outputs that one device has."""
+        sizes = list(self.shape[1:])
+        sizes[self.split - 1] //= self.num_parts
+        return tuple(sizes)
+
+    def flattened(self, values: jax.Array) -> jax.Array:
+        """[in, out…] as it lies."""
+        before, size, after = self.shape[: self.split], self.shape[self.split], self.shape[self.split + 1 :]
+        parts = values.reshape(*before, self.num_parts, size // self.num_parts, *after)
+        return jnp.moveaxis(parts, self.split, 1).reshape(self.flat_shape)
+
+
 class Scaled(Weight):
     """values · scales; a scale is of one output, and of all inputs or of a group of them.
 
@@ -58,22 +105,17 @@ class Scaled(Weight):
         shape, inputs = dense.values.shape, dense.inputs
         metadata = dense.values.get_metadata()
         axes: tuple[str | None, ...] = metadata["logical_axes"]
-        self.values = nnx.Param(
-            jax.ShapeDtypeStruct(shape, jnp.dtype(kind.storage)),
-            logical_axes=axes,
-            initializer=metadata["initializer"],
-        )
         counts, scale_axes = list(shape), list(axes)
         if group is None:
             del counts[inputs], scale_axes[inputs]
         else:
             counts[inputs] = -(-shape[inputs] // group)
-        self.scales = nnx.Param(
-            jax.ShapeDtypeStruct(tuple(counts), jnp.float32),
-            logical_axes=tuple(scale_axes),
-            initializer=None,
-            scale_form=ScaleForm(inputs, group, stored_group),
-        )
+        is_flat = group is not None and inputs == 0 and len(shape) > 2
+        self.flat = FlatOutputs.of(shape, axes, mesh) if is_flat else None
+        self.values = _param(shape, axes, self.flat, kind.storage, initializer=metadata["initializer"])
+        flat_scales = FlatOutputs.of(tuple(counts), tuple(scale_axes), mesh) if is_flat else None
+        form = ScaleForm(inputs, group, stored_group)
+        self.scales = _param(tuple(counts), tuple(scale_axes), flat_scales, "float32", scale_form=form)
         self.inputs = inputs
         self.kind = kind
         self.group = group
@@ -125,19 +167,18 @@ class Scaled(Weight):
             own,
             self.mesh,
             in_specs=(rules.spec((None, axes[0])), rules.spec(axes), rules.spec(scale_axes)),
-            out_specs=rules.spec((None, *axes[1:])),
+            out_specs=rules.spec((None, *(axes if self.flat is None else self.flat.axes)[1:])),
         )
 
     def _product_of_groups(self, x: jax.Array, values: jax.Array, scales: jax.Array) -> jax.Array:
-        """x [T, in], values [in, out…], scales [groups, out…] → [T, out…]. Compilers would make the widened weight
+        """x [T, in], values [in, out], scales [groups, out] → [T, out…]. Compilers would make the widened weight
         before the product, kernels do not: it is that of one expert."""
         assert self.group is not None
-        (T, D), outputs = x.shape, values.shape[1:]
-        factors = Scales(scales.reshape(1, scales.shape[0], -1), self.group)
+        T = x.shape[0]
         backend, target = self.kernels.grouped_matmul, self.kernels.target
-        sizes = jnp.full(1, T, jnp.int32)
-        out = grouped_matmul(x, values.reshape(1, D, -1), sizes, scales=factors, backend=backend, target=target)
-        return out.reshape(T, *outputs)
+        sizes, factors = jnp.full(1, T, jnp.int32), Scales(scales[None], self.group)
+        out = grouped_matmul(x, values[None], sizes, scales=factors, backend=backend, target=target)
+        return out if self.flat is None else out.reshape(T, *self.flat.own_outputs)
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
         """See Weight."""
@@ -188,6 +229,16 @@ class Scaled(Weight):
         values = jnp.round(values) if self.kind.storage == "int8" else values
         made = jnp.clip(values, -largest, largest).astype(self.values.dtype)
         return made, scales if self.stored_group is not None else jnp.squeeze(scales, axis=inputs)
+
+
+def _param(
+    shape: tuple[int, ...], axes: tuple[str | None, ...], flat: FlatOutputs | None, dtype: str, **metadata: object
+) -> nnx.Param:
+    """Without values. Args: shape, axes: as everybody else knows them."""
+    if flat is not None:
+        shape, axes = flat.flat_shape, flat.flat_axes
+    value = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+    return nnx.Param(value, logical_axes=axes, flat=flat, **metadata)
 
 
 def _quantized(values: HostArray, kind: WeightKind) -> tuple[HostArray, ...]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.grouped_matmul import gpu_mosaic, gpu_triton, reference, tpu, xla
+from palladio.pallas_kernels.grouped_matmul import gpu_mosaic, gpu_triton, reference, tpu_scaled, xla
 from palladio.pallas_kernels.grouped_matmul.scales import Scales
 from palladio.pallas_kernels.mosaic import auto_order
 from palladio.pallas_kernels.target import Target
@@ -14,13 +14,13 @@ from palladio.pallas_kernels.target import Target
 BACKENDS = {
     "gpu_mosaic": gpu_mosaic.matmul,
     "gpu_triton": gpu_triton.matmul,
-    "tpu": tpu.matmul,
+    "tpu_scaled": tpu_scaled.matmul,
     "xla": xla.matmul,
     "reference": reference.matmul,
 }
 AUTO_ORDER = {
     "cpu": ("xla", "reference"),
-    "tpu": ("tpu", "xla", "reference"),
+    "tpu": ("tpu_scaled", "xla", "reference"),
     "gpu": ("gpu_mosaic", "gpu_triton", "xla", "reference"),
 }
 

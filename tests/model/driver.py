@@ -40,7 +40,11 @@ def numbers(model):
         for part in weight.part_names:
             found.pop(f"{name}.{part}", None)
         if isinstance(weight, Scaled):
-            scales, size = np.asarray(weight.scales[...]), values.shape[weight.inputs]
+            scales = np.asarray(weight.scales[...])
+            if weight.flat is not None:  # as one device has them
+                values = values.reshape(weight.flat.shape)
+                scales = scales.reshape(-1, *weight.flat.shape[1:])
+            size = values.shape[weight.inputs]
             if weight.group is None:
                 scales = np.expand_dims(scales, weight.inputs)
             values = values * np.repeat(scales, weight.group or size, weight.inputs).take(range(size), weight.inputs)

@@ -44,10 +44,10 @@ def test_sizes_that_no_tile_divides(D, F):
 
 @pytest.mark.parametrize("group", [256, 128, 64, 32, 16])
 @pytest.mark.parametrize("storage", ["int8", "float8_e4m3fn"])
-@pytest.mark.parametrize("backend", ["tpu", "gpu_triton", "xla", "reference"])
+@pytest.mark.parametrize("backend", ["tpu_scaled", "gpu_triton", "xla", "reference"])
 def test_matrices_of_8_bits_with_scales(backend, storage, group):
     """The same as of the widened numbers, for groups of rows that are all (256) or fewer than a kernel's step."""
-    target = {"tpu": Target("tpu", "v6e", interpret="plain"), "gpu_triton": INTERPRETED}.get(backend, Target())
+    target = {"tpu_scaled": Target("tpu", "v6e", interpret="plain"), "gpu_triton": INTERPRETED}.get(backend, Target())
     rng = np.random.default_rng(1)
     for sizes, spare_rows in (([5], 0), (SIZES["edges"], 40), (SIZES["nothing"], 7)):
         rows, matrices, _ = _make(sizes, spare_rows, 256, 128)
@@ -68,7 +68,7 @@ def test_scales_that_do_not_fit():
     with pytest.raises(ValueError, match=r"scales \(1, 3, 128\) of groups of 64 do not fit"):
         grouped_matmul(rows, matrices.astype(jnp.int8), sizes, scales=Scales(factors, 64))
     for backend, target, reason in (
-        ("tpu", Target("tpu", "v6e"), "no whole blocks"),
+        ("tpu_scaled", Target("tpu", "v6e"), "no whole blocks"),
         ("gpu_triton", Target("gpu", "9.0"), "no multiple of 16"),
     ):
         small = Scales(jnp.ones((1, 32, 128)), 4)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from palladio.model.loading.parameters import at_rest
 from palladio.model.module import Context
 from palladio.model.sharding import make_mesh
 from palladio.model.weights.kinds import WeightKind, WeightKinds
@@ -27,7 +28,8 @@ def weight_of(kind: WeightKind, shape: tuple[int, ...], inputs: int) -> tuple[We
     weight = Scaled(dense, kind, groups, Kernels(), make_mesh(1))
     numbers = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     values, scales = weight.made_of(jnp.asarray(numbers))
-    weight.values, weight.scales = weight.values.replace(values), weight.scales.replace(scales)
+    weight.values = weight.values.replace(at_rest(values, weight.values))
+    weight.scales = weight.scales.replace(at_rest(scales, weight.scales))
     factors = np.asarray(scales)
     if kind.group is None:
         factors = np.expand_dims(factors, inputs)
