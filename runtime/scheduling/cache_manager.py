@@ -242,16 +242,12 @@ class CacheManager:
     def hold(self, prefix: Prefix) -> None:
         """Keeps what was found, until it is let go."""
         if prefix.node is not None:
-            self.tree.lock(prefix.node)
-        for places in prefix.windows:
-            self.tree.hold(places)
+            self.tree.lock(prefix.node, [place for places in prefix.windows for place in places])
 
     def let_go(self, prefix: Prefix) -> None:
         """What was held may be evicted."""
-        for places in prefix.windows:
-            self.tree.let_go(places)
         if prefix.node is not None:
-            self.tree.unlock(prefix.node)
+            self.tree.unlock(prefix.node, [place for places in prefix.windows for place in places])
 
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Gives the request the pages for `num_tokens` tokens; False, and nothing changed, if there are too few."""
@@ -328,9 +324,7 @@ class CacheManager:
         """Takes all pages from the request; those that its tokens fill stay in the tree until room is needed."""
         if request.node is not None:
             self.share(request)
-            for held in request.windows:
-                self.tree.let_go(held.shared)
-            self.tree.unlock(request.node)
+            self.tree.unlock(request.node, [place for held in request.windows for place in held.shared])
         self.allocator.free(request.duplicates)
         if self.groups.keeps_all:
             self.allocator.free(request.pages[request.num_tree_pages :])

@@ -95,8 +95,7 @@ class RadixCache:
         root = self.root(namespace)
         node = self._split_end(path := self._usable(self._path(root, keys)), root)
         pages: list[int] = []
-        for passed, count in path[:-1]:
-            assert count == len(passed.pages)
+        for passed, _ in path[:-1]:
             pages += passed.pages
         return node, pages + node.pages
 
@@ -109,26 +108,27 @@ class RadixCache:
         all, but for the last one. Nothing is split. Takes keys[i] and keys[i:j] only as far as nodes match."""
         return self._usable(self._path(self.root(namespace), keys))
 
-    def hold(self, places: Iterable[WindowPage]) -> None:
-        """See TreeWindows.hold."""
-        self.windows.hold(places, self._clock)
-
     def let_go(self, places: Iterable[WindowPage]) -> None:
         """See TreeWindows.let_go."""
         self._clock += 1
         self.windows.let_go(places, self._clock)
 
-    def lock(self, node: RadixNode) -> None:
-        """Keeps the node and all its ancestors from being evicted, until `unlock`. Counts as a use of each."""
+    def lock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
+        """Keeps the node, its ancestors and these pages of windowed groups up to there from being evicted, until
+        `unlock`. Counts as a use of each."""
         assert node.pages or node.parent is None, "the node was evicted before it was locked"
         self._clock += 1
+        if places:
+            self.windows.hold(places, self._clock)
         while node.parent is not None:
             self._add_lock(node)
             node = node.parent
 
-    def unlock(self, node: RadixNode) -> None:
+    def unlock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
         """Takes one lock back; what was in use until now was last used now."""
         self._clock += 1
+        if places:
+            self.windows.let_go(places, self._clock)
         at = node
         while at.parent is not None:
             assert at.lock_count > 0, "unlocked more often than locked"
