@@ -255,14 +255,14 @@ def compile_all(
     pages = plan_memory(memory, needs, workspace=0).num_pages
     programs = declare(config, shape, structure, weights, pages, sizes)
     state = shape.abstract(weights, pages)
-    cache = state.kv_cache[0]
-    cache_shape = cache.sharding.shard_shape(cache.shape)
+    (cache_shape,) = {array.sharding.shard_shape(array.shape) for array in state.kv_cache}
+    num_tokens = (pages - 1) // shape.num_tables * sizes.page_size
     small = (leaf for leaf in weights if leaf.dtype.itemsize == 1)
     weight_sizes = {math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in small}
     print(
         f"weights {bytes_per_device(weights) / 2**30:.2f} GiB, "
         f"KV cache {bytes_per_device(state.kv_cache) / 2**30:.2f} GiB "
-        f"({(pages - 1) * sizes.page_size:,} tokens; a layer {list(cache.shape)}), "
+        f"({num_tokens:,} tokens; {len(state.kv_cache)} arrays of {list(cache_shape)}), "
         f"{num_ranks} × {num_devices} device(s) of {target.memory / 2**30:.0f} GiB"
     )
     for key in programs.built.declared:

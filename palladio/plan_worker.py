@@ -70,7 +70,7 @@ class Answer:
     @property
     def full_batch(self) -> int:
         """Such requests that run at once in each data-parallel rank."""
-        return max(1, min(self.deployment.limits.max_running, self.memory.num_tokens // self.context))
+        return max(1, min(self.deployment.limits.max_running, self.deployment.num_requests(self.context, self.memory)))
 
 
 def main() -> int:

@@ -121,6 +121,8 @@ class MemoryPlan:
         """Lines for the log."""
         report = self.report
         pool = f"  {self.num_tokens:,} tokens in pages of {self.page_size}"
+        if self.num_tables > 1:
+            pool += " (more of long requests: layers with a window keep the newest)"
         if self.num_ranks > 1:
             pool += f", for each of {self.num_ranks} data-parallel ranks"
         rows = (

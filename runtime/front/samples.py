@@ -34,8 +34,9 @@ class LengthLimit:
 
     @classmethod
     def of(cls, info: EngineReady) -> Self:
-        if info.pool_limit < info.context_length:
-            return cls(info.pool_limit, "the KV cache (see --max-total-tokens and --mem-fraction-static)")
+        longest = info.max_total_tokens if info.longest_request is None else info.longest_request
+        if longest < info.context_length:
+            return cls(longest, "the KV cache (see --max-total-tokens and --mem-fraction-static)")
         return cls(info.context_length, "the model's context length")
 
     def fit(self, request: GenerationRequest) -> SamplingParams:

@@ -350,11 +350,6 @@ class EngineReady:
     num_ranks: int = 1
     longest_request: int | None = None
 
-    @property
-    def pool_limit(self) -> int:
-        """Tokens of the longest request that the KV pool takes."""
-        return self.max_total_tokens if self.longest_request is None else self.longest_request
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineFailed:

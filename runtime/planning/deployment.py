@@ -217,8 +217,18 @@ class Deployment:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of KV cache, on one device."""
-        return bytes_per_device(self.shape.cache.abstract(1, self.shape.mesh)) / self.shape.page_size
+        """Of KV cache, on one device, of a token that all layers keep."""
+        return self.cache_bytes(1)
+
+    def cache_bytes(self, context: int) -> float:
+        """Of KV cache, on one device, that a query sees behind so many tokens."""
+        groups, spec = self.shape.cache.groups.groups, self.shape.cache.spec
+        kept = sum(sum(map(len, one.tables)) * min(context, one.window or context) for one in groups)
+        return kept * bytes_per_device(spec.array(1, self.shape.mesh)) / spec.page_size
+
+    def num_requests(self, context: int, memory: MemoryPlan) -> int:
+        """Requests of so many tokens each that a data-parallel rank's KV cache holds."""
+        return (memory.num_pages - 1) // self.shape.page_groups.num_held(context)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -233,7 +243,7 @@ class Roofline:
         those are read that tokens go to."""
         one, chip = self.deployment, self.deployment.place.chip
         unread = one.table_bytes if self._num_tables == 2 else 0  # of the input's table, a few rows
-        read = one.weight_bytes - unread + num_requests * context * one.bytes_per_token
+        read = one.weight_bytes - unread + num_requests * one.cache_bytes(context)
         read -= self._idle_share(num_requests) * one.expert_bytes
         multiplied = one.num_active_parameters - (self._num_tables - 1) * one.num_table_parameters
         operations = 2 * multiplied * num_requests / one.num_shards

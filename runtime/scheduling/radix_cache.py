@@ -114,8 +114,8 @@ class RadixCache:
         self.windows.let_go(places, self._clock)
 
     def lock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
-        """Keeps the node and all its ancestors, and these pages of windowed groups up to there, from being evicted,
-        until `unlock`. Counts as a use of each."""
+        """Keeps the node, its ancestors and these pages of windowed groups up to there from being evicted, until
+        `unlock`. Counts as a use of each."""
         assert node.pages or node.parent is None, "the node was evicted before it was locked"
         self._clock += 1
         if places:

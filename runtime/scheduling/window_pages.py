@@ -69,12 +69,14 @@ class PageGroups:
         if not splits_prompts or not self.windows:
             return num_pages // self.num_tables * self.page_size
         columns = num_pages // self.num_tables
-        while self._num_held(columns + 1) <= num_pages and columns < self.num_columns:
+        while columns < self.num_columns and self.num_held((columns + 1) * self.page_size, self.page_size) <= num_pages:
             columns += 1
         return columns * self.page_size
 
-    def _num_held(self, columns: int) -> int:
-        windows = (len(one.tables) * min(columns, one.most_pages(one.page_size)) for one in self.windows)
+    def num_held(self, num_tokens: int, chunk: int = 1) -> int:
+        """The most pages that a request of so many tokens holds. Args: chunk: tokens that it computes in a step."""
+        columns = -(-num_tokens // self.page_size)
+        windows = (len(group.tables) * min(columns, group.most_pages(chunk)) for group in self.windows)
         return int(self.keeps_all) * columns + sum(windows)
 
 

@@ -37,6 +37,7 @@ CACHE = (
     *(_SCHEDULING + name for name in ("test_scheduler.py", "test_scheduler_interleavings.py")),
     _CORE + "test_prefix_cache.py",
 )
+WINDOWS = (_SCHEDULING + "test_window_pages.py", _SCHEDULING + "test_scheduler_interleavings.py")
 SAMPLER = (
     *(f"tests/runtime/execution/{name}.py" for name in ("test_sampler", "test_sampler_history")),
     *("tests/runtime/execution", _CORE + "test_engine_core.py"),
@@ -51,6 +52,7 @@ LOADER = (
 
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
+_WINDOWS = "runtime/scheduling/tree_windows.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
 _LOADING = "model/loading/"
 _PLAN, _TRANSFORMS, _FILE = (
@@ -161,6 +163,51 @@ FAULTS = (
         "self._table_updates.append((request.slot, column, page))\n",
         "pass\n",
         CACHE,
+    ),
+    # Groups of layers with a window
+    Fault(
+        "window pages are given back by the upper bound",
+        _MANAGER,
+        "held.group.first_needed(request.num_computed)",
+        "held.group.first_needed(len(request.pages) * self.page_size)",
+        WINDOWS,
+    ),
+    Fault(
+        "window pages are given back before the step is final",
+        _SCHEDULER,
+        "        request.num_computed += count\n        self.cache.share(request)\n",
+        "        request.num_computed += count\n        self.cache.share(request)\n"
+        "        self.cache.slide([request])\n",
+        WINDOWS,
+    ),
+    Fault("a match accepts a hole", _WINDOWS, "if not next(places).ids:", "if next(places) is None:", WINDOWS),
+    Fault(
+        "a hole is filled, and whose page that was is forgotten",
+        _WINDOWS,
+        "self.hold([places[i]], now)\n                        given[begin + i] = places[i]",
+        "self.hold([places[i]], now)",
+        WINDOWS,
+    ),
+    Fault(
+        "a lock holds all pages of a windowed group",
+        _WINDOWS,
+        "needed = depth - group.first_needed(depth * group.page_size)",
+        "needed = depth",
+        WINDOWS,
+    ),
+    Fault(
+        "all tables of windowed groups are written to one place",
+        _MANAGER,
+        "table * self.groups.num_columns + place",
+        "place",
+        WINDOWS,
+    ),
+    Fault(
+        "the self-check looks at the pages of layers that keep all tokens only",
+        "runtime/execution/model_runner.py",
+        "enumerate(pairs)",
+        "enumerate(pairs[:1])",
+        (_CORE + "test_windows.py",),
     ),
     # The sampler
     Fault(

@@ -16,7 +16,7 @@ from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import FinishReason, RequestTrace, TokenLogprob
+from palladio.runtime.interface.outputs import FinishReason, RequestTrace, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 from tests import compile_cache
@@ -170,7 +170,10 @@ class Collector:
         self.logprobs[message.request_id] = []
 
     def step(self) -> None:
-        for output in self.core.step():
+        self.take(self.core.step())
+
+    def take(self, outputs: list[TokenOutput]) -> None:
+        for output in outputs:
             if output.request_id.startswith("cache self-check"):
                 continue  # every front ignores ids that it does not know
             self.tokens[output.request_id] += output.token_ids

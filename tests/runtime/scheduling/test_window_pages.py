@@ -6,7 +6,7 @@ from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import RadixNode
 from palladio.runtime.scheduling.window_pages import WindowGroup, WindowPage
-from tests.runtime.scheduling.scheduler_sim import Simulation, check, page_groups
+from tests.runtime.scheduling.scheduler_sim import Simulation, check, expected_output, page_groups
 
 FIRST_OF_WINDOWS = 100  # a windowed group's page of the same tokens has a number higher by this
 
@@ -218,3 +218,34 @@ def test_retraction_counts_the_pages_of_every_group() -> None:
     sim.run()
     check(sim, prompts)
     assert sim.scheduler.clock.num_retracted > 0
+
+
+def shared_quarter(num_pages: int, *, masks: bool) -> tuple[int, int]:
+    """32 requests whose prompts of 64 tokens begin with the same 16: tokens found, and how many decoded at once.
+
+    Args:
+        num_pages: of all layers: of each table's layers, if these are one group of all tokens and three tables of a
+            window of 8.
+        masks: all layers keep all tokens, in the same memory.
+    """
+    windows = () if masks else ((8, 3),)
+    sim = Simulation(num_pages=num_pages, windows=windows, max_running=32, max_step_tokens=64, mixes=True)
+    prompts = {
+        f"r{i}": ([*range(10, 26), *((7 * i + 3 * j + j * j) % 90 + 8 for j in range(48))], 60) for i in range(32)
+    }
+    for name, prompt in prompts.items():
+        sim.add(name, *prompt, ignore_eos=True)
+    most = 0
+    while sim.step():
+        most = max(most, sum(not request.is_prefilling for request in sim.scheduler.running))
+    for name, prompt in prompts.items():
+        assert sim.outputs[name] == expected_output(*prompt, frozenset()), name
+    return sim.cache.stats().num_hit_tokens, most
+
+
+def test_32_requests_that_share_a_quarter_hit_as_with_masks_and_more_are_held() -> None:
+    """Hits at least 0.9 of those with masks while the pool is not full; and more requests at once when it is."""
+    (masked, _), (found, _) = shared_quarter(32 * 32, masks=True), shared_quarter(32 * 32, masks=False)
+    assert found >= 0.9 * masked > 0
+    (_, few), (_, many) = shared_quarter(180, masks=True), shared_quarter(180, masks=False)
+    assert many >= 1.5 * few
