@@ -358,7 +358,7 @@ def _read_tokens(
                 del token_ids[i][is_finite[:, i].argmin() + 1 :]
     logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(requests)
     if any(request.given.params.logprobs is not None for request in requests):
-        logprobs = read_logprobs(requests, num_steps, output, token_ids)
+        logprobs = read_logprobs(requests, output, token_ids)
     return list(map(Request.output, requests, token_ids, finishes, logprobs, scored))
 
 

@@ -13,49 +13,44 @@ from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 
 
 class _Rows:
-    """Arrays by row, also where several steps' are stacked: of the chosen token, of the likeliest, and of those that a
+    """Arrays by row (of several steps: one after the other): of the chosen token, of the likeliest, and of those that a
     request asks for. Of the latter, none is read unless a request has some."""
 
     def __init__(self, logprobs: jax.Array, top_ids: jax.Array, top_logprobs: jax.Array, asked: jax.Array) -> None:
         self._logprobs = np.asarray(logprobs).reshape(-1)
-        self._top_ids, self._top_logprobs = map(self._by_row, (top_ids, top_logprobs))
+        self._top_ids = _by_row(top_ids)
+        self._top_logprobs = _by_row(top_logprobs)
         self._asked = asked
-
-    def _by_row(self, array: jax.Array) -> np.ndarray:
-        return np.asarray(array).reshape(self._logprobs.size, -1)
 
     def of(self, row: int, token_id: int, num_top: int, asked_ids: Sequence[int]) -> TokenLogprob:
         top = zip(self._top_ids[row, :num_top].tolist(), self._top_logprobs[row, :num_top].tolist(), strict=True)
         asked: tuple[tuple[int, float], ...] = ()
         if asked_ids:
-            values = self._by_row(self._asked)[row, : len(asked_ids)].tolist()
+            values = _by_row(self._asked)[row, : len(asked_ids)].tolist()
             asked = tuple(zip(asked_ids, values, strict=True))
         return TokenLogprob(token_id, float(self._logprobs[row]), tuple(top), asked)
 
 
-def read_logprobs(
-    requests: Sequence[Request], num_steps: int, output: SampleOutput, token_ids: Sequence[Sequence[int]]
-) -> list[list[TokenLogprob] | None]:
-    """Of each row that samples, for each of its tokens; None: not asked for.
+def _by_row(array: jax.Array) -> np.ndarray:
+    return np.asarray(array).reshape(-1, array.shape[-1])
 
-    Args:
-        output: of all steps, stacked.
-        token_ids: of each row; of padding, too.
-    """
+
+def read_logprobs(
+    requests: Sequence[Request], output: SampleOutput, token_ids: Sequence[Sequence[int]]
+) -> list[list[TokenLogprob] | None]:
+    """Of the tokens of each row that samples; None: not asked for."""
     arrays = (output.logprobs, output.top_ids, output.top_logprobs, output.asked_logprobs)
     found = [array for array in arrays if array is not None]
     assert len(found) == len(arrays), "a request with logprobs runs in tier full"
-    rows, num_rows = _Rows(*found), found[0].size // num_steps
+    rows, num_rows = _Rows(*found), output.token_ids.shape[-1]
     result: list[list[TokenLogprob] | None] = []
     for i, (request, ids) in enumerate(zip(requests, token_ids, strict=False)):
         params = request.given.params
-        if params.logprobs is None or request.max_tokens == 0:
+        width, asked_ids = params.logprobs, params.logprob_token_ids or ()
+        if width is None or request.max_tokens == 0:
             result.append(None)
         else:
-            asked_ids = params.logprob_token_ids or ()
-            result.append(
-                [rows.of(step * num_rows + i, one, params.logprobs, asked_ids) for step, one in enumerate(ids)]
-            )
+            result.append([rows.of(step * num_rows + i, one, width, asked_ids) for step, one in enumerate(ids)])
     return result
 
 

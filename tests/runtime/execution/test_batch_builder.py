@@ -27,11 +27,12 @@ def batch(kind, rows: list[ScheduledRow]) -> ScheduledBatch:
 
 
 def stacked(token_ids, is_finite=None) -> SampleOutput:
-    """Of tokens [num_steps, B]; each token's log-probability is minus its id, and ids 20 … 22 are the likeliest."""
+    """Of tokens [num_steps, B]. A token's log-probability is minus its id, that of the asked id twice as much; the ids
+    20 … 22 are the likeliest."""
     ids = jnp.asarray(token_ids, jnp.int32)
     finite = jnp.ones(ids.shape, bool) if is_finite is None else jnp.asarray(is_finite)
     tops = jnp.broadcast_to(jnp.arange(20, 23), (*ids.shape, 3))
-    asked = jnp.zeros((*ids.shape, 2))
+    asked = -2.0 * ids[..., None].astype(jnp.float32)
     return SampleOutput(ids, finite, -ids.astype(jnp.float32), tops, -tops.astype(jnp.float32), asked)
 
 
@@ -49,7 +50,7 @@ def test_what_is_beyond_float32_is_its_largest_number(name):
 
 
 def test_a_row_of_several_decode_steps_gives_one_output_with_as_many_tokens_as_are_its_own():
-    a, b, c = request("a"), request("b", logprobs=2), request("c")
+    a, b, c = request("a"), request("b", logprobs=2, logprob_token_ids=(30,)), request("c")
     rows = [ScheduledRow(r, 3, count, samples=True, decodes=True) for r, count in ((a, 3), (b, 2), (c, 3))]
     finite = [[True, True, True, False], [True, True, False, False], [True, False, False, False]]
     tokens = [[4, 5, 6, 0], [14, 15, 16, 0], [24, 25, 26, 0]]  # the last column is padding
@@ -60,7 +61,10 @@ def test_a_row_of_several_decode_steps_gives_one_output_with_as_many_tokens_as_a
         ("c", [6, 16], NOT_FINITE),
     ]
     tops = ((20, -20.0), (21, -21.0))
-    assert read[1].logprobs == [TokenLogprob(5, -5.0, tops), TokenLogprob(15, -15.0, tops)]
+    assert read[1].logprobs == [
+        TokenLogprob(5, -5.0, tops, ((30, -10.0),)),
+        TokenLogprob(15, -15.0, tops, ((30, -30.0),)),
+    ]
     assert read[0].logprobs is None
 
 
@@ -72,7 +76,7 @@ def test_a_prefill_step_gives_each_row_its_token_its_scores_or_nothing():
         ScheduledRow(silent, 0, 1, samples=False),
     ]
     tops = np.broadcast_to(np.arange(3), (8, 3))
-    scores = (jnp.arange(8.0), jnp.asarray(tops), jnp.asarray(tops, jnp.float32))
+    scores = (jnp.arange(8.0), jnp.asarray(tops), jnp.asarray(tops, jnp.float32), jnp.zeros((8, 1)))
     first, second, third = read_batch(batch("prefill", rows), 1, stacked([7, 0]), scores, None)
     assert (first.token_ids, first.prompt_logprobs) == ([7], None)
     assert first.logprobs == [TokenLogprob(7, -7.0, ((20, -20.0),))]
