@@ -393,16 +393,3 @@ def test_usage_in_a_stream_as_openrouter_has_it(plain: httpx.Client) -> None:
         asked = objects(plain.post(path, json=body | {"usage": {"include": True}}).text)
         assert asked[-1]["usage"]["total_tokens"] > 0
         assert "usage" not in objects(plain.post(path, json=body).text)[-1]
-
-
-def test_the_white_space_of_guided_json(http: httpx.Client, engine: FakeEngine) -> None:
-    schema = {"type": "object"}
-    for fields in (
-        {"guided_json": schema, "guided_whitespace_pattern": "[ ]?"},
-        {"structured_outputs": {"json": schema, "whitespace_pattern": "[ ]?"}},
-    ):
-        http.post("/v1/completions", json={"prompt": "hi"} | fields).raise_for_status()
-    older, newer = [call.params.grammar for call in engine.calls]
-    assert older == newer
-    assert older is not None
-    assert "[ ]?" in older.text

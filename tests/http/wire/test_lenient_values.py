@@ -88,3 +88,16 @@ def test_all_tokens_of_the_vocabulary_are_too_many(
     assert (
         f"{param} -1 asks for all tokens of the vocabulary; there are at most 20" in answer.json()["error"]["message"]
     )
+
+
+def test_the_white_space_of_guided_json(http: httpx.Client, engine: FakeEngine) -> None:
+    schema = {"type": "object"}
+    for fields in (
+        {"guided_json": schema, "guided_whitespace_pattern": "[ ]?"},
+        {"structured_outputs": {"json": schema, "whitespace_pattern": "[ ]?"}},
+    ):
+        http.post("/v1/completions", json={"prompt": "hi"} | fields).raise_for_status()
+    older, newer = [call.params.grammar for call in engine.calls]
+    assert older == newer
+    assert older is not None
+    assert "[ ]?" in older.text
