@@ -119,7 +119,7 @@ def test_embeddings(serve: Serve, engine: FakeEngine) -> None:
 def test_automatically_the_first_tokens_stay(
     serve: Serve, engine: FakeEngine, path: str, body: dict[str, Any], asked: int
 ) -> None:
-    assert httpx.post(serve() + path, json=body).status_code == 400
+    assert httpx.post(serve() + path, json=body, timeout=20).status_code == 400
     httpx.post(serve(allow_auto_truncate=True) + path, json=body, timeout=20).raise_for_status()
     call = engine.calls[-1]
     assert (len(call.prompt_ids), call.params.max_tokens) == (CONTEXT - 1, 1)
