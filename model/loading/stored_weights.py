@@ -32,6 +32,7 @@ from palladio.model.quantization_config import QuantizationConfig
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
 from palladio.model.weight_rules import ExpertStorage, WeightRule
+from palladio.model.weights.scaled import Scaled
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
@@ -129,6 +130,9 @@ class _Reader:
         self._slot = slot
         self._targets = [_Target(path, param, mesh) for path, param in slot.params.items()]
         self.num_bytes = sum(target.num_bytes for target in self._targets)
+        if isinstance(slot.weight, Scaled):  # whole tensors are read, which may be larger than what is made of them
+            stored = {source.tensor for source in sources}
+            self.num_bytes = max(self.num_bytes, sum(tensor.stop - tensor.start for tensor in stored))
 
     def read(self) -> list[_Slices]:
         """Of each parameter the slices, in host memory. Several readers may read at once."""
@@ -149,7 +153,11 @@ class _Reader:
 
     def _stored(self, tensor: StoredTensor, scale: StoredTensor | None) -> tuple[Array, ...]:
         """What a stored tensor means for each parameter."""
-        return self._slot.read(file_matrix(self._checkpoint, self._quantization, tensor, scale))
+        matrix = file_matrix(self._checkpoint, self._quantization, tensor, scale)
+        made = self._slot.read(matrix)
+        if not np.may_share_memory(made[0], matrix.values):
+            self._checkpoint.release(tensor)  # before the slices are made
+        return made
 
 
 def _bounds(index: tuple[slice, ...] | None) -> _Bounds:

@@ -21,7 +21,7 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
 
 LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
-_CHUNK = 1 << 20  # numbers that are quantized at a time, in float32
+_CHUNK = 1 << 18  # numbers that are quantized at a time, in float32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

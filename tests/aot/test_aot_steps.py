@@ -70,6 +70,44 @@ def test_experts_over_four_devices_stay_where_they_are(target, tmp_path):
         assert row["temp_bytes"] < 64 * 2**20, table
 
 
+@pytest.mark.parametrize("target", ["tpu-v6e", "tpu7x", "h200"])
+@pytest.mark.parametrize(("quantization", "share"), [("int8", 0.505), ("fp8-block", 0.87)])
+def test_weights_of_8_bits_are_widened_inside_products_only(target, quantization, share, tmp_path):
+    """Their bytes are half, but for the tables that FP8 checkpoints keep plain; scratch is what dense weights need, and
+    a few blocks of scales. A widened projection would be 112 MiB."""
+    flags = ["--only", "forward"]
+    dense, _ = compile_programs(target, "llama-3.1-8b", tmp_path, *flags)
+    small, table = compile_programs(target, "llama-3.1-8b", tmp_path, *flags, "--quantization", quantization)
+    assert {row["program"]: row["wrong"] for row in small if row["wrong"]} == {}, table
+    for row, plain in zip(small, dense, strict=True):
+        assert row["widened"] == 0
+        assert row["weight_bytes"] < share * plain["weight_bytes"]
+        assert row["argument_bytes"] - row["alias_bytes"] < share * (plain["argument_bytes"] - plain["alias_bytes"])
+        assert row["temp_bytes"] < plain["temp_bytes"] + 24 * 2**20, table
+
+
+@pytest.mark.parametrize("target", ["tpu-v6e", "tpu7x", "h200"])
+def test_a_tied_table_of_8_bits_over_four_devices(target, tmp_path):
+    """It is looked up and multiplied with: a quarter of it in float32 would be 130 MiB, in bfloat16 65 MiB."""
+    flags = ["--devices", "4", "--only", "forward", "sample", "--quantization", "int8"]
+    programs, table = compile_programs(target, "qwen2.5-0.5b", tmp_path, *flags)
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+    for row in programs:
+        assert row["widened"] == 0
+        assert row["temp_bytes"] < 32 * 2**20, table
+
+
+@pytest.mark.parametrize("target", ["tpu-v6e", "h200"])
+def test_experts_of_8_bits_are_widened_by_the_kernels(target, tmp_path):
+    """A device's gates in bfloat16 would be 96 MiB."""
+    flags = ["--devices", "4", "--expert-parts", "4", "--only", "forward", "--quantization", "int8"]
+    programs, table = compile_programs(target, "qwen3-30b-a3b", tmp_path, *flags)
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+    for row in programs:
+        assert row["widened"] == 0
+        assert row["temp_bytes"] < 64 * 2**20, table
+
+
 @pytest.mark.parametrize("target", ["tpu-v6e", "h200"])
 def test_the_memory_plan_is_what_the_compiler_then_asks_for(target, tmp_path):
     """Of the model's widths, so that the workspace is not lost beside the rest; within 5 %."""

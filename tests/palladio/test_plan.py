@@ -1,5 +1,6 @@
 """`palladio plan`: slices by name, sizes and rates against sums done by hand, and the command as a user types it."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from palladio import child, plan_worker
 from palladio.__main__ import main
 from palladio.model.config import ModelConfig
 from palladio.model.module import Initializer
+from palladio.model.quantization_config import weight_kinds
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment, Roofline
@@ -70,6 +72,21 @@ def test_weights_and_cache_of_a_known_model(topology: str, tp_size: int) -> None
     padded = sum(one.layout.config.vocab_size - 128256 for _ in range(2)) * 4096 * 2 / tp_size
     assert one.weight_bytes == pytest.approx(PARAMETERS * 2 / tp_size + norms + padded)
     assert one.bytes_per_token == 2 * 2 * 8 * 128 * 2 / tp_size
+
+
+@pytest.mark.parametrize("tp_size", [1, 4])
+def test_weights_of_8_bits_take_half(tp_size: int) -> None:
+    """Values of one byte, a scale of four for each output of each matrix, and norms as they were."""
+    model = ModelConfig.from_hf(LLAMA)
+    model = dataclasses.replace(model, weight_kinds=weight_kinds("int8", None, model.weight_kinds))
+    config = EngineConfig.from_flags({"model_path": "m", "tp_size": tp_size})
+    one, plain = Deployment.of(config, model, find_slice("v6e-4")), deployment("v6e-4", tp_size)
+    norms = (2 * 2 + 1) * 4096
+    scales = 2 * one.layout.config.vocab_size + 2 * (6144 + 4096 + 2 * 14336 + 4096)
+    replicated = 2 * 2 * 4096  # scales of the two projections back, of which each device has all
+    values = (plain.weight_bytes - 2 * norms) // 2
+    assert one.num_parameters == PARAMETERS
+    assert one.weight_bytes == values + 2 * norms + 4 * ((scales - replicated) // tp_size + replicated)
 
 
 def test_rates_are_those_of_bandwidth_and_matrix_units() -> None:

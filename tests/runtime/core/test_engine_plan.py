@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +77,15 @@ def test_batch_sizes_far_from_each_other_are_told(tiny_dir, caplog, flags, told)
         engine_plan.EnginePlan.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
     assert told in caplog.text
     assert ("are padded to" in caplog.text) == bool(told)
+
+
+def test_the_start_tells_which_weights_are_quantized(tiny_dir, caplog):
+    with caplog.at_level("INFO"):
+        startup.build_engine_parts(
+            config(tiny_dir, quantization="int8", max_total_tokens=512, compile="lazy"), lambda progress: None
+        )
+    (line,) = [line for line in caplog.messages if line.startswith("Weights: ")]
+    assert re.fullmatch(r"Weights: int8 W8A16, a scale per channel: 0\.\d+ GB; float32: 0\.\d+ GB", line)
 
 
 def test_quantization_has_to_agree_with_the_checkpoint(tiny_dir):
