@@ -118,7 +118,11 @@ def make_model(folder: Path, context: int, window: int) -> Path:
 
 @dataclasses.dataclass(slots=True)
 class Figures:
-    """What a run came to. peaks: pages that requests held of each group, at most, in prefill and while decoding."""
+    """What a run came to.
+
+    Attributes:
+        peaks: pages of each group that one request held at most, in prefill and in steady decoding.
+    """
 
     tokens: dict[str, list[int]]
     hit_tokens: int
@@ -158,7 +162,8 @@ def run(folder: Path, args: argparse.Namespace, num_tokens: int, *, is_cached: b
         running = list(core._scheduler.schedulers[0].running)
         found.most_running = max(found.most_running, len(running))
         for request in running:
-            peak = found.peaks["prefill" if request.is_prefilling else "decode"]
+            has_left_prefill = request.num_output_tokens > 2  # and given back what its last chunk saw
+            peak = found.peaks["decode" if has_left_prefill else "prefill"]
             counts = [len(request.pages), *(window.num_pages for window in request.windows)]
             peak[:] = map(max, counts, peak or counts)
     total = core.stats().total

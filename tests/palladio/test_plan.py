@@ -89,6 +89,18 @@ def test_weights_of_8_bits_take_half(tp_size: int) -> None:
     assert one.weight_bytes == values + 2 * norms + 4 * ((scales - replicated) // tp_size + replicated)
 
 
+def test_layers_with_a_window_keep_and_read_the_newest_tokens_only() -> None:
+    windowed = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 1024}
+    one, whole = deployment("h200-1", 1, windowed), deployment("h200-1", 1)
+    assert one.cache_bytes(512) == whole.cache_bytes(512) == 512 * one.bytes_per_token
+    assert one.cache_bytes(8192) == 1024 * one.bytes_per_token == whole.cache_bytes(8192) / 8
+    flags = {"max_total_tokens": 16384}
+    memory = deployment("h200-1", 1, **flags).plan(EngineConfig.from_flags({"model_path": "m", **flags}), 0)
+    assert (whole.num_requests(8192, memory), one.num_requests(8192, memory)) == (2, 15)
+    short = deployment("h200-1", 1, windowed, context_length=1024)
+    assert short.shape.page_groups.windows == (), "no query sees less than all tokens"
+
+
 def test_rates_are_those_of_bandwidth_and_matrix_units() -> None:
     one = deployment("h200-1", 1)
     chip, table = CHIPS["h200"], 128256 * 4096 * 2

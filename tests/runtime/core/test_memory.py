@@ -38,6 +38,16 @@ def test_the_pool_takes_what_the_others_leave() -> None:
     assert plan.is_tight
 
 
+def test_tokens_that_several_block_tables_keep_take_a_page_of_each() -> None:
+    plan = plan_memory(EMPTY, needs(num_tables=5, wanted_tokens=160), workspace=0)
+    assert (plan.num_pages, plan.num_tokens) == (50 + 1, 160)
+    with pytest.raises(ConfigError, match="--max-total-tokens 2832 would fit"):  # 889 pages
+        plan_memory(EMPTY, needs(num_tables=5, wanted_tokens=10**6), workspace=0)
+    with pytest.raises(ConfigError, match="no memory is left"):
+        plan_memory(EMPTY, needs(num_tables=5, weights=905 * MIB), workspace=0)
+    assert plan_memory(EMPTY, needs(num_tables=5, weights=904 * MIB), workspace=0).num_tokens == 16
+
+
 def test_the_pool_of_a_cpu_leaves_half_to_others() -> None:
     assert plan_memory(EMPTY, needs(platform="cpu"), 0).report.usable == 500 * MIB
 

@@ -121,6 +121,30 @@ def test_a_request_longer_than_the_pool_holds_of_all_layers(hybrid: TinyEngine) 
     assert collector.run().tokens == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"num_continuous_decode_steps": 3},
+        {"deterministic": True, "cuda_graph_bs": None, "chunked_prefill_size": 16},
+        {"enable_mixed_chunk": True, "chunked_prefill_size": 16, "max_total_tokens": 240},
+        {"chunked_prefill_size": -1},
+        {"disable_overlap_schedule": True, "radix_eviction_policy": "lfu", "max_total_tokens": 160},
+    ],
+    ids=lambda flags: next(iter(flags)),
+)
+def test_with_other_steps(folder: Path, expected: dict[str, list[int]], flags: dict[str, Any]) -> None:
+    core = create_core(folder, **{**FLAGS, "compile": "lazy", "fail_on_recompile": False, **flags})
+    collector = Collector(core)
+    for turn in range(2):
+        for name, prompt in PROMPTS.items():
+            collector.add(f"{name} {turn}", prompt, max_tokens=40)
+        drain(collector)
+    assert collector.tokens == {f"{name} {turn}": tokens for turn in range(2) for name, tokens in expected.items()}
+    assert core.stats().num_self_check_failures == 0
+    assert core.stats().total.num_hit_tokens > 0
+
+
 def pages_of_hit(cache: CacheManager, prompt: list[int]) -> list[list[int]]:
     """Of each block table, the pages that a request with this prompt would be given."""
     keys = [tuple(prompt[i : i + PAGE]) for i in range(0, len(prompt) // PAGE * PAGE, PAGE)]

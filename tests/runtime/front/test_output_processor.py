@@ -268,6 +268,10 @@ def test_small_pool_is_named(tokenizer):
     front = RequestIntake(make_ready(context_length=4096, max_total_tokens=16), tokenizer)
     with pytest.raises(ContextLengthError, match="--mem-fraction-static"):
         front.settle(GenerationRequest("r", [5] * 17, SamplingParams()))
+    windowed = make_ready(context_length=4096, max_total_tokens=16, longest_request=64)
+    RequestIntake(windowed, tokenizer).settle(GenerationRequest("r", [5] * 60, SamplingParams()))
+    with pytest.raises(ContextLengthError, match="64"):
+        RequestIntake(windowed, tokenizer).settle(GenerationRequest("r", [5] * 65, SamplingParams()))
 
 
 @pytest.mark.parametrize(
