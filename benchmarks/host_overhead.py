@@ -121,6 +121,7 @@ def main() -> None:
     parser.add_argument("--queued", type=int, nargs="+", default=[0], help="requests that wait meanwhile")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--sampled", action="store_true", help="temperature and top_p instead of greedy")
+    parser.add_argument("--quantization", help="bits of the weights; those with scales are twice the arguments")
     parser.add_argument("--json", help="write the figures here too")
     args = parser.parse_args()
     config = EngineConfig.from_flags(
@@ -129,6 +130,7 @@ def main() -> None:
             "max_running_requests": max(args.requests),
             "max_total_tokens": max(args.requests) * (args.steps + 64),
             "chunked_prefill_size": 256,
+            "quantization": args.quantization,
         }
     )
     core = EngineCore.create(config, lambda progress: None)
