@@ -30,6 +30,7 @@ ALLOWED = {  # path:object → why
     "runtime/grammar/compiler.py:compilation": COMPILATION,
     "runtime/telemetry/profiler.py:profile": PROFILE,
     "runtime/grammar/cache.py:finalizer": LIBRARY,
+    "http/security/connection.py:cycle": LIBRARY,
     "runtime/execution/program.py:program": "a function that was just defined; jax names what it compiles after it",
     "runtime/text/chat_renderer.py:call": LIBRARY,
     "runtime/text/chat_renderer.py:loop": LIBRARY,

@@ -5,6 +5,7 @@ import fcntl
 import os
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -28,6 +29,9 @@ class Storage:
     and else of all that is made in it. A folder that is there may hold more than this, and keeps its mode. The folder
     may be a link; what is in it may not.
 
+    Args:
+        remove: called at the end, once nothing writes to the folder any more.
+
     Attributes:
         folder: where it is.
         files: its part for the contents of files.
@@ -37,11 +41,13 @@ class Storage:
         ConfigError: the folder cannot be written, another server uses it, or what is in it is a link.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, remove: Callable[[], None] | None = None) -> None:
         self.folder = folder
         self.files = folder / "files"
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
+            if remove is not None:
+                stack.callback(remove)
             try:
                 make_folder(folder)
                 warn_of_others(folder, "--file-storage-path")
@@ -69,12 +75,7 @@ class Storage:
     def temporary(cls) -> Self:
         """One that is gone when it is closed."""
         folder = tempfile.TemporaryDirectory(prefix="palladio-")
-        storage = cls(Path(folder.name))
-        with contextlib.ExitStack() as stack:
-            stack.callback(folder.cleanup)  # last: the database may still be writing
-            stack.push(storage._stack)
-            storage._stack = stack.pop_all()
-        return storage
+        return cls(Path(folder.name), folder.cleanup)
 
     def close(self) -> None:
         self._stack.close()

@@ -252,7 +252,7 @@ def device_shape(
         mesh=mesh,
         pooling=pooling,
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
-        has_plain_tier=PlatformDefaults.of(mesh.devices.flat[0].platform).has_plain_tier,
+        has_plain_tier=limits.has_plain_tier,
     )
 
 

@@ -120,6 +120,7 @@ class EngineLimits:
         chunk: prompt tokens of a step; -1: prompts are not split. max_step_tokens: tokens of a prefill step.
         mixes: prefill steps decode as well.
         useful_pool_tokens: more KV cache is never, or hardly ever, used.
+        has_plain_tier: see PlatformDefaults.
     """
 
     num_ranks: int
@@ -129,6 +130,7 @@ class EngineLimits:
     max_step_tokens: int
     mixes: bool
     useful_pool_tokens: int
+    has_plain_tier: bool
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults) -> Self:
@@ -168,6 +170,7 @@ class EngineLimits:
             mixes=chunk != -1
             and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
             useful_pool_tokens=useful,
+            has_plain_tier=defaults.has_plain_tier,
         )
 
     @property
