@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from palladio import Engine
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import CheckpointError
 from palladio.model.functional import flatten_model
@@ -158,6 +159,27 @@ def test_devices_that_cut_groups_in_two(family: str, quantization: str, columns:
     assert np.std(one) > 0.1
     for other in others:
         np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
+
+
+def tokens_of(path: str, sizes: list[tuple[int, int]]) -> list[list[list[int]]]:
+    """Of two prompts, with each number of data-parallel ranks and of devices a rank."""
+    limits: Any = {"max_total_tokens": 512, "max_running_requests": 2, "chunked_prefill_size": 32, "compile": "lazy"}
+    found = []
+    for dp_size, tp_size in sizes:
+        flags: Any = {"skip_tokenizer_init": True, "dtype": "float32", "dp_size": dp_size, "tp_size": tp_size}
+        with Engine(model_path=path, **limits, **flags) as engine:
+            params = {"temperature": 0, "max_new_tokens": 8}
+            results: Any = engine.generate(input_ids=[[5, 6, 7, 8], [9, 10, 11]], sampling_params=params)
+            found.append([result["output_ids"] for result in results])
+    return found
+
+
+def test_kernels_of_groups_run_in_data_parallel_ranks(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path, "qwen2", intermediate_size=192)
+    to_fp8(path, "block")
+    one, four = call_with_devices(4, __name__, "tokens_of", str(path), [(1, 1), (2, 2)])
+    assert one == four
+    assert len({token for tokens in one for token in tokens}) > 8
 
 
 def converted_numbers(source: str, out: str, size: int) -> None:
