@@ -111,6 +111,19 @@ class _Buffers:
 
         lax.fori_loop(lax.div(first, page), self.blocks.sizes.pages, body, None)
 
+    def clear_head(self, slot: jax.Array, first: jax.Array) -> None:
+        """Zeros in the pages of a block before the one that holds row `first`: they have left the window, and what lies
+        there is another request's by now."""
+        _, num_heads, _, width = self.rows.shape
+        page = self.blocks.sizes.page
+
+        def body(j: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(j * page, page), page)
+            for head in range(num_heads):
+                self.rows[slot, head, rows, :] = jnp.zeros((page, width), self.rows.dtype)
+
+        lax.fori_loop(0, lax.div(first, page), body, None)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _State:
@@ -193,6 +206,8 @@ def attention_kernel(
             seen = base + sizes.keys <= at + 1  # by the first query, so by all
             if sizes.window is not None:
                 seen &= base > at + count[i] - 1 - sizes.window
+                first = at - (sizes.window - 1) - base
+                pl.when(first >= sizes.page)(lambda: buffers.clear_head(slot, first))
 
             def add(masked: bool) -> None:
                 if moved is None:

@@ -117,7 +117,8 @@ def _attend_block(
 
         def step(index: jax.Array, softmax: Softmax, *, masked: bool) -> Softmax:
             start = index * cache.block
-            keys, values = cache.read(request, start, end if masked else None)
+            begin = None if window is None else position - window + 1
+            keys, values = cache.read(request, start, end if masked else None, begin)
             scores = cache.scores(q, keys)
             if masked:
                 visible = cache.tokens(start)[None, :] <= query_position[:, None]

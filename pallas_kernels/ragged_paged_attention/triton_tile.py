@@ -93,14 +93,19 @@ class CacheReader:
         """Of a tile: the head size as a power of two, which Triton asks for (L)."""
         return tile_lanes(self.head_size)
 
-    def read(self, request: jax.Array, first: jax.Array, end: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    def read(
+        self, request: jax.Array, first: jax.Array, end: jax.Array | None, begin: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         """Keys and values [C, L] of tokens first … first + C - 1 of a request.
 
         Args:
             end: tokens from here on are not read, and are zeros; None: all of them are there.
+            begin: likewise tokens before this one, which have left the window. Only with `end`.
         """
         tokens = self.tokens(first)
         valid = None if end is None else tokens < end
+        if valid is not None and begin is not None:
+            valid &= tokens >= begin
         base = request * self.table_width
         pages = load(self.table_ref, (base + lax.div(tokens, self.page_size),), valid)
         rows = (pages * self.num_kv_heads + self.head) * self.page_size + lax.rem(tokens, self.page_size)

@@ -121,8 +121,13 @@ class Data:
     expected: npt.NDArray[np.float64]  # real rows only
 
 
-def make(case: Case) -> Data:
-    """Random pages in random order; rows that must not be read (page 0, beyond the end) are NaN if there is one."""
+def make(case: Case, *, windows_move_on: bool = True) -> Data:
+    """Random pages in random order; rows that must not be seen (page 0, beyond the end, pages before the
+    window) are NaN if there is one.
+
+    Args:
+        windows_move_on: pages before the window of a request's first query are not its own any more.
+    """
     rng = np.random.default_rng(len(case.name))
     N, K, H, size = case.num_heads, case.num_kv_heads, case.head_size, case.page_size
     dtype = jnp.dtype(case.kv_dtype)
@@ -141,7 +146,8 @@ def make(case: Case) -> Data:
         k, v = rng.normal(size=(2, total, K, H)).astype(np.float32)
         k, v = (stored(x, scale, dtype) for x, scale in ((k, k_scale), (v, v_scale)))
         sequences.append((k.astype(float) * k_scale, v.astype(float) * v_scale))
-        for position in range(total):
+        first = max(0, case.lengths[row][0] - case.window + 1) if case.window and windows_move_on else 0
+        for position in range(first // size * size, total):  # pages that have left the window are others' by now
             cell = kv_pages[pages[position // size], :, position % size]
             cell[:] = 0
             cell[:, :H], cell[:, half : half + H] = k[position], v[position]
