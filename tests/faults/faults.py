@@ -245,7 +245,13 @@ FAULTS = (
         "batch.positions <= batch.min_position",
         SAMPLER,
     ),
-    Fault("a seed's upper half is not used", _SAMPLER, "seed[::-1], impl", "seed[::-1].at[0].set(0), impl", SAMPLER),
+    Fault(
+        "a seed's upper half is not used",
+        "runtime/execution/gumbel_noise.py",
+        "_threefry((seeds[:, 1], seeds[:, 0]),",
+        "_threefry((0 * seeds[:, 1], seeds[:, 0]),",
+        SAMPLER,
+    ),
     Fault(
         "a token is counted once, however often it comes",
         _SAMPLER,
