@@ -3,8 +3,9 @@
     pip install 'jax[tpu]' 'jax-cuda13-plugin[with-cuda]'      # either alone will do; neither needs its hardware
     python benchmarks/workspace.py --topology v6e-1 --model qwen2.5-0.5b --layers 2
 
-`tests/palladio/test_workspace_estimate.py` holds the estimate to the figures that are kept. With few layers, since each
-program takes a minute or more; the scratch memory hardly depends on them, and the code grows by the same with each.
+`tests/runtime/planning/test_workspace_estimate.py` holds the estimate to the figures that are kept. With few layers,
+since each program takes a minute or more; the scratch memory hardly depends on them, and the code grows by the same
+with each.
 """
 
 import argparse

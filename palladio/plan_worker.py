@@ -122,18 +122,18 @@ def _sized(request: PlanRequest, place: Slice) -> EngineConfig:
         ConfigError: they need more devices than it has, leave some of its hosts without work, or divide its devices
             into parts that do not come out even.
     """
-    groups, shards = request.config.parallel.dp_size, _num_shards(request, place)
-    if groups * shards > place.num_devices:
-        sizes = f"--tp-size {shards}" if groups == 1 else f"--dp-size {groups} × --tp-size {shards}"
+    ranks, shards = request.config.parallel.dp_size, _num_shards(request, place)
+    if ranks * shards > place.num_devices:
+        sizes = f"--tp-size {shards}" if ranks == 1 else f"--dp-size {ranks} × --tp-size {shards}"
         raise ConfigError(f"{sizes} needs that many devices; {place.name} has {place.num_devices}")
-    if place.num_hosts > 1 and place.num_devices % groups:
+    if place.num_hosts > 1 and place.num_devices % ranks:
         raise ConfigError(
-            f"--dp-size {groups} leaves hosts of {place.name} unused: use a --dp-size that divides its "
+            f"--dp-size {ranks} leaves hosts of {place.name} unused: use a --dp-size that divides its "
             f"{place.num_devices} devices"
         )
-    if place.num_hosts > 1 and groups * shards < place.num_devices:
+    if place.num_hosts > 1 and ranks * shards < place.num_devices:
         raise ConfigError(
-            f"--tp-size {shards} leaves hosts of {place.name} unused: use --tp-size {place.num_devices // groups} or a "
+            f"--tp-size {shards} leaves hosts of {place.name} unused: use --tp-size {place.num_devices // ranks} or a "
             "smaller slice"
         )
     parallel = dataclasses.replace(request.config.parallel, tp_size=shards)
@@ -177,10 +177,10 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         yield f"  estimated workspace: {estimate / 2**30:.2f} GiB, {share:.2f} × the compiler's figure"
     yield "Upper bounds from memory bandwidth and matrix units:"
     if one.model.has_head:
-        many, groups, context = answer.full_batch, one.num_ranks, answer.context
+        many, ranks, context = answer.full_batch, one.num_ranks, answer.context
         yield f"  1 request: {roofline.decode_rate(1, context):,.0f} tokens/s"
-        rate = groups * roofline.decode_rate(many, context)
-        yield f"  {groups * many} requests of {context:,} tokens: {rate:,.0f} tokens/s"
+        rate = ranks * roofline.decode_rate(many, context)
+        yield f"  {ranks * many} requests of {context:,} tokens: {rate:,.0f} tokens/s"
     yield f"  prompts: {roofline.prefill_rate():,.0f} tokens/s"
     yield f"Launch, on each of the {place.num_hosts} hosts:" if place.num_hosts > 1 else "Launch:"
     yield f"  palladio serve {_command(request, one)}"
@@ -204,7 +204,7 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     )
     fitting: list[Slice] = []
     left_out: dict[Slice, ConfigError] = {}
-    known, groups = KnownShapes(model), request.config.parallel.dp_size
+    known, ranks = KnownShapes(model), request.config.parallel.dp_size
     for place in sorted(SLICES.values(), key=lambda place: place.num_hosts > 1):
         if place.num_hosts > 1 and any(one.num_hosts == 1 or one.chip is place.chip for one in fitting):
             continue
@@ -223,7 +223,7 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
         roofline, many = Roofline(answer.deployment), answer.full_batch
         decode = (
             f"{roofline.decode_rate(1, answer.context):>8,.0f} t/s "
-            f"{groups * roofline.decode_rate(many, answer.context):>13,.0f} t/s ×{groups * many:<4}"
+            f"{ranks * roofline.decode_rate(many, answer.context):>13,.0f} t/s ×{ranks * many:<4}"
         )
         yield (
             f"{place.name:<10} {one.num_shards:>3} {one.weight_bytes / 2**30:>6.2f} GiB "

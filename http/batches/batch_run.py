@@ -178,7 +178,7 @@ class BatchRun:
                                 yield line
             except FileNotFoundError:  # somebody has been at the folder: the batch ends with what it has
                 logger.error(
-                    "batch %s: the contents of its input file are gone; lines are left without results", batch.id
+                    "Batch %s: the contents of its input file are missing; its remaining lines get no results", batch.id
                 )
 
         async with contextlib.aclosing(lines()) as found:

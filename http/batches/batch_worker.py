@@ -54,7 +54,7 @@ class BatchWorker:
             live = await self._store.live()
             self._is_started = True
             if live:
-                logger.info("%d batches go on", len(live))
+                logger.info("Resuming %d unfinished batches", len(live))
             for batch_id in live:
                 self.run(batch_id)
             if not self._is_stopped:
@@ -105,7 +105,7 @@ class BatchWorker:
                     task.uncancel()  # and the next one would raise CancelledError for its errors.
                 # Of a full disk, whoever reads the log needs no traceback.
                 trace = None if is_of_disk(error) else error
-                message = "batch %s cannot go on, and is tried again in %.0f s: %s"
+                message = "Batch %s stopped and is retried in %.0f s: %s"
                 logger.error(message, batch_id, pause, _first(error), exc_info=trace)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)

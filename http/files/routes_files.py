@@ -75,7 +75,7 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
                 contents = await asyncio.to_thread(store.path(file.id).open, "rb")
         except FileNotFoundError:
             await store.get(file_id, caller)  # raises HttpError if it was deleted a moment ago
-            logger.error("the contents of file %s are gone from --file-storage-path", file.id)
+            logger.error("The contents of file %s are missing from --file-storage-path", file.id)
             raise HttpError(contents_gone(file_id)) from None
         quoted = urllib.parse.quote(file.filename, safe="")
         headers = {

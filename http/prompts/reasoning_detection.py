@@ -58,7 +58,7 @@ def choose_family(flag: str, model: ModelTraits) -> ReasoningFamily | None:
     name = _recognize(model)
     family = None if name is None else find_family(name)
     if family is None:
-        logger.info("Reasoning parser: none; nothing in the chat template tells of reasoning")
+        logger.info("Reasoning parser: none; the chat template shows no sign of reasoning")
     else:
         logger.info("Reasoning parser: %s, by the model's type and chat template", family.name)
     return family

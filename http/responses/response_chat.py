@@ -151,7 +151,7 @@ def _tools(body: InputTokensRequest, names: RequestNames) -> tuple[list[dict[str
         paths[f"tools.{len(tools)}.function"] = path
         tools.append({"type": "function", "function": kept})
     if left_out:
-        logger.info("A request's tools that are no functions are left out: %s", ", ".join(left_out))
+        logger.info("Ignored tools of a request that are not functions: %s", ", ".join(left_out))
     return tools, paths
 
 

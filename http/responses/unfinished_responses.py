@@ -50,7 +50,7 @@ class UnfinishedResponses:
             self._is_started = True
             self._wanted.update(self._waiting)
             if self._waiting and not self._is_stopped:
-                logger.info("%d responses are made again", len(self._waiting))
+                logger.info("Running %d unfinished responses again", len(self._waiting))
                 self._tasks = [asyncio.create_task(self._work()) for _ in range(MAX_AT_ONCE)]
 
     async def stop(self) -> None:
@@ -75,7 +75,7 @@ class UnfinishedResponses:
                 except OverloadedError as error:  # the engine is not ready any more
                     await asyncio.sleep(error.retry_after)
                 except (OSError, sqlite3.Error) as error:
-                    logger.error("response %s cannot be made again for now: %s", response_id, error)
+                    logger.error("Cannot run response %s again yet: %s", response_id, error)
                     await asyncio.sleep(_DISK_PAUSE)
 
     async def _wait_ready(self) -> None:
@@ -97,7 +97,7 @@ class UnfinishedResponses:
         if response_id not in self._wanted:
             return
         if isinstance(again, ErrorBody):
-            logger.warning("response %s cannot be made again: %s", response_id, again.message)
+            logger.warning("Cannot run response %s again: %s", response_id, again.message)
             failed = stored.response | {"status": "failed", "error": response_error(again)}
             await self._store.finish(StoredResponse(failed, None, unmade_events(failed)))
             self.withdraw(response_id)

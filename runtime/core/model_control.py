@@ -77,7 +77,7 @@ class ModelControl:
             self._order("load", path)
         self._scheduler.start_over()
         self._path, self._released = path, self._released - {"weights"}
-        logger.info("The weights are now those in %s; the prefix cache is empty", path)
+        logger.info("Updated the weights from %s and cleared the prefix cache", path)
 
     def _set_released(self, tags: frozenset[MemoryTag]) -> None:
         if tags - self._released and (self._scheduler.num_running or not self._is_quiet):

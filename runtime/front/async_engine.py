@@ -260,7 +260,7 @@ class AsyncEngine:
             try:
                 self._supervisor.may_restart(failure.message)
             except EngineDeadError as error:
-                logger.error("the engine ended: %s", error)
+                logger.error("The engine stopped: %s", error)
                 failure = EngineFailed(str(error), config=False)
             else:
                 self._phase = "restarting"
@@ -286,7 +286,7 @@ class AsyncEngine:
             info = await self._supervisor.restart(config, self._on_message)
             await self.model.restore(self._calls.ask)
         except EngineDeadError as error:
-            logger.error("the engine ended: %s", error)
+            logger.error("The engine stopped: %s", error)
             self._die(EngineFailed(str(error), config=False))
             return
         finally:

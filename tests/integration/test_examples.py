@@ -99,6 +99,19 @@ def test_example_of_embeddings_with_a_server(run_here: Callable[..., str], tmp_p
         assert run_here("embeddings.py", "--base-url", url).startswith("3 vectors of 8 numbers\n1.000 ")
 
 
+FIRST_PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_first_request_of_the_readme(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    (page,) = re.findall(r"^## The first request\n(.*?)^## ", FIRST_PAGE, re.MULTILINE | re.DOTALL)
+    shell, python = re.findall(r"^```(?:bash|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert shell.count("http://127.0.0.1:30000") == python.count("http://127.0.0.1:30000") == 1
+    answer = run("bash", "-c", shell.replace("http://127.0.0.1:30000", server.url))
+    assert json.loads(answer)["choices"][0]["message"]["content"]
+    exec(python.replace("http://127.0.0.1:30000", server.url), {})
+    assert capsys.readouterr().out.strip()
+
+
 SDK_PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^## (.+?)$.*?```python\n(.+?)```", SDK_PAGE, re.MULTILINE | re.DOTALL))
 PRINTED = {  # what each block of docs/clients.md prints, as a regular expression
@@ -127,6 +140,14 @@ def test_blocks_of_the_page_for_sdks(
         exec(code.replace("http://127.0.0.1:30000", server.url), {})
     printed = capsys.readouterr().out
     assert re.fullmatch(PRINTED[title], printed, re.DOTALL), printed
+
+
+@pytest.mark.slow
+def test_offline_block_of_the_readme(environment: None) -> None:
+    (code,) = re.findall(r"^## Generate offline.*?```python\n(.*?)```", FIRST_PAGE, re.MULTILINE | re.DOTALL)
+    assert code.count("/path/to/hf-dir") == 1
+    printed = run(sys.executable, "-c", code.replace("/path/to/hf-dir", str(default_model_path())))
+    assert len(printed.splitlines()) >= 2
 
 
 @pytest.mark.slow

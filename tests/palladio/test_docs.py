@@ -89,6 +89,12 @@ def test_benchmarks_of_the_pages_exist_and_take_the_words_they_are_given():
             assert words[0] in choices, f"{script} {words}"
 
 
+def test_readme_of_the_benchmarks_has_every_script():
+    folder = ROOT / "benchmarks"
+    named = re.findall(r"`(\w+\.(?:py|sh|c))`", (folder / "README.md").read_text(encoding="utf-8"))
+    assert sorted(named) == sorted(file.name for file in folder.iterdir() if file.suffix in (".py", ".sh", ".c"))
+
+
 def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE):

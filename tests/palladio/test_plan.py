@@ -300,7 +300,7 @@ def test_slices_that_flags_do_not_use_in_full_are_left_out(tmp_path: Path, run: 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--ep-size", "3"], "--ep-size 3 must divide --tp-size 4, whose chips it parts: use --tp-size 3 or a mult"),
+        (["--ep-size", "3"], "--ep-size 3 must divide --tp-size 4, whose devices it splits: use --tp-size 3 or a mult"),
         (["--tp-size", "600"], "--tp-size 600 needs that many devices; tpu7x-512 has 512"),
         (["--tp-size", "24"], "--tp-size 24 leaves hosts of v5e-32 unused: use --tp-size 32 or a smaller slice"),
         (["--tp-size", "9", "--dp-size", "3"], "--dp-size 3 leaves hosts of v5e-32 unused: use a --dp-size"),

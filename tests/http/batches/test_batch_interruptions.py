@@ -150,7 +150,7 @@ async def test_an_answer_that_cannot_be_stored_makes_the_batch_wait(
         batch = await server.ended(await server.submit(jsonl(lines), "/v1/responses"))
     assert errors == []
     assert (batch.status, batch.completed, batch.failed) == ("completed", num_lines, 0)
-    assert "cannot go on" in caplog.text
+    assert "stopped and is retried" in caplog.text
     assert "Traceback" not in caplog.text
 
 

@@ -303,7 +303,7 @@ async def test_a_full_disk_delays_a_batch(
             patch.setattr(NewFile, "seal", full)
             await server.wait_for(batch_id, lambda batch: batch.status == "finalizing")
             async with asyncio.timeout(10):
-                while "cannot go on" not in caplog.text:
+                while "stopped and is retried" not in caplog.text:
                     await asyncio.sleep(0.01)
             assert {path.name for path in server.storage.files.iterdir()} == {
                 (await server.store.get(batch_id, SERVER)).input_file_id
@@ -355,7 +355,7 @@ async def test_a_database_that_is_deleted_under_a_batch_loses_no_line(
         await server.wait_for(batch_id, lambda batch: batch.completed > 0)
         (tmp_path / "palladio.db").unlink()
         async with asyncio.timeout(30):
-            while not any(f"batch {batch_id} cannot go on" in text for text in caplog.messages):
+            while not any(f"Batch {batch_id} stopped and is retried" in text for text in caplog.messages):
                 await asyncio.sleep(0.01)
     assert len([text for text in caplog.messages if "was deleted or replaced while the server ran" in text]) == 1
     assert not (tmp_path / "palladio.db").exists()

@@ -106,9 +106,9 @@ def test_with_other_weights_and_steps(tmp_path: Path, flags: dict[str, Any]) -> 
         (
             4,
             3,
-            "--ep-size 3 must divide --tp-size 4, whose chips it parts: use --tp-size 3 or a multiple, or --ep-size",
+            "--ep-size 3 must divide --tp-size 4, whose devices it splits: use --tp-size 3 or a multiple, or --ep-size",
         ),
-        (1, 4, "--ep-size 4 must divide --tp-size 1, whose chips it parts: use --tp-size 4 or a multiple"),
+        (1, 4, "--ep-size 4 must divide --tp-size 1, whose devices it splits: use --tp-size 4 or a multiple"),
         (4, 0, "--ep-size must be at least 1, got 0"),
     ],
 )

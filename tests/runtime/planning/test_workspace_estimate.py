@@ -17,7 +17,7 @@ from palladio.runtime.planning.deployment import Deployment
 from palladio.runtime.planning.hardware import find_slice
 
 KEPT = json.loads(
-    (Path(__file__).resolve().parents[2] / "benchmarks/results/aot-2026-11-22/workspace.json").read_text()
+    (Path(__file__).resolve().parents[3] / "benchmarks/results/aot-2026-11-22/workspace.json").read_text()
 )
 KINDS = {  # of the largest programs
     str(key): key
