@@ -1,4 +1,4 @@
-"""The root of Palladio's errors, and those of what a model is made from. The whole tree: `runtime/interface/errors.py`."""
+"""The root of Palladio's errors, and those of what a model is made from. The others: `runtime/interface/errors.py`."""
 
 
 class PalladioError(Exception):

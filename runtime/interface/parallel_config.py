@@ -63,8 +63,8 @@ def check_parts(parallel: ParallelConfig) -> None:
     if tp_size % ep_size:
         fitting = [f"--ep-size {n}" for n in range(1, tp_size + 1) if tp_size % n == 0]
         raise ConfigError(
-            f"--ep-size {ep_size} must divide --tp-size {tp_size}, whose devices it splits: use --tp-size {ep_size} or a "
-            f"multiple, or {', '.join(fitting)}"
+            f"--ep-size {ep_size} must divide --tp-size {tp_size}, whose devices it splits: use --tp-size {ep_size} or "
+            f"a multiple, or {', '.join(fitting)}"
         )
 
 
