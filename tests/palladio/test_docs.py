@@ -4,11 +4,13 @@ import ast
 import importlib.util
 import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import palladio
 from palladio import Engine, launch_server
+from palladio.__main__ import COMMANDS
 from palladio.runtime.interface.user_dirs import user_cache_dir, user_data_dir
 from palladio.server_args import parse_server_args
 
@@ -99,6 +101,20 @@ def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_commands_of_the_pages_are_understood():
+    commands = set()
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")  # lines that go on
+        for line in re.findall(r"^(?: {4})?(palladio[ -][^→\n]*)$", text, re.MULTILINE):
+            program, command, *words = shlex.split(line, comments=True)
+            assert program == "palladio", f"{page.name}: {line}"
+            assert command in COMMANDS, f"{page.name}: {line}"
+            commands.add(command)
+            if command == "serve" and words:
+                assert parse_server_args(words).args.source.model_path, f"{page.name}: {line}"
+    assert commands == {"serve", "compile", "convert", "plan"}
 
 
 def test_what_a_container_keeps_is_on_volumes():
