@@ -26,7 +26,7 @@ class HttpConfig:
         api_key: API key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`. Repeat the value or
             separate keys with commas for several keys. NAME:KEY names the key's owner; with several owners, each finds
             only the files, batches and responses made with its own keys. Other users of the machine can read the
-            command line: prefer api_key_file.
+            command line: prefer --api-key-file.
         api_key_file: File of further keys, one per line (# starts a comment), with or without NAME:. Read again when it
             changes.
         admin_api_key: Key for the routes that control the server (/flush_cache, /abort_request, /start_profile,
@@ -48,7 +48,7 @@ class HttpConfig:
         sampling_defaults: Sampling defaults. model: from generation_config.json. openai: OpenAI's (temperature 1, top_p
             1).
         preferred_sampling_params: JSON object of default sampling parameters, with the names of /generate. They
-            override sampling_defaults; a request overrides both.
+            override --sampling-defaults; a request overrides both.
         allow_auto_truncate: Cut off the end of a prompt that is too long, and lower max_tokens to the space that is
             left. Default: both are a 400.
         unknown_fields: What to do with fields of a request that are unknown here. warn: the request is answered without
@@ -73,17 +73,17 @@ class HttpConfig:
             server closes the connection and aborts the request.
         max_connections: Maximum simultaneous connections; requests on further ones get a 503, except probes. Default:
             no limit.
-        allowed_origins: Web origins that browsers may call from (CORS). "*": any. Default: any with api_key; without
+        allowed_origins: Web origins that browsers may call from (CORS). "*": any. Default: any with --api-key; without
             it, only origins on localhost.
         allowed_hosts: Host names that requests may use for this server, besides localhost and IP addresses.
-            "*.example.com": all names below example.com; "*": any. Default: any with api_key; without it, the machine's
-            own names and, if it listens on an address that other machines reach, all names that cannot be registered on
-            the Internet.
+            "*.example.com": all names below example.com; "*": any. Default: any with --api-key; without it, the
+            machine's own names and, if it listens on an address that other machines reach, all names that cannot be
+            registered on the Internet.
         allowed_methods: HTTP methods that browsers may use from another origin (CORS). "*": any.
         allowed_headers: Request headers that browsers may send from another origin (CORS). "*": any.
         allow_credentials: Allow browsers to send cookies from another origin (CORS). Not with the origin "*".
         ssl_certfile: PEM file of the server's certificate and the intermediate ones. Turns HTTPS on.
-        ssl_keyfile: PEM file of the certificate's private key. Default: the key is in ssl_certfile.
+        ssl_keyfile: PEM file of the certificate's private key. Default: the key is in --ssl-certfile.
         ssl_keyfile_password: Password of the private key.
         ssl_ca_certs: PEM file of certificate authorities. Clients must then present a certificate signed by one of
             them.
@@ -91,7 +91,7 @@ class HttpConfig:
         root_path: URL prefix that a reverse proxy strips.
         drain_timeout: Seconds that running requests get to finish after SIGTERM.
         log_level: Log level of the server.
-        log_level_http: Log level of the HTTP server's own log and the access log. Default: log_level.
+        log_level_http: Log level of the HTTP server's own log and the access log. Default: --log-level.
 
     Raises:
         ConfigError: a value is out of range; the message names the flag.

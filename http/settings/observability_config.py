@@ -20,14 +20,14 @@ class ObservabilityConfig:
         bucket_inter_token_latency: Upper bounds of the inter-token latency histogram's buckets, in seconds, ascending.
         collect_tokens_histogram: Add histograms of prompt and output tokens per request.
         prompt_tokens_buckets: Upper bounds of the prompt token histogram's buckets, ascending. Implies
-            collect_tokens_histogram for it.
+            --collect-tokens-histogram for it.
         generation_tokens_buckets: Upper bounds of the output token histogram's buckets, ascending. Implies
-            collect_tokens_histogram for it.
+            --collect-tokens-histogram for it.
         log_format: Format of all log lines: text, or json with one object per line.
         log_requests: Log each request when it arrives and when it ends.
         log_requests_level: Detail of the request log. 0: ids and counts; 1: also sampling parameters; 2: also the
             beginning of prompt and answer; 3: full prompt and answer.
-        log_requests_format: Format of the request log. Default: log_format.
+        log_requests_format: Format of the request log. Default: --log-format.
         log_requests_target: stderr, or a file to append the request log to. A new file is readable by its owner only.
         enable_request_time_stats_logging: Log a time breakdown of each finished request.
         enable_trace: Send one OpenTelemetry trace per request. Needs the `otel` extra.

@@ -30,7 +30,7 @@ class ModelSource:
     Attributes:
         model_path: Hugging Face model directory or hub id. A hub id is looked up in the local hub cache, then
             downloaded.
-        tokenizer_path: Directory or hub id of the tokenizer. Default: `model_path`.
+        tokenizer_path: Directory or hub id of the tokenizer. Default: --model-path.
         skip_tokenizer_init: Do not load a tokenizer: requests and answers are token ids only.
         load_format: How weights are read. auto: a converted (Orbax) checkpoint if `palladio convert` wrote one,
             otherwise `*.safetensors`. dummy: random weights made on the device.

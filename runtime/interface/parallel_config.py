@@ -15,10 +15,10 @@ class ParallelConfig:
 
     Attributes:
         tp_size: Tensor parallel size: devices that share each layer, on all hosts together.
-        ep_size: Expert parallel size: the tp_size devices form this many parts, each with its own experts; the devices
-            of a part share each of its experts. It must divide tp_size. 1: all devices share all experts.
-        dp_size: Data parallel size: ranks of tp_size devices, each with a full copy of the weights and its own requests
-            and KV cache. One program runs all ranks at once.
+        ep_size: Expert parallel size: the --tp-size devices form this many parts, each with its own experts; the
+            devices of a part share each of its experts. It must divide --tp-size. 1: all devices share all experts.
+        dp_size: Data parallel size: ranks of --tp-size devices, each with a full copy of the weights and its own
+            requests and KV cache. One program runs all ranks at once.
         load_balance_method: Which data-parallel rank gets a request: round_robin, each in turn; shortest_queue, the one
             whose running and waiting requests have the fewest tokens (prompts and outputs); prefix, the one with the
             longest cached prefix of the prompt, unless it is far busier than the others.
@@ -27,9 +27,9 @@ class ParallelConfig:
         nnodes: Number of hosts that serve the model together, each started with the same command. Default: the number
             that LeaderWorkerSet (LWS_GROUP_SIZE) or GKE (TPU_WORKER_HOSTNAMES) started, else 1.
         node_rank: Rank of this host; host 0 serves HTTP. Default: from LeaderWorkerSet, GKE or the TPU VM.
-        dist_init_addr: host:port of host 0, where the other hosts connect. Default: as for node_rank, port 8478.
+        dist_init_addr: host:port of host 0, where the other hosts connect. Default: as for --node-rank, port 8478.
         dist_coordinator_port: Second port of host 0, for jax's coordination service; host 0 sends it to the other
-            hosts. 0: any free port. Default: the port after that of dist_init_addr.
+            hosts. 0: any free port. Default: the port after that of --dist-init-addr.
         dist_timeout: Seconds that hosts wait for each other at start.
     """
 

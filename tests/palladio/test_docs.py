@@ -12,7 +12,7 @@ import palladio
 from palladio import Engine, launch_server
 from palladio.__main__ import COMMANDS
 from palladio.runtime.interface.user_dirs import user_cache_dir, user_data_dir
-from palladio.server_args import parse_server_args
+from palladio.server_args import own_flags, parse_server_args
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,6 +22,12 @@ def test_flags_page_is_up_to_date():
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
     assert generator.PATH.read_text(encoding="utf-8") == generator.render(), "run `make docs`"
+
+
+def test_help_names_other_flags_as_they_are_typed():
+    page = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8").partition("\n## Flags of other servers")[0]
+    fields = {name for name in own_flags() if "_" in name} - {"chat_template"}  # also a field of requests
+    assert {word for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", page) if word in fields} == set()
 
 
 def test_links_of_the_pages_lead_somewhere():
