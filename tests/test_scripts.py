@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def plan_of_make(*words: str, **environment: str) -> str:
     """What make would run for `make serve`, made from nothing."""
     command = ["make", "--dry-run", "--always-make", "serve", *words]
-    result = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=True)
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
+    result = subprocess.run(command, cwd=ROOT, env=ours | environment, capture_output=True, text=True, check=True)
     return result.stdout
 
 

@@ -1,4 +1,4 @@
-"""--nnodes: two hosts with four devices each, as two launch commands on this one, are one server."""
+"""--nnodes: two hosts with devices of their own, as two launch commands on this one, are one server."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -62,10 +63,15 @@ class TwoHosts:
         self.other.wait()
 
 
-@pytest.fixture(scope="module")
+def set_devices(number: int) -> contextlib.AbstractContextManager[None]:
+    """So many of each host."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={number}"
+    return mock.patch.dict(os.environ, {"XLA_FLAGS": flags})
+
+
+@pytest.fixture
 def four_devices(environment: None) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4")
+    with set_devices(4):
         yield
 
 
@@ -101,17 +107,19 @@ def exchange_weights(server: Server, checkpoint: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mesh",
+    ("num_devices", "mesh"),
     [
-        "--tp-size 8 --compile lazy",  # a third of what all programs take
-        pytest.param("--tp-size 8 --compile background", marks=pytest.mark.slow),
-        pytest.param("--tp-size 4 --dp-size 2 --compile lazy", marks=pytest.mark.slow),
+        (1, "--tp-size 2 --compile lazy"),  # a third of what all programs take
+        pytest.param(4, "--tp-size 8 --compile lazy", marks=pytest.mark.slow),
+        pytest.param(4, "--tp-size 8 --compile background", marks=pytest.mark.slow),
+        pytest.param(4, "--tp-size 4 --dp-size 2 --compile lazy", marks=pytest.mark.slow),
     ],
 )
-def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint, four_devices, tmp_path, mesh):
+def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint, tmp_path, num_devices, mesh):
     expected = run(server)
-    hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} {mesh} --weight-update-folders /")
     with contextlib.closing(contextlib.ExitStack()) as stack:
+        stack.enter_context(set_devices(num_devices))
+        hosts = TwoHosts(checkpoint, tmp_path, f"--served-model-name {MODEL} {mesh} --weight-update-folders /")
         stack.callback(hosts.stop)
         one = hosts.start()
         stack.callback(one.stop)
