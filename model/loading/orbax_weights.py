@@ -221,7 +221,7 @@ def _begin(out: Path, settings: Mapping[str, Any]) -> None:
     try:
         earlier = [json.loads(file.read_text(encoding="utf-8")) for file in (out / MANIFEST, note) if file.is_file()]
     except ValueError as error:
-        raise CheckpointError(f"{out} holds a manifest that cannot be read: {error}; give an empty directory") from error
+        raise CheckpointError(f"{out} has a manifest that cannot be read: {error}; use an empty directory") from error
     for content in earlier:
         differing = [name for name, value in settings.items() if content.get(name) != value]
         if differing:
