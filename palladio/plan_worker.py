@@ -19,6 +19,8 @@ import msgspec
 
 from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_config_file, read_model_dir
+from palladio.model.loading.orbax_weights import is_converted
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.quantization_config import weight_kinds
 from palladio.runtime.core.engine_plan import overrides_of
 from palladio.runtime.core.kernel_choice import choose_kernels
@@ -98,10 +100,21 @@ def _read_model(config: EngineConfig) -> ModelConfig:
     else:
         folder = Path(resolve_source(config.source, needs_weights=False).model_path)
         model = ModelConfig.from_hf(*read_model_dir(folder, overrides))
+        if is_converted(folder):
+            how = config.source.load_format, config.source.quantization
+            return _as_served(agree_with_weights(folder, model, *how), config)
+    kinds = weight_kinds(config.source.quantization, model.quantization, model.weight_kinds)
+    return _as_served(dataclasses.replace(model, weight_kinds=kinds), config)
+
+
+def _as_served(model: ModelConfig, config: EngineConfig) -> ModelConfig:
+    """
+    Raises:
+        ConfigError: it has no head, and is to generate.
+    """
     if not model.has_head and not config.source.is_embedding:
         raise ConfigError(f"architectures: {model.architecture!r} has no language-model head; add --is-embedding")
-    kinds = weight_kinds(config.source.quantization, model.quantization, model.weight_kinds)
-    return dataclasses.replace(model, weight_kinds=kinds, has_head=model.has_head and not config.source.is_embedding)
+    return dataclasses.replace(model, has_head=model.has_head and not config.source.is_embedding)
 
 
 def _bits(one: Deployment) -> str:

@@ -119,13 +119,9 @@ class Manifest:
             raise CheckpointError(f"cannot read {path / MANIFEST}: {error!r}") from error
 
     def write(self, path: Path) -> None:
-        kind = self.kinds.kind
         content = {
-            "format": FORMAT,
             "palladio": __version__,
-            "dtype": self.dtype,
-            "quantization": kind and {"name": kind.name, **dataclasses.asdict(kind)},
-            "dense": self.kinds.dense,
+            **_settings(self.kinds, self.dtype),
             "parameters": {name: dataclasses.asdict(each) for name, each in self.parameters.items()},
             "files": self.files,
         }
@@ -175,7 +171,8 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
         progress: called with (groups done, groups in all).
 
     Raises:
-        CheckpointError: `source` does not hold exactly what the config promises, or `out` is of another model.
+        CheckpointError: `source` does not hold exactly what the config promises, or `out` was begun with another dtype
+            or quantization.
         OSError: `out` cannot be written.
     """
     mesh = make_mesh(1, jax.local_devices(backend="cpu"))
@@ -184,6 +181,7 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
     params = parameters.by_path
     groups = _groups(parameters.slots)
     (out / _PARAMETERS).mkdir(parents=True, exist_ok=True)
+    _begin(out, _settings(config.weight_kinds, dtype))
     for pattern in _COPIED:
         for file in source.glob(pattern):
             if not file.match(_NOT_COPIED):
@@ -204,6 +202,34 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
         sums = pool.map(_size_and_crc, files)
         known = {str(file.relative_to(out)): both for file, both in zip(files, sums, strict=True)}
     Manifest(stored, config.weight_kinds, dtype, known).write(out)
+
+
+def _settings(kinds: WeightKinds, dtype: DType) -> dict[str, Any]:
+    """What all groups of a converted checkpoint have in common, as the manifest has it."""
+    kind = kinds.kind
+    quantization = kind and {"name": kind.name, **dataclasses.asdict(kind)}
+    return {"format": FORMAT, "dtype": dtype, "quantization": quantization, "dense": list(kinds.dense)}
+
+
+def _begin(out: Path, settings: Mapping[str, Any]) -> None:
+    """Notes what a conversion makes, for the run that goes on with it.
+
+    Raises:
+        CheckpointError: an earlier run made something else.
+    """
+    note = out / f"{MANIFEST}.unfinished"
+    try:
+        earlier = [json.loads(file.read_text(encoding="utf-8")) for file in (out / MANIFEST, note) if file.is_file()]
+    except ValueError as error:
+        raise CheckpointError(f"{out} has a manifest that cannot be read: {error}; use an empty directory") from error
+    for content in earlier:
+        differing = [name for name, value in settings.items() if content.get(name) != value]
+        if differing:
+            raise CheckpointError(
+                f"{out} holds a conversion with another {differing[0]}: give an empty directory, or convert with the "
+                "same --dtype and --quantization as before"
+            )
+    note.write_text(json.dumps(settings), encoding="utf-8")
 
 
 def restored_arrays(

@@ -130,7 +130,7 @@ def _attend_block(
     def fetch() -> None:
         if blocks.warpgroups > 1:
             plgpu.set_max_registers(mosaic.FETCH_REGISTERS, action="decrease")
-        _fetch_pages(block, kv_ref, table_ref, buffers, blocks, group, table_width)
+        _fetch_pages(block, kv_ref, table_ref, buffers, blocks, group, table_width, window)
 
     pl.when(warpgroup < blocks.warpgroups)(compute)
     pl.when(warpgroup == blocks.warpgroups)(fetch)
@@ -163,18 +163,28 @@ def _read_plan(
 
 
 def _fetch_pages(
-    block: Block, kv_ref: Any, table_ref: Any, buffers: Buffers, blocks: MosaicBlocks, group: int, table_width: int
+    block: Block,
+    kv_ref: Any,
+    table_ref: Any,
+    buffers: Buffers,
+    blocks: MosaicBlocks,
+    group: int,
+    table_width: int,
+    window: int | None,
 ) -> None:
     """Keeps the ring of buffers full."""
     stages, keys, page_size = blocks.stages, blocks.keys, kv_ref.shape[2]
     rows, head_size = min(keys, page_size), buffers.keys.shape[-1]
     kv_head = lax.div(block.head, jnp.int32(group))
-    last_page = lax.div(block.end - 1, jnp.int32(page_size))
+    # Pages before the window are other requests' by now: what lies there may be NaN, which times 0 is not 0.
+    oldest = jnp.int32(0) if window is None else jnp.maximum(block.position - window + 1, 0)
+    first_page, last_page = (lax.div(token, jnp.int32(page_size)) for token in (oldest, block.end - 1))
 
     def fetch(step: jax.Array, slot: jax.Array) -> None:
         tokens = [(block.first_step + step) * keys + part * rows for part in range(keys // rows)]
-        # All page numbers before the first copy, which they could not overtake. Beyond the end, the last page again.
-        numbers = [jnp.minimum(lax.div(token, jnp.int32(page_size)), last_page) for token in tokens]
+        # All page numbers before the first copy, which they could not overtake. In place of pages before the window and
+        # beyond the end, the first or the last page that is seen.
+        numbers = [jnp.clip(lax.div(token, jnp.int32(page_size)), first_page, last_page) for token in tokens]
         pages = [table_ref[block.request * table_width + number] for number in numbers]
         for part, (token, page) in enumerate(zip(tokens, pages, strict=True)):
             source = kv_ref.at[page, kv_head]

@@ -88,7 +88,8 @@ class WeightLoader:
             overrides = overrides_of(self._design.config.source.json_model_override_args)
             found = ModelConfig.from_hf(*read_model_dir(path, overrides))
             found = dataclasses.replace(found, has_head=served.has_head)
-        found = agree_with_weights(path, found, "safetensors")
+        # As it is served: a short context has no use for a long window, or for one of two rotations.
+        found = agree_with_weights(path, found, "safetensors").for_context(self._design.limits.context_length)
         names = [field.name for field in dataclasses.fields(ModelConfig) if field.name not in _FREE]
         values = [(name, vars(found)[name], vars(served)[name]) for name in names]
         differing = [f"{name} is {new!r}, here {old!r}" for name, new, old in values if new != old]

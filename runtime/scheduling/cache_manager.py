@@ -332,6 +332,8 @@ class CacheManager:
             self.allocator.free(held.own_numbers())
         request.node, request.pages, request.duplicates, request.num_tree_pages = None, [], [], 0
         request.windows = []
+        # Who gets its slot in the same step writes the same entries, and a scatter has no order.
+        self._table_updates = [update for update in self._table_updates if update[0] != request.slot]
         if not self.shares_prefixes:
             self.flush()
 

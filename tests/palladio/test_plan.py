@@ -14,13 +14,16 @@ import pytest
 from benchmarks import checkpoints
 from palladio import child, plan_worker
 from palladio.__main__ import main
-from palladio.model.config import ModelConfig
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.loading.orbax_weights import convert
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.module import Initializer
 from palladio.model.quantization_config import weight_kinds
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import CHIPS, SLICES, find_slice
+from tests.tiny_model import make_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA = {
@@ -218,6 +221,16 @@ def test_as_a_user_types_it(tmp_path: Path) -> None:
     first, *_, last = done.stdout.splitlines()
     assert first.startswith(f"{tmp_path.name} (8.03 billion parameters, bfloat16) on h200-1: 1 of 1 devices")
     assert last == "  palladio serve --model-path ."
+
+
+def test_a_converted_checkpoint_has_the_bits_that_it_was_converted_to(tmp_path: Path, run: Run) -> None:
+    source = make_checkpoint(tmp_path / "source", "qwen3")
+    published = ModelConfig.from_hf(*read_model_dir(source))
+    model = agree_with_weights(source, published, "safetensors", "int8")
+    convert(source, tmp_path / "out", model, "float32", lambda done, total: None)
+    code, out, _ = run("--model-path", str(tmp_path / "out"), "--topology", "v5e-1")
+    assert code == 0
+    assert "int8 W8A16" in out.splitlines()[0]
 
 
 def test_a_table_of_all_and_one_in_detail(tmp_path: Path, run: Run) -> None:

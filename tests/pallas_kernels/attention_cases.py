@@ -62,6 +62,7 @@ CASES = [
     Case("large pages", ((0, 200), (100, 90)), page_size=256, table_width=3),
     Case("empty", (), padding_rows=2, padding_tokens=8),
     Case("window", ((0, 100), (150, 40), (0, 3)), window=20, padding_tokens=4),
+    Case("pages before the window", ((200, 40),), window=20),
     Case("window of one", ((0, 20), (17, 4)), window=1),
     Case("soft cap", ((0, 40), (10, 10)), soft_cap=5.0),
     Case("sinks", ((0, 40), (60, 10)), num_heads=6, sinks=True, padding_tokens=2),
@@ -121,13 +122,9 @@ class Data:
     expected: npt.NDArray[np.float64]  # real rows only
 
 
-def make(case: Case, *, windows_move_on: bool = True) -> Data:
-    """Random pages in random order; rows that must not be seen (page 0, beyond the end, pages before the
-    window) are NaN if there is one.
-
-    Args:
-        windows_move_on: pages before the window of a request's first query are not its own any more.
-    """
+def make(case: Case) -> Data:
+    """Random pages in random order; rows that must not be seen are NaN if there is one: page 0, those beyond the end,
+    and pages before the window of a request's first query, which are not its own any more."""
     rng = np.random.default_rng(len(case.name))
     N, K, H, size = case.num_heads, case.num_kv_heads, case.head_size, case.page_size
     dtype = jnp.dtype(case.kv_dtype)
@@ -146,7 +143,7 @@ def make(case: Case, *, windows_move_on: bool = True) -> Data:
         k, v = rng.normal(size=(2, total, K, H)).astype(np.float32)
         k, v = (stored(x, scale, dtype) for x, scale in ((k, k_scale), (v, v_scale)))
         sequences.append((k.astype(float) * k_scale, v.astype(float) * v_scale))
-        first = max(0, case.lengths[row][0] - case.window + 1) if case.window and windows_move_on else 0
+        first = max(0, case.lengths[row][0] - case.window + 1) if case.window else 0
         for position in range(first // size * size, total):  # pages that have left the window are others' by now
             cell = kv_pages[pages[position // size], :, position % size]
             cell[:] = 0

@@ -91,7 +91,7 @@ def errors(mode: str, names: list[str]) -> dict[str, float]:
     for case in CASES:
         if case.name not in names:
             continue
-        data = make(case, windows_move_on=False)  # it reads them, so they have to be finite: docs/kernels.md
+        data = make(case)
         out = attend(case, data, "gpu_mosaic", target, "bfloat16").astype(np.float32)
         exact = attend(case, data, "reference", Target(), "bfloat16").astype(np.float32)
         real = len(data.expected)

@@ -31,11 +31,11 @@ interpreted = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.1
 @pytest.mark.parametrize(
     ("mode", "names"),
     [
-        pytest.param("plain", ["sinks, window, mixed"], marks=pytest.mark.timeout(600)),
+        pytest.param("plain", ["sinks, window, mixed", "pages before the window"], marks=pytest.mark.timeout(600)),
         pytest.param("plain", TAKEN, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
         pytest.param("eager", RACES, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),  # looks for races too
     ],
-    ids=["one case", "all cases", "races"],
+    ids=["two cases", "all cases", "races"],
 )
 def test_matches_the_oracle(mode, names):
     found = interpret(mode, names)

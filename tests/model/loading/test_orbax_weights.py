@@ -1,5 +1,6 @@
 """Converted checkpoints: the weights of the safetensors, on any mesh; damaged and unfinished ones are refused."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from palladio.model.errors import CheckpointError
 from palladio.model.functional import flatten_model
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import load_model
+from palladio.model.loading.orbax_weights import Manifest
 from palladio.model.sharding import make_mesh
+from palladio.model.weights.kinds import WeightKind, WeightKinds
 from tests.many_devices import call_with_devices
 from tests.tiny_model import make_checkpoint
 
@@ -90,6 +93,24 @@ def test_a_conversion_that_was_cut_short_goes_on(source: Path, converted: Path, 
     assert len(saved) == len(set(saved)) == 5  # none twice
     for wanted, found in zip(weights(converted), weights(tmp_path), strict=True):
         np.testing.assert_array_equal(wanted, found)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_directory_of_another_dtype_or_quantization_is_not_gone_on_with(
+    source: Path, tmp_path: Path, is_finished: bool, monkeypatch
+) -> None:
+    if not is_finished:
+        monkeypatch.setattr(Manifest, "write", lambda self, path: None)  # cut short at the end
+    convert(source, tmp_path)
+    with pytest.raises(CheckpointError, match="holds a conversion with another dtype: give an empty directory"):
+        convert(source, tmp_path, "bfloat16")
+    config = ModelConfig.from_hf(*read_model_dir(source))
+    config = dataclasses.replace(config, weight_kinds=WeightKinds(WeightKind("int8")))
+    with pytest.raises(CheckpointError, match="holds a conversion with another quantization"):
+        orbax_weights.convert(source, tmp_path, config, "float32", lambda *_: None)
+    monkeypatch.undo()
+    convert(source, tmp_path)
+    weights(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])

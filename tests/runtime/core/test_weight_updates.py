@@ -185,6 +185,13 @@ def test_a_config_of_another_model_is_refused(core, second, expected, tmp_path):
     assert steer(core, UpdateWeights(3, str(other))).ok
 
 
+def test_a_window_that_no_sequence_fills_is_no_other_model(tmp_path):
+    folder = make_checkpoint(tmp_path / "model", "gemma3")  # its window is 12
+    core = create_core(folder, **FLAGS | {"context_length": 12})
+    reply = steer(core, UpdateWeights(1, str(folder)))
+    assert reply.ok, reply.message
+
+
 @pytest.mark.parametrize("content", [None, b"", b"\x80\x04K\x01."])
 def test_what_is_no_safetensors_file_is_refused(core, expected, tmp_path, content):
     if content is not None:

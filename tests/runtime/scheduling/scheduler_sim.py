@@ -215,6 +215,8 @@ class Simulation:
 
     def _run(self, batch: ScheduledBatch) -> list[list[int]]:
         """Of each row, a token for each time that the step samples."""
+        places = [update[:2] for update in batch.table_updates]
+        assert len(set(places)) == len(places), "an entry is written twice in one scatter, which has no order on a GPU"
         for slot, column, page in batch.table_updates:
             self.tables.setdefault(slot, {})[column] = page
         assert batch.num_decodes == sum(row.decodes for row in batch.rows)
