@@ -5,7 +5,7 @@
     python benchmarks/aot_steps.py --target h200 --decode 1 256 --prefill 2048 --only forward sample
     python benchmarks/aot_steps.py --target tpu-v5e --all --json out.json
 
-The programs are those of StepPrograms, with the sizes that an engine would settle on: the KV cache fills the device.
+The programs are those of StepPrograms, with the sizes that an engine would choose: the KV cache fills the device.
 With --quantization, weights are of 8 bits, and no program may hold a widened copy of one.
 
 Each must compile, fit, update what it is given to update (the KV cache, the sampler's state) in place, never call the

@@ -161,7 +161,7 @@ class RopeConfig:
         return rope.for_context(max_position)
 
     def for_context(self, length: int) -> Self:
-        """For sequences of up to so many tokens. It is settled for all of them before the first one: keys that are in
+        """For sequences of up to so many tokens. It is decided for all of them before the first one: keys that are in
         the cache cannot change their frequencies when a sequence outgrows the original context."""
         is_long = self.kind != "longrope" or length > self.original_max_position
         return dataclasses.replace(self, is_long=is_long)

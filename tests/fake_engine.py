@@ -200,7 +200,7 @@ class FakeEngine:
             raise InvalidRequestError(f"a request with id {request_id!r} is already running", param="request_id")
         prompt_ids, params = request.prompt_ids, LengthLimit.of(self.info).fit(request)
         self._check(prompt_ids, params)
-        options = request.options.settle(self.config.scheduler)
+        options = request.options.resolve(self.config.scheduler)
         if self.refuse_in_queue is not None:
             raise self._refusal(request_id, prompt_ids, received, self.refuse_in_queue)
         call = self._running[request_id] = Call(request_id, prompt_ids, params, options, received)

@@ -1,4 +1,4 @@
-"""Runs a function in a process that has several CPU devices: how many there are is settled before jax starts."""
+"""Runs a function in a process that has several CPU devices: how many there are is fixed before jax starts."""
 
 import json
 import os

@@ -13,7 +13,7 @@ from palladio.http.prompts.chat_messages import TextEncoder, Truncation
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
 from palladio.http.reasoning.family import ReasoningFamily
-from palladio.http.security.callers import Callers, RunningRequests
+from palladio.http.security.callers import Callers, RequestsById
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
@@ -86,7 +86,7 @@ class Context:
     storage: Storage
     callers: Callers
     started: float = dataclasses.field(default_factory=time.time)
-    running: RunningRequests = dataclasses.field(default_factory=RunningRequests)
+    running: RequestsById = dataclasses.field(default_factory=RequestsById)
 
     def require_ready(self) -> None:
         """

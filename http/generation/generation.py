@@ -114,7 +114,7 @@ class OutputStream:
                 check_abort(output)
                 write(output)
 
-    def settle(self, error: BaseException | None = None) -> None:
+    def end_record(self, error: BaseException | None = None) -> None:
         """Nothing comes any more, and the client does not know it yet. Args: error: what ended it early."""
         if self._record is not None:
             self._record.end(error)
@@ -127,7 +127,7 @@ class OutputStream:
         self.observe = self._record.add
 
         def end(_: object, error: BaseException | None, __: object) -> bool:
-            self.settle(error)
+            self.end_record(error)
             return False
 
         stack.push(end)

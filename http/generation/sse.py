@@ -116,14 +116,14 @@ class EventStream(Response):
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             await self._send_outputs(send)
-            self._stream.settle()
+            self._stream.end_record()
             await self._before_end()
             last = self._writer.close()
         except (PalladioError, HttpError) as exc:
-            self._stream.settle(exc)
+            self._stream.end_record(exc)
             last = self._writer.fail(error_body(exc, names))
         except Exception as exc:  # the status has gone out: this is the request's border
-            self._stream.settle(exc)
+            self._stream.end_record(exc)
             error_id = uuid.uuid4().hex
             logger.exception("error %s in a stream", error_id)
             last = self._writer.fail(internal_error(error_id))

@@ -305,7 +305,7 @@ def _given_keys(headers: Headers) -> list[bytes]:
     return [key.strip(" \t").encode("latin-1") for key in given]
 
 
-class RunningRequests:
+class RequestsById:
     """By owner and the id that the client gave or got."""
 
     def __init__(self) -> None:

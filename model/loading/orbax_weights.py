@@ -5,7 +5,7 @@
     OUT/palladio_checkpoint.json        written last: what there is, and the size and CRC-32 of every file
 
 So a conversion that was cut short has no palladio_checkpoint.json, and goes on where it stopped. Parameters lie as the
-model has them on one device; how they are split is settled when they are read.
+model has them on one device; how they are split is decided when they are read.
 """
 
 import concurrent.futures

@@ -55,7 +55,7 @@ class EngineCore:
     """Schedules requests and runs the device. Not thread-safe: one thread calls it (see `engine_loop`).
 
     Attributes:
-        ready: the limits that start-up settled on.
+        ready: the limits that start-up chose.
         activity: what the thread is at; whoever compiles during a step says so here.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which kernels an engine runs on: settled at start-up, so that no request finds out what they cannot take."""
+"""Which kernels an engine runs on: chosen at start-up, so that no request finds out what they cannot take."""
 
 import dataclasses
 import functools

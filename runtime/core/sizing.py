@@ -1,4 +1,4 @@
-"""What flags, model and platform settle on, before anything is loaded: limits, dtypes, buckets."""
+"""What flags, model and platform come to, before anything is loaded: limits, dtypes, buckets."""
 
 import dataclasses
 from typing import Self
@@ -112,7 +112,7 @@ class Dtypes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The sizes that flags, model and platform settle on; where there are several data-parallel ranks, of each.
+    """The sizes that flags, model and platform come to; where there are several data-parallel ranks, of each.
 
     Attributes:
         num_ranks: data-parallel ranks (--dp-size).

@@ -162,7 +162,7 @@ class AsyncEngine:
         """See EngineClient.generate."""
         if self.state != "ready":
             raise not_ready(self)
-        name, samples = request.scoped_id, self._loaded_front().settle(request)
+        name, samples = request.scoped_id, self._loaded_front().resolve(request)
         stream = self._streams.open(name, samples, self.tokenizer)
         try:
             self._add(samples)

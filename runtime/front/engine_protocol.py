@@ -51,7 +51,7 @@ class EngineClient(Protocol):
 
     @property
     def info(self) -> EngineReady:
-        """The limits that the engine settled on.
+        """The limits that the engine chose.
 
         Raises:
             EngineNotReadyError: still starting.

@@ -1,4 +1,4 @@
-"""The samples of a request at the front: settled on their way in, and made text on their way out."""
+"""The samples of a request at the front: resolved on the way in, and made text on the way out."""
 
 import dataclasses
 import itertools
@@ -88,8 +88,8 @@ class RequestIntake:
         self._info = info
         self._room = LengthLimit.of(info)
 
-    def settle(self, request: GenerationRequest) -> list[GenerationRequest]:
-        """One request for each of the n samples, with everything that the engine needs settled.
+    def resolve(self, request: GenerationRequest) -> list[GenerationRequest]:
+        """One request for each of the n samples, with everything that the engine needs resolved.
 
         Engine-side ids are `RID~SERIAL` or `RID-INDEX~SERIAL`: a serial is never used twice, so what an aborted
         request may still send cannot be taken for output of a later one with the same RID.
@@ -108,7 +108,7 @@ class RequestIntake:
                 "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
                 "without"
             )
-        options = request.options.settle(self._scheduler, self._info.num_ranks)
+        options = request.options.resolve(self._scheduler, self._info.num_ranks)
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer: use stop_token_ids", param="stop")
         if params.stop_regex and self._tokenizer is None:

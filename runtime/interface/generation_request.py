@@ -330,7 +330,7 @@ class RequestOptions:
         salt = _join_salts(cache_salt, extra_key)
         return cls(salt, 0 if priority is None else priority, timeout, dp_rank=routed_dp_rank, owner=owner)
 
-    def settle(self, scheduler: SchedulerConfig, num_ranks: int = 1) -> Self:
+    def resolve(self, scheduler: SchedulerConfig, num_ranks: int = 1) -> Self:
         """The options as this server's flags complete them.
 
         Raises:
@@ -350,15 +350,15 @@ class RequestOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt, and how to answer it. A route builds it once. The front checks it and settles what depends on the
-    engine (`RequestIntake.settle`), which makes one of it for each of the n samples: `params.max_tokens` and
+    """One prompt, and how to answer it. A route builds it once. The front checks it and resolves what depends on the
+    engine (`RequestIntake.resolve`), which makes one of it for each of the n samples: `params.max_tokens` and
     `params.seed` are set then, and `params.n` is 1. That value crosses the process border, and the scheduler's
     `Request` holds it.
 
     Attributes:
-        request_id: the caller's, different for each prompt; of a settled sample: the engine-side id.
-        stop_token_ids: all ids that end a settled sample: the model's end-of-sequence ids (unless ignore_eos) and those
-            of `params`.
+        request_id: the caller's, different for each prompt; of a resolved sample: the engine-side id.
+        stop_token_ids: all ids that end a resolved sample: the model's end-of-sequence ids (unless ignore_eos) and
+            those of `params`.
         received: when it came, in seconds since the epoch.
         resent: an engine that failed had accepted it: the queue takes it even if it is full.
         default_length: max_tokens where `params` has none, as far as the prompt leaves room; None: all of the room.

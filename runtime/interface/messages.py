@@ -311,7 +311,7 @@ class EmbeddingSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineReady:
-    """The engine accepts requests; the limits it settled on.
+    """The engine accepts requests; the limits it chose.
 
     Attributes:
         context_length: most tokens of prompt and output together that the model takes.

@@ -70,7 +70,7 @@ class Deployment:
         place: the slice. num_shards: devices that share each layer (--tp-size). num_ranks: of them (--dp-size).
         num_expert_parts: of these devices, with experts of their own (--ep-size).
         model: as published. layout: over the devices.
-        limits, buckets, dtypes: as the engine would settle on.
+        limits, buckets, dtypes: as the engine would choose.
         shape: of the device's state. structure, weights: abstract.
         num_parameters: of the published model. num_table_parameters: of them, rows of each table of tokens.
     """

@@ -110,7 +110,7 @@ class TokenEngine(Protocol):
     """What the loop drives: EngineCore, or the tests' fake.
 
     Attributes:
-        ready: the limits that start-up settled on.
+        ready: the limits that start-up chose.
         activity: the loop says here what it is at, and the core what it compiles.
     """
 

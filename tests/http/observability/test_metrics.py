@@ -202,7 +202,7 @@ def test_an_engine_that_does_not_answer_is_down(
     monkeypatch.setattr(engine, "stats", no_stats)
     scrape = Scrape(http)
     assert scrape("palladio:engine_up") == 0
-    assert scrape("sglang:max_total_num_tokens") == 20480, "what it settled on is known all the same"
+    assert scrape("sglang:max_total_num_tokens") == 20480, "what it chose is known all the same"
     assert limits == [STATS_TIMEOUT]
     assert STATS_TIMEOUT <= 2
 

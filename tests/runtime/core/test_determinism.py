@@ -134,7 +134,7 @@ def test_sample_i_is_that_of_seed_plus_i(tiny: TinyEngine) -> None:
     assert len(set(map(tuple, lone))) == 5
     core = tiny.core()
     asked = GenerationRequest("x", PROMPT, SamplingParams(**SAMPLED, n=5, ignore_eos=True))
-    messages = RequestIntake(core.ready, None).settle(asked)
+    messages = RequestIntake(core.ready, None).resolve(asked)
     collector = Collector(core)
     for message in messages:
         collector.send(message)

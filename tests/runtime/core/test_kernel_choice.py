@@ -1,4 +1,4 @@
-"""What --attention-backend comes to: settled at start-up, with a reason and a flag where it cannot be."""
+"""What --attention-backend comes to: chosen at start-up, with a reason and a flag where it cannot be."""
 
 import dataclasses
 

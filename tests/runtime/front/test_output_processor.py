@@ -184,16 +184,16 @@ def front(tokenizer):
 
 
 def test_settle_one(front):
-    (request,) = front.settle(GenerationRequest("r", [5, 6], SamplingParams(stop_token_ids=[9])))
+    (request,) = front.resolve(GenerationRequest("r", [5, 6], SamplingParams(stop_token_ids=[9])))
     assert request.request_id.startswith("r~")
     assert request.params.max_tokens == 30
     assert 0 <= request.params.seed < 2**64
     assert request.stop_token_ids == (2, 9)
-    assert front.settle(GenerationRequest("r", [5], SamplingParams()))[0].request_id != request.request_id
+    assert front.resolve(GenerationRequest("r", [5], SamplingParams()))[0].request_id != request.request_id
 
 
 def test_settle_n(front):
-    requests = front.settle(GenerationRequest("r", [5], SamplingParams(n=3, seed=-1, prompt_logprobs=0, max_tokens=4)))
+    requests = front.resolve(GenerationRequest("r", [5], SamplingParams(n=3, seed=-1, prompt_logprobs=0, max_tokens=4)))
     assert [request.request_id.partition("~")[0] for request in requests] == ["r-0", "r-1", "r-2"]
     assert [request.params.seed for request in requests] == [2**64 - 1, 0, 1]
     assert [request.params.prompt_logprobs for request in requests] == [0, None, None]
@@ -202,13 +202,13 @@ def test_settle_n(front):
 
 def test_the_options_are_settled(front, tokenizer):
     given = RequestOptions("salt", 0, 2.0)
-    requests = front.settle(GenerationRequest("r", [5], SamplingParams(n=2), options=given))
+    requests = front.resolve(GenerationRequest("r", [5], SamplingParams(n=2), options=given))
     assert [request.options for request in requests] == [given, given]
     with pytest.raises(InvalidRequestError, match="--schedule-policy priority"):
-        front.settle(GenerationRequest("r", [5], SamplingParams(), options=RequestOptions(priority=1)))
+        front.resolve(GenerationRequest("r", [5], SamplingParams(), options=RequestOptions(priority=1)))
     scheduler = SchedulerConfig(schedule_policy="priority", request_timeout=9.0)
     prioritized = RequestIntake(make_ready(), tokenizer, scheduler)
-    (request,) = prioritized.settle(GenerationRequest("r", [5], SamplingParams(), options=RequestOptions(priority=1)))
+    (request,) = prioritized.resolve(GenerationRequest("r", [5], SamplingParams(), options=RequestOptions(priority=1)))
     assert request.options == RequestOptions(None, 1, 9.0)
 
 
@@ -216,7 +216,7 @@ def test_drawn_seeds_follow_the_engines_seed(tokenizer):
     seeds = [
         [
             request.params.seed
-            for request in RequestIntake(make_ready(), tokenizer).settle(GenerationRequest("r", [5], params))
+            for request in RequestIntake(make_ready(), tokenizer).resolve(GenerationRequest("r", [5], params))
         ]
         for params in (SamplingParams(n=4), SamplingParams(n=4))
     ]
@@ -225,7 +225,7 @@ def test_drawn_seeds_follow_the_engines_seed(tokenizer):
 
 
 def test_ignore_eos(front):
-    (request,) = front.settle(GenerationRequest("r", [5], SamplingParams(ignore_eos=True, stop_token_ids=[7])))
+    (request,) = front.resolve(GenerationRequest("r", [5], SamplingParams(ignore_eos=True, stop_token_ids=[7])))
     assert request.stop_token_ids == (7,)
 
 
@@ -235,21 +235,21 @@ def test_ignore_eos(front):
 )
 def test_too_long(front, num_prompt, max_tokens, numbers):
     with pytest.raises(ContextLengthError) as caught:
-        front.settle(GenerationRequest("r", [5] * num_prompt, SamplingParams(max_tokens=max_tokens)))
+        front.resolve(GenerationRequest("r", [5] * num_prompt, SamplingParams(max_tokens=max_tokens)))
     assert all(number in str(caught.value) for number in numbers)
     assert caught.value.code == "context_length_exceeded"
 
 
 def test_just_fits(front):
-    assert front.settle(GenerationRequest("r", [5] * 31, SamplingParams()))[0].params.max_tokens == 1
-    assert front.settle(GenerationRequest("r", [5] * 30, SamplingParams(max_tokens=2)))[0].params.max_tokens == 2
-    assert front.settle(GenerationRequest("r", [5] * 32, SamplingParams(max_tokens=0)))[0].params.max_tokens == 0
+    assert front.resolve(GenerationRequest("r", [5] * 31, SamplingParams()))[0].params.max_tokens == 1
+    assert front.resolve(GenerationRequest("r", [5] * 30, SamplingParams(max_tokens=2)))[0].params.max_tokens == 2
+    assert front.resolve(GenerationRequest("r", [5] * 32, SamplingParams(max_tokens=0)))[0].params.max_tokens == 0
 
 
 def test_a_length_makes_way_for_the_prompt_where_it_may(front):
     def length(num_prompt, **fields):
         params = SamplingParams(max_tokens=fields.pop("max_tokens", None), min_tokens=fields.pop("min_tokens", 0))
-        (request,) = front.settle(GenerationRequest("r", [5] * num_prompt, params, **fields))
+        (request,) = front.resolve(GenerationRequest("r", [5] * num_prompt, params, **fields))
         return request.params.max_tokens
 
     assert length(5, default_length=9) == 9
@@ -267,11 +267,11 @@ def test_a_length_makes_way_for_the_prompt_where_it_may(front):
 def test_small_pool_is_named(tokenizer):
     front = RequestIntake(make_ready(context_length=4096, max_total_tokens=16), tokenizer)
     with pytest.raises(ContextLengthError, match="--mem-fraction-static"):
-        front.settle(GenerationRequest("r", [5] * 17, SamplingParams()))
+        front.resolve(GenerationRequest("r", [5] * 17, SamplingParams()))
     windowed = make_ready(context_length=4096, max_total_tokens=16, longest_request=64)
-    RequestIntake(windowed, tokenizer).settle(GenerationRequest("r", [5] * 60, SamplingParams()))
+    RequestIntake(windowed, tokenizer).resolve(GenerationRequest("r", [5] * 60, SamplingParams()))
     with pytest.raises(ContextLengthError, match="64"):
-        RequestIntake(windowed, tokenizer).settle(GenerationRequest("r", [5] * 65, SamplingParams()))
+        RequestIntake(windowed, tokenizer).resolve(GenerationRequest("r", [5] * 65, SamplingParams()))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_small_pool_is_named(tokenizer):
 )
 def test_bad_prompts(front, prompt, message):
     with pytest.raises(InvalidRequestError, match=message) as caught:
-        front.settle(GenerationRequest("r", prompt, SamplingParams()))
+        front.resolve(GenerationRequest("r", prompt, SamplingParams()))
     assert caught.value.param == "prompt"
 
 
@@ -301,21 +301,21 @@ def test_bad_prompts(front, prompt, message):
 )
 def test_bad_params(front, params, param):
     with pytest.raises(InvalidRequestError) as caught:
-        front.settle(GenerationRequest("r", [5], params))
+        front.resolve(GenerationRequest("r", [5], params))
     assert caught.value.param == param
 
 
 def test_as_many_stop_ids_as_there_may_be(front):
     """An end of sequence that neither ends the output nor is kept away from it takes no place among them."""
     ids = list(range(3, 67))
-    (request,) = front.settle(GenerationRequest("r", [5], SamplingParams(stop_token_ids=ids, ignore_eos=True)))
+    (request,) = front.resolve(GenerationRequest("r", [5], SamplingParams(stop_token_ids=ids, ignore_eos=True)))
     assert request.stop_token_ids == tuple(ids)
 
 
 def test_stop_strings_without_tokenizer():
     front = RequestIntake(make_ready(), None)
     with pytest.raises(InvalidRequestError, match="stop_token_ids"):
-        front.settle(GenerationRequest("r", [5], SamplingParams(stop=["x"])))
+        front.resolve(GenerationRequest("r", [5], SamplingParams(stop=["x"])))
 
 
 def test_a_stop_string_keeps_what_the_engine_told_with_the_first_token(tokenizer):
@@ -356,14 +356,14 @@ def test_thinking_leaves_room_for_an_answer_in_a_grammar(tokenizer, max_tokens, 
     thinking = Thinking((10,), (11,), begun=begun, budget=budget)
     params = SamplingParams(max_tokens=max_tokens, grammar=Grammar("choice", '["a"]'), thinking=thinking)
     front = RequestIntake(make_ready(context_length=4096), tokenizer)
-    (settled,) = front.settle(GenerationRequest("r", [5, 6], params))
-    assert settled.params.thinking == dataclasses.replace(thinking, budget=expected)
+    (resolved,) = front.resolve(GenerationRequest("r", [5, 6], params))
+    assert resolved.params.thinking == dataclasses.replace(thinking, budget=expected)
     free = dataclasses.replace(params, grammar=None)
-    (settled,) = front.settle(GenerationRequest("r", [5, 6], free))
-    assert settled.params.thinking == thinking, "text may be thought to the end"
+    (resolved,) = front.resolve(GenerationRequest("r", [5, 6], free))
+    assert resolved.params.thinking == thinking, "text may be thought to the end"
 
 
 def test_without_room_for_thinking_the_answer_begins_at_once(tokenizer):
     params = SamplingParams(max_tokens=3, grammar=Grammar("choice", '["a"]'), thinking=Thinking((10,), (11,)))
-    (settled,) = RequestIntake(make_ready(), tokenizer).settle(GenerationRequest("r", [5, 6], params))
-    assert settled.params.thinking is None
+    (resolved,) = RequestIntake(make_ready(), tokenizer).resolve(GenerationRequest("r", [5, 6], params))
+    assert resolved.params.thinking is None

@@ -60,25 +60,25 @@ def test_a_priority_needs_the_policy():
     options = RequestOptions(priority=-3)
     for policy in ("fcfs", "lpm", "random"):
         with pytest.raises(InvalidRequestError, match="--schedule-policy priority") as caught:
-            options.settle(SchedulerConfig(schedule_policy=policy))
+            options.resolve(SchedulerConfig(schedule_policy=policy))
         assert caught.value.param == "priority"
-    assert options.settle(BY_PRIORITY) == options
-    assert RequestOptions().settle(SchedulerConfig()) == RequestOptions()
+    assert options.resolve(BY_PRIORITY) == options
+    assert RequestOptions().resolve(SchedulerConfig()) == RequestOptions()
 
 
 @pytest.mark.parametrize(("num_ranks", "words"), [(1, "one data-parallel rank, 0"), (2, "data-parallel ranks 0 … 1")])
 def test_a_group_of_devices_must_be_there(num_ranks, words):
     last = RequestOptions.of(routed_dp_rank=num_ranks - 1)
-    assert last.settle(SchedulerConfig(), num_ranks).dp_rank == num_ranks - 1
+    assert last.resolve(SchedulerConfig(), num_ranks).dp_rank == num_ranks - 1
     with pytest.raises(InvalidRequestError, match=words) as caught:
-        RequestOptions.of(routed_dp_rank=num_ranks).settle(SchedulerConfig(), num_ranks)
+        RequestOptions.of(routed_dp_rank=num_ranks).resolve(SchedulerConfig(), num_ranks)
     assert caught.value.param == "routed_dp_rank"
 
 
 def test_the_servers_timeout_is_the_default():
     limited = SchedulerConfig(request_timeout=30.0)
-    assert RequestOptions().settle(limited).timeout == 30.0
-    assert RequestOptions(timeout=60.0).settle(limited).timeout == 60.0
-    assert RequestOptions(background=True).settle(limited).timeout is None, "it may wait behind others for long"
-    assert RequestOptions(background=True, timeout=60.0).settle(limited).timeout == 60.0
-    assert RequestOptions(timeout=60.0).settle(SchedulerConfig()).timeout == 60.0
+    assert RequestOptions().resolve(limited).timeout == 30.0
+    assert RequestOptions(timeout=60.0).resolve(limited).timeout == 60.0
+    assert RequestOptions(background=True).resolve(limited).timeout is None, "it may wait behind others for long"
+    assert RequestOptions(background=True, timeout=60.0).resolve(limited).timeout == 60.0
+    assert RequestOptions(timeout=60.0).resolve(SchedulerConfig()).timeout == 60.0
