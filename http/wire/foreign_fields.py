@@ -49,7 +49,18 @@ METADATA: Mapping[str, str] = {
     "smoothing_curve": "acts only with smoothing_factor, which is refused",
 }
 
-SAME_AS: Mapping[str, str] = {"best_of": "n"}  # passes with the value of the other field, which is known
+SAME_AS: Mapping[str, str] = {  # passes with the value of the other field, which is known
+    "best_of": "n",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "random_seed": "seed",
+    "sampling_seed": "seed",
+    "repeat_penalty": "repetition_penalty",
+    "rep_pen": "repetition_penalty",
+    "stopping_strings": "stop",
+}
 
 _EMPTY: tuple[object, ...] = (False, "", [], {})
 
@@ -80,7 +91,11 @@ NOT_YET: Mapping[str, NotYet] = {
     "num_beams": NotYet((1,)),
     "early_stopping": NotYet(),
     "length_penalty": NotYet((1,)),
+    "beam_width": NotYet((1,)),
     "bad_words": NotYet(instead="use logit_bias"),
+    "banned_strings": NotYet(),
+    "custom_token_bans": NotYet(instead="use logit_bias"),
+    "stopping_strings": NotYet(instead="use stop; the same value passes"),
     "repetition_detection": NotYet(),
     "custom_logit_processor": NotYet(),
     "logits_processors": NotYet(),
@@ -104,11 +119,12 @@ NOT_YET: Mapping[str, NotYet] = {
     "mirostat": NotYet((0,), "use temperature"),
     "mirostat_mode": NotYet((0,), "use temperature"),
     "dynatemp_range": NotYet((0,), "use temperature"),
-    "adaptive_target": NotYet((-1, 0), "use temperature"),
+    "adaptive_target": NotYet((-1, -0.01, 0), "use temperature"),
     "smoothing_factor": NotYet((0,), "use temperature"),
     "temperature_last": NotYet(),
     "samplers": NotYet(),
     "repeat_penalty": NotYet((1,), "use repetition_penalty"),
+    "rep_pen": NotYet((1,), "use repetition_penalty"),
     "repeat_last_n": NotYet((-1, 64), "repetition_penalty looks at all tokens"),
     "encoder_repetition_penalty": NotYet((1,)),
     "no_repeat_ngram_size": NotYet((0,), "use repetition_penalty"),
@@ -201,6 +217,9 @@ NOT_YET: Mapping[str, NotYet] = {
     "session_id": NotYet(),
     "return_hidden_states": NotYet(),
     "return_routed_experts": NotYet(),
+    "return_meta_info": NotYet(),
+    "return_cached_tokens_details": NotYet(instead="usage has the number of cached tokens"),
+    "use_audio_in_video": NotYet(),
     "mm_processor_kwargs": NotYet(),
     "media_io_kwargs": NotYet(),
     "kv_transfer_params": NotYet(),

@@ -58,6 +58,8 @@ HARMLESS: tuple[dict[str, Any], ...] = (
     {"top_a": 0},
     {"tfs_z": 1.0},
     {"typical": 1.0, "min_keep": 0},
+    {"rep_pen": 1, "beam_width": 1, "adaptive_target": -0.01, "banned_strings": [], "custom_token_bans": ""},
+    {"return_meta_info": False, "return_cached_tokens_details": False, "use_audio_in_video": False},
     {"top_n_sigma": -1.0},
     {"xtc_probability": 0, "xtc_threshold": 0.1},
     {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2},
