@@ -65,7 +65,10 @@ def test_a_byte_order_mark_is_skipped(client: httpx.Client) -> None:
 
 SECOND_NAMES = {
     **dict.fromkeys(("n_predict", "num_predict", "max_new_tokens"), "max_tokens"),
-    **{"min_new_tokens": "min_tokens", "random_seed": "seed", "sampling_seed": "seed", "stopping_strings": "stop"},
+    "min_new_tokens": "min_tokens",
+    "random_seed": "seed",
+    "sampling_seed": "seed",
+    "stopping_strings": "stop",
     **dict.fromkeys(("repeat_penalty", "rep_pen"), "repetition_penalty"),
 }
 
