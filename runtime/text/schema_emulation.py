@@ -6,6 +6,7 @@ Each function takes a schema and returns one without the keyword; a ValueError s
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ MAX_EXCLUDED = 64  # values of one `not`
 MAX_EXCLUDED_TEXT = 128  # characters of such a value
 LOWEST_INTEGER = -(2**63) + 1024  # the compiler counts in 64 bits, by way of floating point numbers
 HIGHEST_REAL = 10**18  # it writes no upper bound of numbers that is much above
+_ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "contains"})
 _ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples"})
 _LOWER_BOUNDS = ("minimum", "exclusiveMinimum")
 _UPPER_BOUNDS = ("maximum", "exclusiveMaximum")
@@ -234,10 +236,49 @@ def with_named_properties(schema: Mapping[str, Any], root: object) -> dict[str, 
             message = f"propertyNames over {len(listed)} names takes more than {MAX_WRITTEN} characters, the limit"
             raise ValueError(message)
         return closed | {"properties": {name: value for name in listed if isinstance(name, str)}}
-    pattern = rule.get("pattern") if isinstance(rule, dict) and rule.get("type", "string") == "string" else None
-    if not isinstance(pattern, str) or rule.keys() - {"type", "pattern"}:
-        raise ValueError('unimplemented key: "propertyNames" is supported for an enum, a const or a pattern only')
+    pattern = _pattern_of(rule) if isinstance(rule, dict) and rule.pop("type", "string") == "string" else None
+    if pattern is None:
+        message = 'unimplemented key: "propertyNames" is supported for an enum, a const, a pattern or lengths only'
+        raise ValueError(message)
     return closed | {"patternProperties": {with_written_classes(pattern): value}}
+
+
+def _pattern_of(rule: Mapping[str, Any]) -> str | None:
+    """Of texts with a pattern, or with lengths; None: more is asked of them."""
+    if rule.keys() == {"pattern"}:
+        return rule["pattern"] if isinstance(rule["pattern"], str) else None
+    least, most = rule.get("minLength", 0), rule.get("maxLength", "")
+    is_said = type(least) is int and (most == "" or type(most) is int) and not rule.keys() - {"minLength", "maxLength"}
+    return f"^(?s:.){{{least},{most}}}$" if is_said else None
+
+
+# A text of such characters alone is not allowed: pydantic writes it for decimals, and others for what is not blank.
+_NOT_ALONE = re.compile(
+    r"\^\(\?!\^?(?:\[(?P<set>(?:[^]\\^]|\\.)(?:[^]\\]|\\.)*)]|\\s)\*\$\)(?P<rest>[^|]*)\Z", re.DOTALL
+)
+
+
+def with_plain_pattern(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Without a look-ahead against texts of certain characters alone: another character must be there."""
+    found = _NOT_ALONE.match(schema["pattern"]) if isinstance(schema.get("pattern"), str) else None
+    if found is None:
+        return dict(schema)
+    other = r"\S" if found["set"] is None else with_written_classes(f"[^{found['set']}]")
+    others = schema.get("allOf")
+    beside = [*(others if isinstance(others, list) else ()), {"pattern": other}]
+    return {**schema, "pattern": f"^{found['rest']}", "allOf": beside}
+
+
+def without_unevaluated(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Without `unevaluatedProperties` and `unevaluatedItems`, where they allow all, or where nothing beside them says
+    anything of properties and items in another place."""
+    part = dict(schema)
+    for key, plain in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+        if part.get(key) in (True, {}):
+            del part[key]
+        elif key in part and _ELSEWHERE.isdisjoint(part):
+            part.setdefault(plain, part.pop(key))
+    return part
 
 
 def with_countable_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:

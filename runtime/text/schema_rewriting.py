@@ -20,7 +20,9 @@ from palladio.runtime.text.schema_emulation import (
     with_countable_bounds,
     with_named_properties,
     with_orders,
+    with_plain_pattern,
     without_excluded,
+    without_unevaluated,
 )
 
 
@@ -76,12 +78,12 @@ class _Writer:
         if id(schema) in self._closed:
             part["additionalProperties"] = False
         try:
-            return self._emulate(_with_patterns(part))
+            return self._emulate(_with_patterns(with_plain_pattern(part)))
         except ValueError as error:
             raise UnsupportedSchemaError(f"{path}: {error}") from None
 
     def _emulate(self, part: dict[str, Any]) -> dict[str, Any]:
-        part = with_countable_bounds(part)
+        part = with_countable_bounds(without_unevaluated(part))
         if "propertyNames" in part:
             part = self._counted(with_named_properties(part, self._root), "propertyNames")
         if part.get("uniqueItems") is True:
