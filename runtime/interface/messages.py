@@ -370,9 +370,14 @@ class StepOutputs:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ControlReply:
+    """Attributes:
+    message: if it is not `ok`, why; param: the field that is wrong, if it is one.
+    """
+
     call_id: int
     ok: bool
     message: str = ""
+    param: str | None = None
     stats: EngineStats | None = None
     requests: list[LiveRequest] = dataclasses.field(default_factory=list)
     profile: ProfileReport | None = None
