@@ -3,13 +3,18 @@
 import asyncio
 import contextlib
 import dataclasses
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.prompt_parts import Media
+
+_PREFIX: Final = "palladio-media-"
+_LOCK: Final = "lock"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -39,6 +44,28 @@ class _File:
         self.path.unlink(missing_ok=True)
 
 
+class _LockedFolder:
+    """A new folder for its owner alone. Those of servers that were killed are removed: nobody holds their locks.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = (self.path / _LOCK).open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for lock in self.path.parent.glob(f"{_PREFIX}*/{_LOCK}"):
+            with contextlib.suppress(OSError), lock.open("r+") as file:  # another user's, or in use
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+
+    def close(self) -> None:
+        """Removes it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
 class PayloadStore:
     """One file a content, in a folder for the server's user alone. An engine that is started again reads them again.
 
@@ -46,7 +73,7 @@ class PayloadStore:
     """
 
     def __init__(self) -> None:
-        self._folder: Path | None = None
+        self._folder: _LockedFolder | None = None
         self._files: dict[str, _File] = {}
 
     async def keep(self, media: Iterable[Media]) -> tuple[Media, ...]:
@@ -82,12 +109,12 @@ class PayloadStore:
         """Removes the folder."""
         folder, self._folder = self._folder, None
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.close()
 
     def _begin(self, part: Media) -> _File:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="palladio-media-"))  # for its owner alone
-        handle, name = tempfile.mkstemp(dir=self._folder)  # another one than of the same content before it
+            self._folder = _LockedFolder()
+        handle, name = tempfile.mkstemp(dir=self._folder.path)  # another one than of the same content before it
         file = self._files[part.digest] = _File(Path(name), asyncio.create_task(_write(handle, part.content)))
         file.written.add_done_callback(_note)
         return file

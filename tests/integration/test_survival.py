@@ -130,7 +130,7 @@ def test_the_engine_is_killed_and_then_the_server(launch, tmp_path, checkpoint, 
     pid = stop_engine(server)
     with queued(server, rows=rows) as tasks:
         time.sleep(TO_ARRIVE)
-        assert len(list(tmp_path.glob("palladio-media-*/*"))) == 1, "equal prompts have one file"
+        assert len(list(tmp_path.glob("palladio-media-*/tmp*"))) == 1, "equal prompts have one file"
         os.kill(pid, signal.SIGKILL)
         for lines in streams.join():
             assert '"code":"engine_dead"' in lines[-2], lines[-2:]
@@ -145,7 +145,7 @@ def test_the_engine_is_killed_and_then_the_server(launch, tmp_path, checkpoint, 
     wait_healthy(server)
     assert server.engine_pid() != pid
     server.check_clean()
-    assert list(tmp_path.glob("palladio-media-*/*")) == []
+    assert list(tmp_path.glob("palladio-media-*/tmp*")) == []
     assert re.search(rf"{MAX_RUNNING} requests with output were aborted, {QUEUED} wait", server.log())
     (dump,) = (tmp_path / "dumps").glob("crash-*.json")
     command = [sys.executable, "-m", "palladio", "replay", str(dump)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import tempfile
 from pathlib import Path
@@ -29,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def files(folder):
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
 
 
 def made(path: str) -> int:
@@ -58,6 +59,23 @@ async def test_one_file_a_content_while_somebody_has_it(folder):
         again.read()
     store.close()
     assert list(folder.iterdir()) == []
+
+
+async def test_what_a_killed_server_left_is_removed(folder):
+    left, others, fresh = (folder / f"palladio-media-{name}" for name in ("left", "others", "fresh"))
+    for path in (left, others, fresh):
+        path.mkdir()
+        (path / "rows").touch()
+    (left / "lock").touch()
+    with (others / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        store, second = PayloadStore(), PayloadStore()
+        kept = [await each.keep([Media.of(ROWS)]) for each in (store, second)]
+    np.testing.assert_array_equal(kept[0][0].read(), ROWS)
+    assert [path.exists() for path in (left, others, fresh)] == [False, True, True], "it may not have its lock yet"
+    store.close()
+    second.close()
+    assert sorted(folder.iterdir()) == [fresh, others]
 
 
 async def test_a_full_disk(folder, monkeypatch):
