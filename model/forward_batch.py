@@ -34,8 +34,8 @@ class ForwardBatch:
         embeds: [R, D], rows that may stand in the place of tokens' embeddings, which are in `embed_rows`; None: no
             token has one.
         embed_rows: i32[T], the row of each token; -1: it has the one of its id.
-        rotary_positions: i32[T], what each token is rotated by; None: its position in the sequence. Where it lies in
-            the cache, and the position that its seed goes by, are other values.
+        rotary_positions: i32[T], what each token is rotated by, or i32[A, T] if that has several axes; None: its
+            position in the sequence. Where it lies in the cache, and the position that its seed goes by, are others.
     """
 
     token_ids: jax.Array
