@@ -217,7 +217,7 @@ class ModelRunner:
         last_array = None
         if form.layout.num_steps == 1:
             sizes, arrays = (form.layout.num_requests, form.layout.num_tokens), [[host.forward for host in hosts]]
-            if self._design.shape.num_embeds and step.kind == "prefill" and has_media(step):
+            if self._design.always_media or (self._design.shape.num_embeds and has_media(step)):
                 self.executor.run(ForwardMedia.key_of(*sizes), *arrays, self._write_embeds(step, sizes[1]))
             else:
                 self.executor.run(Forward.key_of(*sizes), *arrays)

@@ -58,7 +58,7 @@ class Forward(_ForwardStep):
     @classmethod
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         decode = design.layouts.decode.values() if design.generates else ()
-        layouts = [*decode, *design.layouts.prefill.values()]
+        layouts = [*decode, *(() if design.always_media else design.layouts.prefill.values())]
         return [cls(design, layout) for layout in layouts if layout.num_steps == 1]
 
     def takes(self, state: DeviceState) -> Takes:

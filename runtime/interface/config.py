@@ -285,15 +285,8 @@ class EngineConfig:
                 raise ConfigError(f"--deterministic runs one shape of step: leave {flag} out")
             if self.source.is_embedding and is_given:
                 raise ConfigError(f"--is-embedding has no decode steps: leave {flag} out")
-        for flag, is_given in (
-            (
-                "--deterministic",
-                execution.deterministic,
-            ),  # steps with embeddings run another program than those without
-            ("--is-embedding", self.source.is_embedding),
-        ):
-            if self.source.enable_input_embeds and is_given:
-                raise ConfigError(f"--enable-input-embeds does not work with {flag}: leave one of them out")
+        if self.source.enable_input_embeds and self.source.is_embedding:
+            raise ConfigError("--is-embedding generates no text: leave --enable-input-embeds out")
         if not 0.0 <= scheduler.background_slowdown < float("inf"):
             raise ConfigError(f"--background-slowdown must be ≥ 0, got {scheduler.background_slowdown}")
         if scheduler.priority_scheduling_preemption_threshold < 0:

@@ -17,7 +17,7 @@ from tests.many_devices import call_with_devices
 from tests.runtime.core.embeds import kept, rows_of, send
 from tests.runtime.core.mesh_requests import assert_same, drain, seen
 from tests.runtime.core.test_prefix_cache import check_same
-from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, create_core, random_prompt
+from tests.runtime.tiny_engine import Collector, TinyEngine, create_core, random_prompt
 
 PAGE = 4
 LENGTHS = (1, 3, 4, 5, 15, 16, 17, 33, 50)  # around pages, and around chunks of 16
@@ -161,10 +161,20 @@ def test_programs_are_there_with_the_flag_alone(engine: TinyEngine, tiny: TinyEn
     assert engine._parts.memory.state == tiny._parts.memory.state + embeds.nbytes
 
 
-@pytest.mark.parametrize("flag", ["deterministic", "is_embedding"])
-def test_flags_that_exclude_it(flag: str) -> None:
-    with pytest.raises(ConfigError, match=f"--enable-input-embeds does not work with --{flag.replace('_', '-')}"):
-        EngineConfig.from_flags({"model_path": "m", **FLAGS, "enable_input_embeds": True, flag: True})
+def test_flags_that_exclude_it() -> None:
+    with pytest.raises(ConfigError, match="--is-embedding generates no text: leave --enable-input-embeds out"):
+        EngineConfig.from_flags({"model_path": "m", "enable_input_embeds": True, "is_embedding": True})
+
+
+def test_deterministic_steps(build: Callable[..., TinyEngine], tmp_path: Path) -> None:
+    """All steps run one program, so logprobs are equal to the last bit, whatever a step holds."""
+    flags = {"max_running_requests": 4, "chunked_prefill_size": 16, "max_total_tokens": 512}
+    engine = build(deterministic=True, enable_input_embeds=True, **flags)
+    assert [key for key in engine.programs if key.kind.startswith("forward")] == [ProgramKey("forward_media", 4, 16)]
+    core, texts = engine.core(), {"a": random_prompt(30), "b": random_prompt(7)}
+    alone = {name: run(engine.core(), {name: [ids]}, logprobs=2).outcome(name) for name, ids in texts.items()}
+    rows = run(core, {"a": as_rows(core, tmp_path, texts["a"], 1, 29), "b": [texts["b"]]}, logprobs=2)
+    assert {name: rows.outcome(name) for name in texts} == alone
 
 
 MESH_TEXTS = {str(number): random_prompt(length, length) for number, length in enumerate((7, 40, 20, 33, 40))}
