@@ -104,7 +104,11 @@ def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]
             if "application/json" in content:
                 known = content["application/json"]["schema"]["properties"]
                 entry["fields"] = verdicts(
-                    known, has_grammars=has_grammars, has_reasoning=has_reasoning, has_tools=has_tools
+                    known,
+                    has_grammars=has_grammars,
+                    has_reasoning=has_reasoning,
+                    has_tools=has_tools,
+                    has_embeds=context.engine.info.embeds is not None,
                 )
             if entry["route"] not in closed:
                 found.append(entry)

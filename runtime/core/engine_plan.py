@@ -28,6 +28,7 @@ from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.media_rows import pool_rows
 from palladio.runtime.execution.out_of_memory import compile_advice
 from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_cache import AroundBuild, CompileMonitor, ProgramCache, use_persistent_cache
@@ -253,6 +254,8 @@ def device_shape(
         pooling=pooling,
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
         has_plain_tier=limits.has_plain_tier,
+        num_embeds=pool_rows(limits.max_step_tokens) if config.source.enable_input_embeds else 0,
+        hidden_size=model.hidden_size,
     )
 
 
@@ -275,7 +278,7 @@ def memory_needs(
     return MemoryNeeds(
         platform=platform,
         weights=bytes_per_device(weights),
-        state=bytes_per_device((state.tables, state.sampler, state.pooled)) + 4 * shape.mask_width * num_mask_rows,
+        state=bytes_per_device(state.of_requests[1:]) + 4 * shape.mask_width * num_mask_rows,
         bytes_per_page=bytes_per_device(state.kv_cache),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,

@@ -27,6 +27,7 @@ from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, l
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch_share import BatchShare
@@ -323,6 +324,9 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         if pooling is None
         else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
         num_ranks=design.shape.ranks.num_ranks,
+        embeds=EmbedsSpec(design.shape.hidden_size, float(jnp.finfo(design.shape.dtype).max))
+        if design.shape.num_embeds
+        else None,
         longest_request=design.shape.page_groups.longest_request(
             design.plan.num_pages - 1, splits_prompts=design.limits.chunk != -1
         ),

@@ -31,6 +31,7 @@ class DeviceState(NamedTuple):
         tables: i32[slots, G·C], pages of each slot's request: the C columns of each of the G block tables.
         sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
         pooled: f32[slots, pooled_size], what was pooled of each slot's request so far.
+        embeds: [num_embeds, D], rows that stand in the place of token embeddings in the next step.
         head: those of the weights that make logits.
         last_hidden: [R, D] by R: of the last tokens of a step's first rows, as its forward pass hands them on.
         hidden: [T, D] by T: of all tokens of that step.
@@ -42,6 +43,7 @@ class DeviceState(NamedTuple):
     tables: jax.Array
     sampler: SamplerState
     pooled: jax.Array
+    embeds: jax.Array
     head: Weights = ()
     last_hidden: Mapping[int, jax.Array] = {}
     hidden: Mapping[int, jax.Array] = {}
@@ -50,7 +52,7 @@ class DeviceState(NamedTuple):
     @property
     def of_requests(self) -> tuple[Any, ...]:
         """What holds something of requests from step to step; a step that failed leaves it undefined."""
-        return self.kv_cache, self.tables, self.sampler, self.pooled
+        return self.kv_cache, self.tables, self.sampler, self.pooled, self.embeds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,8 @@ class DeviceShape:
         pooling: how embeddings are made; None: the engine generates text.
         pooled_size: numbers that are kept of each slot's embedding from step to step.
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
+        num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
+        hidden_size: numbers of a row (D).
     """
 
     num_slots: int
@@ -84,6 +88,8 @@ class DeviceShape:
     pooling: Pooling | None = None
     pooled_size: int = 0
     has_plain_tier: bool = False
+    num_embeds: int = 0
+    hidden_size: int = 0
 
     @property
     def page_size(self) -> int:
@@ -123,29 +129,30 @@ class DeviceShape:
 
     def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
         """The same without memory: a ShapeDtypeStruct for each array."""
-        tables, sampler, pooled = jax.tree.map(
+        tables, sampler, pooled, embeds = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             jax.eval_shape(self._slot_state),
             self._slot_shardings(),
         )
         cache: Any = self.cache.abstract(num_pages, self.mesh)
-        return DeviceState(weights, cache, tables, sampler, pooled)
+        return DeviceState(weights, cache, tables, sampler, pooled, embeds)
 
-    def _slot_state(self) -> tuple[jax.Array, SamplerState, jax.Array]:
+    def _slot_state(self) -> tuple[jax.Array, SamplerState, jax.Array, jax.Array]:
         num_slots = self.ranks.num_ranks * self.num_slots
         tables = jnp.zeros((num_slots, self.num_tables * self.num_columns), jnp.int32)
         if self.pooling is None:
             sampler = SamplerState.allocate(num_slots, self.vocab_size)
         else:
             sampler = SamplerState.of_last_token(jnp.zeros(num_slots, jnp.int32))
-        return tables, sampler, jnp.zeros((num_slots, self.pooled_size))
+        embeds = jnp.zeros((self.ranks.num_ranks * self.num_embeds, self.hidden_size), self.dtype)
+        return tables, sampler, jnp.zeros((num_slots, self.pooled_size)), embeds
 
-    def _slot_shardings(self) -> tuple[NamedSharding, SamplerState, NamedSharding]:
+    def _slot_shardings(self) -> tuple[NamedSharding, SamplerState, NamedSharding, NamedSharding]:
         """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
         rows: Any = self.ranks.state
         by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
         sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
-        return rows, sampler, rows
+        return rows, sampler, rows, rows
 
 
 def bytes_per_device(tree: Any) -> int:

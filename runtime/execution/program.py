@@ -78,6 +78,12 @@ class ProgramDesign:
         """Of the steps' vectors."""
         return StepLayouts.of(self.buckets, self.shape.page_size, self.shape.num_decode_steps, self.shape.num_tables)
 
+    @property
+    def always_media(self) -> bool:
+        """Whether steps without media run what those with media run: where a single shape makes no result depend on
+        what else is in a step, no other program may do so either."""
+        return self.shape.num_embeds > 0 and not self.buckets.decode
+
     @functools.cached_property
     def head(self) -> LogitsHead:
         """Picks the arrays that sampling and scoring take, out of the model's."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from palladio.runtime.execution.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout
 from palladio.runtime.execution.device_state import DeviceState, Weights
+from palladio.runtime.execution.media_rows import ROWS_PER_CALL
 from palladio.runtime.execution.pooler import pool_step
 from palladio.runtime.execution.program import Program, ProgramDesign, Results, Takes, host_array
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier, sample
@@ -29,23 +30,35 @@ COMPARED_PAGES = 64  # pages of each block table that one compare program compar
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 
 
-class Forward(Program):
-    """One pass over the model, of a prefill step or of a decode step whose tokens `Sample` makes.
+class _ForwardStep(Program):
+    """One pass over the model; keeps hidden states for what follows: sample, score or pool."""
 
-    Takes packed i32[layout.size]; keeps hidden states for what follows: sample, score or pool.
-    """
-
-    kind = "forward"
     runs_layers = True
 
     def __init__(self, design: ProgramDesign, layout: ForwardLayout) -> None:
         super().__init__(design, layout.num_requests, layout.num_tokens)
         self._layout = layout
 
+    def step(self, weights: Weights, *arguments: Any) -> Results:
+        """Args: arguments: of forward_step, after the model."""
+        model, page_size = self.design.unflatten(weights), self.design.shape.page_size
+        kv_cache, tables, *hidden = forward_step(model, *arguments, layout=self._layout, page_size=page_size)
+        return (kv_cache, tables), hidden, None
+
+    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
+        last_hidden = dict(zip(self._layout.sample_sizes, kept[0], strict=True))
+        return state._replace(**new, last_hidden=last_hidden, hidden={self.key.num_tokens: kept[1]})
+
+
+class Forward(_ForwardStep):
+    """Of a prefill step, or of a decode step whose tokens `Sample` makes. Takes packed i32[layout.size]."""
+
+    kind = "forward"
+
     @classmethod
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         decode = design.layouts.decode.values() if design.generates else ()
-        layouts = [*decode, *design.layouts.prefill.values()]
+        layouts = [*decode, *(() if design.always_media else design.layouts.prefill.values())]
         return [cls(design, layout) for layout in layouts if layout.num_steps == 1]
 
     def takes(self, state: DeviceState) -> Takes:
@@ -63,15 +76,59 @@ class Forward(Program):
         last_token: jax.Array,
         packed: jax.Array,
     ) -> Results:
-        model, page_size = self.design.unflatten(weights), self.design.shape.page_size
-        kv_cache, tables, *hidden = forward_step(
-            model, kv_cache, tables, last_token, packed, layout=self._layout, page_size=page_size
-        )
-        return (kv_cache, tables), hidden, None
+        return self.step(weights, kv_cache, tables, last_token, packed)
 
-    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
-        last_hidden = dict(zip(self._layout.sample_sizes, kept[0], strict=True))
-        return state._replace(**new, last_hidden=last_hidden, hidden={self.key.num_tokens: kept[1]})
+
+class ForwardMedia(_ForwardStep):
+    """Of a prefill step in which rows of the pool stand in the place of some tokens' embeddings.
+
+    Takes packed i32[layout.size] and the rows' numbers i32[T], see ForwardBatch.
+    """
+
+    kind = "forward_media"
+
+    @classmethod
+    def declare(cls, design: ProgramDesign) -> Iterable[Self]:
+        layouts = design.layouts.prefill.values() if design.shape.num_embeds else ()
+        return [cls(design, layout) for layout in layouts]
+
+    def takes(self, state: DeviceState) -> Takes:
+        donated = {"kv_cache": state.kv_cache, "tables": state.tables}
+        return Takes((state.weights,), donated, (state.sampler.last_token, state.embeds))
+
+    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return host_array(self._layout.size), host_array(self._layout.num_tokens)
+
+    def compute(
+        self,
+        weights: Weights,
+        kv_cache: tuple[jax.Array, ...],
+        tables: jax.Array,
+        last_token: jax.Array,
+        embeds: jax.Array,
+        packed: jax.Array,
+        embed_rows: jax.Array,
+    ) -> Results:
+        return self.step(weights, kv_cache, tables, last_token, packed, (embeds, embed_rows))
+
+
+class WriteEmbeds(Program):
+    """Brings rows into the pool of embeddings. Takes the first one's number i32[] and f32[ROWS_PER_CALL, D]."""
+
+    kind = "embeds"
+
+    @classmethod
+    def declare(cls, design: ProgramDesign) -> Iterable[Self]:
+        return [cls(design)] if design.shape.num_embeds else ()
+
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes(donated={"embeds": state.embeds})
+
+    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return host_array(), host_array(ROWS_PER_CALL, *self.design.model.hidden.shape, dtype=jnp.float32)
+
+    def compute(self, embeds: jax.Array, first: jax.Array, rows: jax.Array) -> Results:
+        return (jax.lax.dynamic_update_slice_in_dim(embeds, rows.astype(embeds.dtype), first, 0),), None, None
 
 
 class _Sampling(Program):
@@ -279,7 +336,9 @@ class Compare(Program):
         return (), None, page_difference(kv_cache, pages, self.design.shape.cache.groups.tables)
 
 
-PROGRAMS: Final[tuple[type[Program], ...]] = (Forward, Decode, Score, Pool, Sample, Reset, Tables, Compare)
+PROGRAMS: Final[tuple[type[Program], ...]] = (
+    *(Forward, ForwardMedia, WriteEmbeds, Decode, Score, Pool, Sample, Reset, Tables, Compare),
+)
 
 
 def declare_programs(design: ProgramDesign) -> Sequence[Program]:

@@ -100,17 +100,23 @@ def forward_step(
     tables: jax.Array,
     last_token: jax.Array,
     packed: jax.Array,
+    media: tuple[jax.Array, jax.Array] | None = None,
     *,
     layout: ForwardLayout,
     page_size: int,
 ) -> tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...], jax.Array | None]:
     """One forward step.
 
+    Args:
+        media: `embeds` and `embed_rows` of ForwardBatch; None: all tokens have the embeddings of their ids.
+
     Returns:
         The caches, the block tables, the hidden state of the last token of the first R requests [R, D] for each R in
         layout.sample_sizes, and that of all tokens [T, D] (None for a decode step, where they are the same).
     """
     batch, tables = unpack_forward(packed, tables, last_token, layout, page_size)
+    if media is not None:
+        batch = dataclasses.replace(batch, embeds=media[0], embed_rows=media[1])
     hidden, kv_cache = model(batch, kv_cache)
     if batch.kind == "decode":
         return kv_cache, tables, (hidden,), None

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import RequestTimes, RequestTrace, TokenOutput, WaitReason
 from palladio.runtime.interface.pooling import PoolingMethod
@@ -325,6 +326,7 @@ class EngineReady:
         attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
         embedding: what it makes of a prompt; None: it generates text.
         num_ranks: data-parallel ranks (--dp-size).
+        embeds: the rows that it takes in the place of token embeddings; None: none (--enable-input-embeds).
         longest_request: tokens that fit the pool if a request is alone; None: as many as max_total_tokens. It is more
             where layers have windows, because these keep the newest tokens only.
     """
@@ -349,6 +351,7 @@ class EngineReady:
     embedding: EmbeddingSpec | None = None
     num_ranks: int = 1
     longest_request: int | None = None
+    embeds: EmbedsSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

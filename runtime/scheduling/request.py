@@ -17,6 +17,7 @@ from palladio.runtime.interface.outputs import (
     WaitReason,
     WaitTimes,
 )
+from palladio.runtime.interface.prompt_parts import Rows
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.window_pages import HeldWindow
 
@@ -61,6 +62,7 @@ class Request:
         decode_mark: the engine's decode steps when it last began to decode; None: it does not. A request that was
             retracted keeps it until its pending tokens have been read.
         compile_mark: seconds that the engine's steps had compiled when it came.
+        rows: of the prompt's media; none once it has ended.
     """
 
     given: GenerationRequest
@@ -89,9 +91,15 @@ class Request:
     wait_mark: WaitTimes = dataclasses.field(default_factory=WaitTimes)
     decode_mark: DecodeSteps | None = None
     compile_mark: float = 0.0
+    rows: tuple[Rows, ...] = ()
 
     @classmethod
-    def of(cls, given: GenerationRequest, *, shares_prefix: bool = True) -> "Request":
+    def of(cls, given: GenerationRequest, *, shares_prefix: bool = True, rows: tuple[Rows, ...] = ()) -> "Request":
+        """Args: rows: of the media; by default their files are read.
+
+        Raises:
+            InvalidRequestError: one cannot be read.
+        """
         assert given.params.max_tokens is not None, "the front sets max_tokens"
         return cls(
             given=given,
@@ -100,6 +108,7 @@ class Request:
             prefill_end=len(given.prompt_ids),
             shares_prefix=shares_prefix,
             prompt_logprobs=None if given.params.prompt_logprobs is None else [],
+            rows=rows or tuple(part.read() for part in given.media),
         )
 
     @property
@@ -138,6 +147,15 @@ class Request:
     def may_jump(self) -> bool:
         """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
         return self.given.params.logprobs is None and not self.given.params.uses_penalties
+
+    def uncut(self, stop: int) -> int:
+        """Where computing may end, at `stop` or before: not within a part that one step has to compute."""
+        return next((part.start for part in self.given.media if part.is_whole and part.start < stop < part.stop), stop)
+
+    @property
+    def longest_whole(self) -> int:
+        """Tokens of the longest part that one step has to compute."""
+        return max((part.length for part in self.given.media if part.is_whole), default=0)
 
     def take_back(self, count: int) -> None:
         """The last tokens of a planned decode row are not part of its step after all."""

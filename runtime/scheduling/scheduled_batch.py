@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal, Self
 
+from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.scheduling.request import Request
 
 
@@ -34,6 +35,22 @@ class SchedulerLimits:
     preemption_threshold: int | None = None
     low_values_first: bool = False
     conservativeness: float = 1.0
+
+    def check_whole(self, request: Request) -> None:
+        """
+        Raises:
+            InvalidRequestError: a part that one step has to compute is longer than what a step leaves to a prompt, if
+                all others decode in it.
+        """
+        most = self.max_step_tokens - (min(self.max_running - 1, self.max_step_tokens // 2) if self.mixes else 0)
+        if request.longest_whole > most:
+            raise InvalidRequestError.of(
+                "{param}: a part of {length} tokens cannot be divided, and one step computes at most {most} tokens of "
+                "a prompt beside running requests; raise --chunked-prefill-size",
+                param="prompt",
+                length=request.longest_whole,
+                most=most,
+            )
 
 
 MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead

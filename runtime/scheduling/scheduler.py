@@ -212,7 +212,9 @@ class Scheduler:
         rows: list[ScheduledRow] = []
         budget = self.max_step_tokens - num_decoding
         if turn == "background" and self.limits.splits_prompts:
-            budget = min(budget, self.turns.share.max_prefill_tokens(self.buckets))
+            share = self.turns.share.max_prefill_tokens(self.buckets)
+            candidates = [*self.turns.members(turn), *filter(None, [self.waiting.peek()])]
+            budget = min(budget, max(share, *(request.longest_whole for request in candidates), 0))
         if first is not None:
             budget -= self._add_chunk(rows, first, budget)
         for running in self.turns.members(turn):  # few are split, but a retraction may leave one anywhere
@@ -259,6 +261,8 @@ class Scheduler:
         start = request.num_computed
         free = (len(request.pages) + self.cache.num_available_columns) * self.cache.page_size - start
         count = min(request.prefill_end - start, budget, free)
+        if request.given.media:
+            count = request.uncut(start + count) - start
         if count <= 0:
             return 0
         self.cache.grow(request, start + count)
@@ -360,7 +364,7 @@ class Scheduler:
         else:  # aborted in the queue; or retracted just before its last token was read
             self.waiting.remove(request)
         request.status = RequestStatus.FINISHED
-        request.constraint = None  # its slot may remember the request for long, and a grammar is large
+        request.constraint, request.rows = None, ()  # its slot may remember the request for long, and they are large
         del self._requests[request.given.request_id]
         self.turns.leave(request)
 

@@ -37,6 +37,7 @@ CACHE = (
     *(_SCHEDULING + name for name in ("test_scheduler.py", "test_scheduler_interleavings.py")),
     _CORE + "test_prefix_cache.py",
 )
+PARTS = (_SCHEDULING + "test_prompt_parts.py", _CORE + "test_input_embeds.py")
 WINDOWS = (_SCHEDULING + "test_window_pages.py", _SCHEDULING + "test_scheduler_interleavings.py")
 SAMPLER = (
     *(f"tests/runtime/execution/{name}.py" for name in ("test_sampler", "test_sampler_history")),
@@ -142,8 +143,8 @@ FAULTS = (
     Fault(
         "tenants share a cache in spite of their salts",
         _MANAGER,
-        "self.tree.match(self._keys(request, 0, count), request.given.options.cache_salt)",
-        "self.tree.match(self._keys(request, 0, count), None)",
+        "self.tree.match(keys, salt)",
+        "self.tree.match(keys, None)",
         CACHE,
     ),
     Fault(
@@ -294,6 +295,43 @@ FAULTS = (
         "constraint.forced[: request.max_tokens - request.num_output_tokens]",
         "constraint.forced[:]",
         JUMPS,
+    ),
+    # Parts of prompts
+    Fault("the media's digest is left out of the key", _ROOM + "radix_node.py", "(p.digest, p.is", '("", p.is', PARTS),
+    Fault(
+        "a chunk divides what one step has to compute",
+        _SCHEDULER,
+        "count = request.uncut(start + count) - start",
+        "count = max(count, request.uncut(start + count) - start)",
+        PARTS,
+    ),
+    Fault(
+        "a prefix ends within what one step has to compute",
+        _MANAGER,
+        "keys = keys[: self._num_cached(request, keys)]",
+        "keys = keys[: len(keys)]",
+        PARTS,
+    ),
+    Fault(
+        "a later chunk gets a medium's first rows",
+        "runtime/execution/media_rows.py",
+        "rows[low - part.start : high - part.start]",
+        "rows[: high - low]",
+        PARTS,
+    ),
+    Fault(
+        "numbers that are not finite are let pass",
+        "runtime/interface/input_embeds.py",
+        "(np.abs(numbers) <= spec.largest)",
+        "(~(np.abs(numbers) > spec.largest))",
+        ("tests/runtime/interface/test_input_embeds.py",),
+    ),
+    Fault(
+        "the rows of ended requests stay on the disk",
+        "runtime/front/payloads.py",
+        "        self.path.unlink(missing_ok=True)",
+        "        self.path.exists()",
+        ("tests/runtime/front/test_payloads.py",),
     ),
     # The loader
     Fault(

@@ -5,9 +5,12 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection
 
+import numpy as np
+
 from palladio.runtime.execution.logprob_reader import num_scored
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request, RequestStatus
@@ -132,7 +135,7 @@ class Simulation:
         self.windows_of_tables: list[int | None] = [None] * self.keeps_all
         for group in self.groups.windows:
             self.windows_of_tables += [group.window] * len(group.tables)
-        self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}
+        self.written: dict[tuple[int, int], tuple[str | None, tuple[object, ...]]] = {}
         self.device_tokens: dict[int, list[int]] = {}
         self.in_flight: deque[tuple[ScheduledBatch, list[list[int]]]] = deque()
         self.outputs: dict[str, list[int]] = {}
@@ -150,12 +153,15 @@ class Simulation:
         received: float = 0.0,
         options=None,
         is_constrained: bool = False,
+        media: tuple[Media, ...] = (),
         **params,
     ) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, seed=0, **params)
         stop_ids = [] if sampling.ignore_eos else [EOS]
-        message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options or RequestOptions())
-        request = Request.of(message)
+        options = options or RequestOptions()
+        message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options, media=media)
+        request = Request.of(message, rows=tuple(np.zeros((part.length, 0), np.float32) for part in media))
+        self.scheduler.limits.check_whole(request)
         if is_constrained:
             request.constraint = ScriptedConstraint()  # type: ignore[assignment]
         self.scheduler.add(request)
@@ -243,6 +249,9 @@ class Simulation:
                 self.device_tokens[slot] = row.request.token_ids[:end]
             tokens = self.device_tokens[slot]
             assert len(tokens) == end, "the device does not know a token of this step"
+            for part in row.request.given.media if not row.decodes else ():
+                is_cut = part.start < row.start < part.stop or part.start < end < part.stop
+                assert not (part.is_whole and is_cut), f"a step begins at {row.start} and ends at {end}: within {part}"
             for position in range(row.start + number, end):  # all rows are written before any token attends
                 for table in range(self.groups.num_tables):
                     self.written[self._place(slot, position, table)] = self._content(row, slot, position)
@@ -269,8 +278,12 @@ class Simulation:
         self.device_tokens[slot] = [*tokens, token]
         return token
 
-    def _content(self, row: ScheduledRow, slot: int, position: int) -> tuple[str | None, tuple[int, ...]]:
-        return row.request.given.options.cache_salt, tuple(self.device_tokens[slot][: position + 1])
+    def _content(self, row: ScheduledRow, slot: int, position: int) -> tuple[str | None, tuple[object, ...]]:
+        tokens: list[object] = list(self.device_tokens[slot][: position + 1])
+        for part in row.request.given.media:  # what the model sees there is no token
+            for place in range(part.start, min(part.stop, position + 1)):
+                tokens[place] = (part.digest, part.is_whole, place - part.start)
+        return row.request.given.options.cache_salt, tuple(tokens)
 
     def _scores(self, row: ScheduledRow) -> list[TokenLogprob] | None:
         request = row.request
