@@ -9,8 +9,8 @@ from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.parameters import Slot
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.quantization_config import QuantizationConfig
+from palladio.model.weights.file_matrix import FileMatrix
 from palladio.model.weights.scaled import Scaled
-from palladio.model.weights.weight import FileMatrix
 
 FLOAT8 = "F8_E4M3"
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says

@@ -9,14 +9,21 @@ from palladio.model.module import Context
 from palladio.model.sharding import make_mesh
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.scaled import Scaled
-from palladio.model.weights.weight import Dense, FileMatrix, Weight
+from palladio.model.weights.file_matrix import FileMatrix
+from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 
 KINDS = {
     "int8": WeightKind("int8"),
     "fp8": WeightKind("float8_e4m3fn"),
     "fp8 in groups": WeightKind("float8_e4m3fn", 32),
+    "int4 in groups": WeightKind("int4", 32),
+    "int4 with zeros": WeightKind("int4", 32, has_zeros=True),
+    "int4 by channel": WeightKind("int4", None, has_zeros=True),
+    "int8 with zeros": WeightKind("int8", 16, has_zeros=True),
+    "fp4": WeightKind("float4_e2m1fn", 32),
 }
+FLOATS_OF_4_BITS = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
 IN, OUT = 80, (2, 24)  # a group of 32 inputs is left with 16
 
 
@@ -27,17 +34,26 @@ def weight_of(kind: WeightKind, shape: tuple[int, ...], inputs: int) -> tuple[We
     groups = None if kind.group is None else (kind.group, kind.group)
     weight = Scaled(dense, kind, groups, Kernels(), make_mesh(1))
     numbers = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    values, scales = weight.made_of(jnp.asarray(numbers))
-    weight.values = weight.values.replace(at_rest(values, weight.values))
-    weight.scales = weight.scales.replace(at_rest(scales, weight.scales))
-    factors = np.asarray(scales)
-    if kind.group is None:
-        factors = np.expand_dims(factors, inputs)
-    factors = np.repeat(factors, kind.group or shape[inputs], inputs).take(range(shape[inputs]), inputs)
-    wide = np.asarray(values, np.float32) * factors
-    step = factors if kind.storage == "int8" else np.abs(numbers) / 8 + factors  # half of it is the largest error
-    assert (np.abs(wide - numbers) <= 0.51 * step).all()
-    return weight, wide
+    parts = weight.made_of(jnp.asarray(numbers))
+    for name, part in zip(weight.part_names, parts, strict=True):
+        param = getattr(weight, name)
+        setattr(weight, name, param.replace(at_rest(part, param)))
+
+    def wide(factors: object) -> np.ndarray:
+        found = np.asarray(factors, np.float32)
+        if kind.group is None:
+            found = np.expand_dims(found, inputs)
+        return np.repeat(found, kind.group or shape[inputs], inputs).take(range(shape[inputs]), inputs)
+
+    stored = np.asarray(parts[0]).astype(np.int32) if kind.is_float4 else np.asarray(parts[0], np.float32)
+    values = np.asarray(FLOATS_OF_4_BITS, np.float32)[stored & 15] if kind.is_float4 else stored
+    factors = wide(parts[1])
+    found = (values - (wide(parts[2]) if kind.has_zeros else 0)) * factors
+    step = factors  # half of it is the largest error of whole numbers
+    if kind.storage.startswith("float"):
+        step = np.abs(numbers) / (8 if kind.storage == "float8_e4m3fn" else 2) + factors
+    assert (np.abs(found - numbers) <= 0.51 * step).all()
+    return weight, found
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
