@@ -10,7 +10,12 @@ Storage = Literal["int8", "float8_e4m3fn", "int4", "float4_e2m1fn"]
 """Of numbers. Floats of 4 bits lie as jnp.int4, bit by bit: no compiler widens them inside products by itself."""
 
 SCALE_BYTES = 4  # scales are float32
-_NAMES: Mapping[Storage, str] = {"int8": "int8", "float8_e4m3fn": "fp8", "int4": "int4", "float4_e2m1fn": "fp4"}
+_NAMES: Mapping[Storage, str] = {
+    "int8": "int8",
+    "float8_e4m3fn": "fp8",
+    "int4": "int4",
+    "float4_e2m1fn": "fp4",
+}
 _LAYER = re.compile(r"\blayers\.\d+\.")
 
 

@@ -34,7 +34,7 @@ def quantized_rows(values: HostArray, kind: WeightKind, group: int | None) -> tu
         padded = np.pad(np.abs(numbers), ((0, 0), (0, num_groups * width - size)))
         scales[band] = padded.reshape(-1, num_groups, width).max(axis=2) / np.float32(LARGEST[kind.storage])
         numbers /= np.repeat(np.where(scales[band] == 0, 1, scales[band]), width, axis=1)[:, :size]
-        made[band] = numbers if kind.storage == "float8_e4m3fn" else np.rint(numbers)
+        made[band] = numbers if kind.storage.startswith("float") else np.rint(numbers)
     shape = values.shape[:-1] if group is None else (*values.shape[:-1], num_groups)
     return made.reshape(values.shape), scales.reshape(shape)
 
@@ -68,7 +68,7 @@ def quantized(numbers: jax.Array, kind: WeightKind, group: int, inputs: int) -> 
     values = numbers / of_inputs(jnp.where(scales == 0, 1.0, scales))
     if kind.is_float4:
         return float4_bits(values), scales
-    values = values if kind.storage == "float8_e4m3fn" else jnp.round(values)
+    values = values if kind.storage.startswith("float") else jnp.round(values)
     return jnp.clip(values, -largest, largest).astype(kind.dtype), scales
 
 

@@ -109,8 +109,8 @@ def _multiply_tile(
     is_float4: bool,
     precision: Precision,
 ) -> None:
-    """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F]; refs: of the scales and the zeros, if
-    there are any, [E·G, F], and of the result, [M, F]. group_size: rows of a matrix that share a scale."""
+    """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F]; refs: of the scales and the zeros,
+    if there are any, [E·G, F], and of the result, [M, F]. group_size: rows of a matrix that share a scale."""
     *factors_refs, out_ref = refs
     (M, D), F = rows_ref.shape, matrices_ref.shape[1]
     tile = pl.program_id(0)

@@ -1,4 +1,4 @@
-"""The TPU backend, for matrices of 4-bit and 8-bit numbers with scales, which are widened block by block, in vector memory.
+"""The TPU backend, for matrices of 4-bit and 8-bit numbers with scales, widened block by block in vector memory.
 
 Matrices without scales are left to XLA, which has a kernel for them.
 """
@@ -80,9 +80,7 @@ def _multiply(
         return group[i], 0, jnp.where(count[i] > 0, j, last)
 
     call = pl.pallas_call(
-        functools.partial(
-            _kernel, group_size=min(scales.group, D), num_steps=num_steps, is_float4=scales.is_float4
-        ),
+        functools.partial(_kernel, group_size=min(scales.group, D), num_steps=num_steps, is_float4=scales.is_float4),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=2,
             grid=(group.shape[0], F // columns, num_steps),

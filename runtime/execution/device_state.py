@@ -150,6 +150,4 @@ class DeviceShape:
 
 def bytes_per_device(tree: Any) -> int:
     """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
-    return sum(
-        num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree)
-    )
+    return sum(num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree))

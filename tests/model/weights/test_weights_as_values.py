@@ -1,5 +1,8 @@
 """Each kind of weight: what it multiplies to, what it is made of, and how devices cut its groups."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,9 +10,9 @@ import pytest
 from palladio.model.loading.parameters import at_rest
 from palladio.model.module import Context
 from palladio.model.sharding import make_mesh
+from palladio.model.weights.file_matrix import FileMatrix
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.scaled import Scaled
-from palladio.model.weights.file_matrix import FileMatrix
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 
@@ -45,8 +48,9 @@ def weight_of(kind: WeightKind, shape: tuple[int, ...], inputs: int) -> tuple[We
             found = np.expand_dims(found, inputs)
         return np.repeat(found, kind.group or shape[inputs], inputs).take(range(shape[inputs]), inputs)
 
-    stored = np.asarray(parts[0]).astype(np.int32) if kind.is_float4 else np.asarray(parts[0], np.float32)
-    values = np.asarray(FLOATS_OF_4_BITS, np.float32)[stored & 15] if kind.is_float4 else stored
+    values = np.asarray(parts[0]).astype(np.float32)
+    if kind.is_float4:
+        values = np.asarray(FLOATS_OF_4_BITS, np.float32)[values.astype(np.int32) & 15]
     factors = wide(parts[1])
     found = (values - (wide(parts[2]) if kind.has_zeros else 0)) * factors
     step = factors  # half of it is the largest error of whole numbers
@@ -85,6 +89,25 @@ def test_experts(kind: WeightKind) -> None:
     x = np.random.default_rng(1).normal(size=(9, IN)).astype(np.float32)
     out = weight.grouped_matmul(jnp.asarray(x), jnp.asarray([4, 0, 5], jnp.int32), Kernels(), weight.arrays())
     np.testing.assert_allclose(out, np.concatenate([x[:4] @ wide[0], x[4:] @ wide[2]]), atol=1e-4)
+
+
+@pytest.mark.parametrize("storage", ["int8", "float8_e4m3fn"])
+def test_activations_of_8_bits(storage: Any) -> None:
+    """Each row of x is rounded by its largest number; products of experts keep x as it is."""
+    kind = WeightKind(storage, has_zeros=storage == "int8", activation_bits=8)
+    weight, wide = weight_of(kind, (IN, *OUT), 0)
+    x = (np.random.default_rng(1).normal(size=(5, IN)) * 10.0 ** np.arange(-2, 3)[:, None]).astype(np.float32)
+    largest = {"int8": 127, "float8_e4m3fn": 448}[storage]
+    factors = np.abs(x).max(1, keepdims=True) / np.float32(largest)
+    rounded = np.rint(x / factors) if storage == "int8" else np.asarray((x / factors).astype(storage), np.float32)
+    assert np.abs(rounded * factors - x).max() > 1e-3  # what is looked for can be seen
+    expected = np.einsum("ti,iab->tab", (rounded * factors).astype(np.float64), wide.astype(np.float64))
+    np.testing.assert_allclose(weight.matmul(jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    zeros = weight.matmul(jnp.zeros((2, IN)))
+    assert not np.asarray(zeros).any()
+    lowered = jax.jit(lambda x, *arrays: weight.matmul(x, arrays=arrays)).lower(x, *weight.arrays()).as_text()
+    (product,) = (line for line in lowered.splitlines() if "dot_general" in line)
+    assert product.count({"int8": "xi8>", "float8_e4m3fn": "xf8E4M3FN>"}[storage]) == 2
 
 
 def test_weights_and_activations_have_dtypes_of_their_own() -> None:
