@@ -9,10 +9,11 @@ from typing import Any, Literal, Self
 from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
+from palladio.model.formats.stored_format import StoredFormat
 from palladio.model.hf_config import HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
-from palladio.model.quantization_config import QuantizationConfig
+from palladio.model.quantization_config import kinds_by_config, stored_format
 from palladio.model.registry import BASE_MODELS, find_family
 from palladio.model.weights.kinds import WeightKinds
 
@@ -88,7 +89,7 @@ class ModelConfig(DecoderSpec):
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     dtype: DType
-    quantization: QuantizationConfig | None
+    quantization: StoredFormat | None
     weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
     converted_dtype: DType | None = None
     has_head: bool = True
@@ -113,7 +114,7 @@ class ModelConfig(DecoderSpec):
         family = find_family(architecture)
         hf = HfConfig(config, family.defaults)
         decoder = family.describe(hf)
-        quantization = QuantizationConfig.of(config)
+        quantization = stored_format(config)
         return cls(
             **vars(decoder),
             architecture=architecture,
@@ -130,7 +131,9 @@ class ModelConfig(DecoderSpec):
             bos_token_id=hf.optional_count("bos_token_id", least=0),
             dtype=_dtype(config),
             quantization=quantization,
-            weight_kinds=quantization.kinds(family.weights, hf.num_layers) if quantization else WeightKinds(),
+            weight_kinds=kinds_by_config(quantization, family.weights, hf.num_layers)
+            if quantization
+            else WeightKinds(),
             has_head=architecture not in BASE_MODELS,
         )
 

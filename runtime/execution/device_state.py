@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
+from palladio.model.functional import num_bytes
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import ShardingRules
 from palladio.runtime.execution.ranks import RankAxis
@@ -157,7 +157,4 @@ class DeviceShape:
 
 def bytes_per_device(tree: Any) -> int:
     """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
-        for leaf in jax.tree.leaves(tree)
-    )
+    return sum(num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from palladio.model.quantization_config import QUANTIZATIONS
+from palladio.model.quantization_config import FORMAT_FLAGS, QUANTIZATIONS
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.field_checks import check_fields, check_positive
 from palladio.runtime.interface.grammar_config import GrammarConfig
@@ -42,9 +42,10 @@ class ModelSource:
         download_dir: Directory for hub downloads. Default: the hub cache.
         json_model_override_args: JSON object merged over config.json. It also replaces the same setting under its other
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
-        quantization: Bits in which weights are kept. int8: quantize them while they load, one scale per output channel;
-            activations stay as they are (W8A16). fp8: the checkpoint is FP8, or the start fails. dequantize: an FP8
-            checkpoint becomes --dtype while it loads. Default: as the checkpoint stores them.
+        quantization: Bits in which weights are kept, made while they load if the checkpoint has not these bits already.
+            int8, fp8: a scale per output channel (W8A16). w8a8_int8, w8a8_fp8: projections round activations, too.
+            int4: groups of 128 inputs (W4A16). Names of formats have to agree with the checkpoint. dequantize: a
+            quantized checkpoint becomes --dtype. Default: as the checkpoint stores them.
         is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
             1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
         enable_input_embeds: Accept `input_embeds` in /generate and `Engine.generate`: prompts of embeddings. Compiles a
@@ -323,8 +324,8 @@ class EngineConfig:
         quantization = self.source.quantization
         if quantization not in (None, *QUANTIZATIONS):
             raise ConfigError(
-                f"--quantization {quantization} is not supported: int8 quantizes the weights of any other checkpoint "
-                "while they load, fp8 is for checkpoints that are stored so, and dequantize makes these dense"
+                f"--quantization {quantization} is not supported: int8, fp8, int4, w8a8_int8 and w8a8_fp8 quantize, "
+                f"dequantize makes quantized weights dense, and {', '.join(FORMAT_FLAGS)} name the checkpoint's format"
             )
 
     def _check_ranks(self) -> None:

@@ -55,6 +55,7 @@ _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
 _WINDOWS = "runtime/scheduling/tree_windows.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
+FORMATS = ("tests/model/loading/test_formats.py",)
 _LOADING = "model/loading/"
 _PLAN, _TRANSFORMS, _FILE = (
     _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
@@ -345,32 +346,88 @@ FAULTS = (
     Fault("unexpected tensors are let pass", _PLAN, "if unexpected:", "if unexpected and missing:", LOADER),
     Fault(
         "the last, partial block of a float8 scale is not asked for",
-        _LOADING + "stored_scales.py",
-        "tuple(-(-n // size) for n, size",
-        "tuple(n // size for n, size",
+        "model/formats/fp8.py",
+        "[(*lead, -(-num_rows // block[0]), -(-num_columns // block[1]))]",
+        "[(*lead, num_rows // block[0], num_columns // block[1])]",
         LOADER,
     ),
     Fault("holes in a parameter are let pass", _PLAN, "if not known[kind]:", "if not kind:", LOADER),
     Fault(
         "a tied head's scale is dropped",
         "model/weights/scaled.py",
-        "            out *= scales\n",
-        "            out *= 1.0\n",
+        "return out * scales",
+        "return out",
         ("tests/model/loading/test_quantized_weights.py",),
     ),
     Fault(
         "a grain is cut in two",
         "model/weights/kinds.py",
-        "(round_up(size, num_parts * group), group)",
-        "(round_up(size, num_parts), group)",
-        ("tests/model/weights/test_weights_as_values.py", "tests/model/loading/test_quantized_weights.py"),
+        "math.gcd(group, size // num_parts)",
+        "group",
+        ("tests/model/loading/test_quantized_weights.py",),
     ),
     Fault(
         "scales of a block are those of the block before",
-        "model/weights/scaled.py",
-        "np.repeat(matrix.scales, height, axis=0)",
-        "np.repeat(np.roll(matrix.scales, 1, 0), height, axis=0)",
+        "model/weights/file_matrix.py",
+        "np.repeat(array, self.block[0], axis=-2)",
+        "np.repeat(np.roll(array, 1, -2), self.block[0], axis=-2)",
         ("tests/model/loading/test_quantized_weights.py",),
+    ),
+    Fault(
+        "a float8 scale is divided by, as its name says",
+        "model/formats/fp8.py",
+        "scales_of(scale, scales).reshape(shape)",
+        "1 / scales_of(scale, scales).reshape(shape)",
+        FORMATS,
+    ),
+    Fault(
+        "AWQ's numbers are unpacked in order",
+        "model/formats/awq.py",
+        "ORDER = (0, 2, 4, 6, 1, 3, 5, 7)",
+        "ORDER = (0, 1, 2, 3, 4, 5, 6, 7)",
+        FORMATS,
+    ),
+    Fault(
+        "the two floats of a byte change places",
+        "model/formats/mxfp4.py",
+        "[blocks & 15, blocks >> 4]",
+        "[blocks >> 4, blocks & 15]",
+        FORMATS,
+    ),
+    Fault(
+        "GPTQ's zero points are taken as they are stored",
+        "model/formats/gptq.py",
+        "lows += np.int8(1)",
+        "lows += np.int8(0)",
+        FORMATS,
+    ),
+    Fault(
+        "compressed-tensors' zero points are unpacked along the inputs",
+        "model/formats/compressed_tensors.py",
+        "unpack_rows(zeros, scheme.bits)[: len(values)]",
+        "unpack_columns(zeros, scheme.bits).reshape(-1, num_groups)[: len(values)]",
+        FORMATS,
+    ),
+    Fault(
+        "a product adds zero points",
+        "model/weights/scaled.py",
+        "out -= zeros.astype",
+        "out += zeros.astype",
+        ("tests/model/weights/test_weights_as_values.py",),
+    ),
+    Fault(
+        "4 bits are counted as 8",
+        "model/functional.py",
+        "jax.dtypes.itemsize_bits(jnp.dtype(dtype)) // 8",
+        "jnp.dtype(dtype).itemsize",
+        FORMATS,
+    ),
+    Fault(
+        "activations of 8 bits are not scaled back",
+        "model/weights/scaled.py",
+        "            out *= of_rows.reshape(-1, *ones)\n",
+        "",
+        ("tests/model/weights/test_weights_as_values.py",),
     ),
     Fault(
         "a tensor of the wrong number of bytes is read",

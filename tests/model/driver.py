@@ -16,6 +16,7 @@ from palladio.model.weights.scaled import Scaled
 from palladio.model.weights.weight import Weight
 
 PAGE_SIZE = 16
+FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 MAX_LEN = 160
 
 
@@ -36,18 +37,22 @@ def numbers(model):
         elif isinstance(node, nnx.Param) and keys[:-1] not in weights:
             found[".".join(map(str, keys))] = np.asarray(node[...], np.float32)
     for keys, weight in weights.items():
-        name, values = ".".join(map(str, keys)), np.asarray(weight.values[...], np.float32)
+        name, values = ".".join(map(str, keys)), np.asarray(weight.values[...])
+        values = values.astype(np.float32)
         for part in weight.part_names:
             found.pop(f"{name}.{part}", None)
         if isinstance(weight, Scaled):
-            scales = np.asarray(weight.scales[...])
-            if weight.flat is not None:  # as one device has them
-                values = values.reshape(weight.flat.shape)
-                scales = scales.reshape(-1, *weight.flat.shape[1:])
-            size = values.shape[weight.inputs]
-            if weight.group is None:
-                scales = np.expand_dims(scales, weight.inputs)
-            values = values * np.repeat(scales, weight.group or size, weight.inputs).take(range(size), weight.inputs)
+            if weight.kind.is_float4:
+                values = FLOAT4[values.astype(np.int32) & 15]
+            flat, size = weight.flat, weight.values.shape[weight.inputs]
+            values = values if flat is None else values.reshape(flat.shape)  # as one device has them
+            factors = []
+            for param in weight.params[1:]:
+                wide = np.asarray(param[...], np.float32)
+                wide = wide if flat is None else wide.reshape(-1, *flat.shape[1:])
+                wide = np.expand_dims(wide, weight.inputs) if weight.group is None else wide
+                factors.append(np.repeat(wide, weight.group or size, weight.inputs).take(range(size), weight.inputs))
+            values = (values - (factors[1] if weight.kind.has_zeros else 0)) * factors[0]
         found[name] = values
     return found
 
