@@ -15,7 +15,7 @@ from palladio.model.loading.checkpoint import Checkpoint, has_safetensors
 from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_scales import FLOAT8
-from palladio.model.loading.stored_weights import EMBEDDING, HEAD, HEAD_TABLE, by_name
+from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
 from palladio.model.quantization_config import dense_weights, weight_kinds
 from palladio.model.registry import find_family
 from palladio.model.weights.kinds import WeightKind, WeightKinds
@@ -54,6 +54,8 @@ def agree_with_weights(
         _check_layers(path, tensors, config)
         if config.quantization is not None and kinds.kind is not None:
             config = dataclasses.replace(config, weight_kinds=_kinds_of_tensors(tensors, config, kinds.kind))
+        if config.classifier is not None and not config.classifier.tokens and CLASS_BIAS in tensors:
+            return dataclasses.replace(config, classifier=dataclasses.replace(config.classifier, has_bias=True))
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
         if not _is_tied(config) or embedding is None or head is None:
             return config

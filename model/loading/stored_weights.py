@@ -31,10 +31,11 @@ from palladio.model.loading.weight_transforms import Part, part_of
 from palladio.model.quantization_config import QuantizationConfig
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
-from palladio.model.weight_rules import ExpertStorage, WeightRule
+from palladio.model.weight_rules import CLASSES, ExpertStorage, WeightRule
 from palladio.model.weights.scaled import Scaled
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+CLASS_BIAS = "score.bias"
 HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
 MAX_NAMES_SHOWN = 5
 _PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
@@ -230,7 +231,7 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
     plan: dict[str, list[Source]] = {name: [] for name in slots}
     missing: list[str] = []
     used: set[str] = set()
-    for rule in family.weights:
+    for rule in (*family.weights, *_class_rules(config, left)):
         for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             tensor = left.get(name)
@@ -258,6 +259,13 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         )
     _check_coverage(path, layout, parameters, plan)
     return plan
+
+
+def _class_rules(config: ModelConfig, names: Collection[str]) -> tuple[WeightRule, ...]:
+    """Of the head that classifies, if there is one. Args: names: of the checkpoint's tensors."""
+    if config.classifier is None or not config.classifier.tokens:
+        return CLASSES
+    return (WeightRule(HEAD if HEAD in names else EMBEDDING, "score.table", "label_rows"),)
 
 
 def _check_coverage(path: Path, layout: TensorLayout, parameters: Parameters, plan: Mapping[str, list[Source]]) -> None:
@@ -308,7 +316,7 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
         return dict(tensors)
     named = {}
     for name, tensor in tensors.items():
-        if name.startswith(prefix) and not name.startswith("lm_head."):
+        if name.startswith(prefix) and not name.startswith(("lm_head.", "score.")):
             named[f"model.{name.removeprefix(prefix)}"] = tensor
         elif not _OTHER_PARTS.match(name):
             named[name.removeprefix("language_model.")] = tensor

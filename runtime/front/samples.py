@@ -103,7 +103,10 @@ class RequestIntake:
         """
         params, prompt_ids = self._room.fit(request), request.prompt_ids
         self._check_prompt(prompt_ids)
-        if self._info.embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
+        embedding = self._info.embedding
+        if embedding is not None and embedding.classes is not None:
+            prompt_ids = embedding.classes.without_padding(prompt_ids)
+        if embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
             raise InvalidRequestError(
                 "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
                 "without"
