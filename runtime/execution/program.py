@@ -106,6 +106,10 @@ class ProgramDesign:
         """hidden [R, D] → f32[R, V]. Args: head: the weights that `head` selects."""
         return self.head.logits(head, hidden, self.model.num_valid_tokens)
 
+    def classify(self, head: Weights, vectors: jax.Array) -> jax.Array:
+        """Pooled rows [R, D] → f32[R, L], the logits of labels; of a model that does not classify, the rows."""
+        return self.head.classify(head, vectors) if head else vectors
+
 
 class Takes(NamedTuple):
     """What a program takes of the state, as its first arguments.

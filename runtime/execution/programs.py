@@ -245,7 +245,8 @@ class Score(Program):
 
 
 class Pool(Program):
-    """Embeddings, after a forward step. Takes that step's vector; gives embeddings f32[B, D]."""
+    """Embeddings, or the logits of labels, after a forward step. Takes that step's vector; gives f32[B, D], or
+    f32[B, L]."""
 
     kind = "pool"
 
@@ -258,16 +259,16 @@ class Pool(Program):
         return () if design.generates else [cls(design, layout) for layout in design.layouts.prefill.values()]
 
     def takes(self, state: DeviceState) -> Takes:
-        return Takes((), {"pooled": state.pooled}, (state.hidden[self.key.num_tokens],))
+        return Takes((state.head,), {"pooled": state.pooled}, (state.hidden[self.key.num_tokens],))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(self._layout.size),)
 
-    def compute(self, pooled: jax.Array, hidden: jax.Array, packed: jax.Array) -> Results:
+    def compute(self, head: Weights, pooled: jax.Array, hidden: jax.Array, packed: jax.Array) -> Results:
         pooling = self.design.shape.pooling
         assert pooling is not None, "see `declare`"
         pooled, vectors = pool_step(pooled, hidden, packed, layout=self._layout, pooling=pooling)
-        return (pooled,), None, vectors
+        return (pooled,), None, self.design.classify(head, vectors)
 
 
 class Reset(Program):

@@ -106,7 +106,10 @@ class RequestIntake:
         if request.media and params.prompt_logprobs is not None:
             message = "{param} needs a prompt of token ids alone: a part of this one is embeddings, which no token has"
             raise InvalidRequestError.of(message, param="prompt_logprobs")
-        if self._info.embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
+        embedding = self._info.embedding
+        if embedding is not None and embedding.classes is not None:
+            prompt_ids = embedding.classes.without_padding(prompt_ids)
+        if embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
             raise InvalidRequestError(
                 "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
                 "without"

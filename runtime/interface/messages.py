@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.model_messages import ModelMessage
@@ -303,11 +304,13 @@ class EmbeddingSpec:
         size: numbers of one.
         pooling: of which hidden states, see Pooling.
         normalized: their length is 1.
+        classes: they are the logits of these classes; None: they are embeddings.
     """
 
     size: int
     pooling: PoolingMethod
     normalized: bool
+    classes: ClassSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
