@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
-from palladio.model.hf_config import HfConfig
+from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
 from palladio.model.quantization_config import QuantizationConfig
@@ -72,6 +72,8 @@ class ModelConfig(DecoderSpec):
         weight_kinds: how they are kept on the device.
         converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
         has_head: it makes logits, so it can generate; else only hidden states.
+        num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
+            they are not loaded.
     """
 
     architecture: str
@@ -92,6 +94,7 @@ class ModelConfig(DecoderSpec):
     weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
     converted_dtype: DType | None = None
     has_head: bool = True
+    num_draft_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -132,6 +135,7 @@ class ModelConfig(DecoderSpec):
             quantization=quantization,
             weight_kinds=quantization.kinds(family.weights, hf.num_layers) if quantization else WeightKinds(),
             has_head=architecture not in BASE_MODELS,
+            num_draft_layers=hf.optional_count("num_nextn_predict_layers", least=0, most=MAX_LAYERS) or 0,
         )
 
     def for_context(self, length: int) -> Self:

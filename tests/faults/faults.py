@@ -50,6 +50,8 @@ LOADER = (
     "tests/model/test_against_transformers.py",
 )
 
+EXPERTS = ("tests/model/test_experts.py", "tests/model/test_against_transformers.py")
+
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
 _WINDOWS = "runtime/scheduling/tree_windows.py"
@@ -294,6 +296,22 @@ FAULTS = (
         "constraint.forced[: request.max_tokens - request.num_output_tokens]",
         "constraint.forced[:]",
         JUMPS,
+    ),
+    # Mixtures of experts
+    Fault(
+        "the shared expert is left out",
+        "model/moe.py",
+        "out += self.shared(x, *shared",
+        "out += 0 * self.shared(x, *shared",
+        EXPERTS,
+    ),
+    Fault("the routed scaling is left out", "model/moe.py", "weights *= spec.scale", "weights *= 1.0", EXPERTS),
+    Fault(
+        "experts are weighted by the scores with the bias",
+        "model/moe.py",
+        "if choice is not scores:",
+        "if choice is scores:",
+        EXPERTS,
     ),
     # The loader
     Fault(
