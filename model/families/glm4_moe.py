@@ -11,8 +11,11 @@ from palladio.model.weight_rules import DECODER_WEIGHTS, MOE_EXPERTS
 def _describe(hf: HfConfig) -> DecoderSpec:
     norm, activation = hf.rms_norm(), hf.activation("hidden_act", "silu")
     experts = ExpertsConfig.from_hf(hf, MOE_KEYS)
-    shared = None if experts.shared_intermediate_size is None else "plain"
-    sparse = SparseSpec(router=sigmoid_router(hf, experts), activation=activation, shared_expert=shared)
+    sparse = SparseSpec(
+        router=sigmoid_router(hf, experts),
+        activation=activation,
+        shared_expert=None if experts.shared_intermediate_size is None else "plain",
+    )
     dense = DenseSpec(activation=activation)
     attention = AttentionSpec(
         rope=hf.rope(default_fraction=0.5),
