@@ -11,7 +11,7 @@ from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
 from palladio.model.formats.stored_format import StoredFormat
-from palladio.model.hf_config import HfConfig
+from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
 from palladio.model.quantization_config import kinds_by_config, stored_format
@@ -75,6 +75,8 @@ class ModelConfig(DecoderSpec):
         converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
         has_head: it makes logits, so it can generate; else only hidden states.
         classifier: its head, if it is made to classify texts; None: it is not.
+        num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
+            they are not loaded.
     """
 
     architecture: str
@@ -96,6 +98,7 @@ class ModelConfig(DecoderSpec):
     converted_dtype: DType | None = None
     has_head: bool = True
     classifier: Classifier | None = None
+    num_draft_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -139,6 +142,7 @@ class ModelConfig(DecoderSpec):
             else WeightKinds(),
             has_head=architecture not in BASE_MODELS and architecture not in CLASSIFIERS,
             classifier=Classifier.of({**family.defaults, **config}) if architecture in CLASSIFIERS else None,
+            num_draft_layers=hf.optional_count("num_nextn_predict_layers", least=0, most=MAX_LAYERS) or 0,
         )
 
     def for_context(self, length: int) -> Self:

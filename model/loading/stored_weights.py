@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -219,6 +219,7 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
     _warn_of_other_parts(path, checkpoint)
+    left = _without_draft_layers(path, config, left)
     storage: ExpertStorage = "stacked" if any(_STACKED in name for name in left) else "split"
     slots = parameters.slots
     plan: dict[str, list[Source]] = {name: [] for name in slots}
@@ -326,6 +327,27 @@ def _warn_of_other_parts(path: Path, checkpoint: Checkpoint) -> None:
             path,
             ", ".join(f"{count} of {part}" for part, count in sorted(parts.items())),
         )
+
+
+def _without_draft_layers(
+    path: Path, config: ModelConfig, tensors: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor]:
+    """Without the layers that predict tokens further ahead."""
+    drafts = range(config.num_layers, config.num_layers + config.num_draft_layers)
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(_layer_prefixes(drafts))}
+    if len(kept) < len(tensors):
+        logger.info(
+            "%s: layers from %d on predict tokens further ahead (num_nextn_predict_layers); they are not used. Ignored "
+            "tensors: %d",
+            path,
+            config.num_layers,
+            len(tensors) - len(kept),
+        )
+    return kept
+
+
+def _layer_prefixes(layers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(f"model.layers.{layer}." for layer in layers)
 
 
 def _some(names: list[str]) -> str:

@@ -51,6 +51,8 @@ LOADER = (
     "tests/model/test_against_transformers.py",
 )
 
+EXPERTS = ("tests/model/test_experts.py", "tests/model/test_against_transformers.py")
+
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
 _WINDOWS = "runtime/scheduling/tree_windows.py"
@@ -333,6 +335,22 @@ FAULTS = (
         "        self.path.unlink(missing_ok=True)",
         "        self.path.exists()",
         ("tests/runtime/front/test_payloads.py",),
+    ),
+    # Mixtures of experts
+    Fault(
+        "the shared expert is left out",
+        "model/moe.py",
+        "out += self.shared(x, *shared",
+        "out += 0 * self.shared(x, *shared",
+        EXPERTS,
+    ),
+    Fault("the routed scaling is left out", "model/moe.py", "weights *= spec.scale", "weights *= 1.0", EXPERTS),
+    Fault(
+        "experts are weighted by the scores with the bias",
+        "model/moe.py",
+        "if choice is not scores:",
+        "if choice is scores:",
+        EXPERTS,
     ),
     # The loader
     Fault(
