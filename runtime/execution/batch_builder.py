@@ -1,7 +1,7 @@
 """BatchBuilder: a ScheduledBatch as the few numbers that the device does not know yet.
 
-Positions, page ids, block tables and sampled tokens are derived or kept on the device (see `step_functions`), so one
-small int32 vector a step crosses the border. Their layout is here and nowhere else.
+Lengths, positions, page ids, block tables and sampled tokens are derived or kept on the device (see `step_functions`),
+so one small int32 vector a step crosses the border. Their layout is here and nowhere else.
 """
 
 import dataclasses
@@ -30,7 +30,6 @@ Int32Array = npt.NDArray[np.int32]
 # Columns of one row's sampling parameters; float columns hold the bits of a float32.
 (
     SLOT,
-    POSITION,
     SEED_LOW,
     SEED_HIGH,
     TOP_K,
@@ -42,11 +41,11 @@ Int32Array = npt.NDArray[np.int32]
     PRESENCE,
     REPETITION,
     HAS_BIAS,
-) = range(13)
-NUM_COLUMNS = 13
+) = range(12)
+NUM_COLUMNS = 12
 
 _LARGEST = float(np.finfo(np.float32).max)
-ON_DEVICE = -1  # in place of a token id: the one that the request's slot sampled last
+ON_DEVICE = -1  # in place of a token id: the one that the slot sampled last; of a row's start: the slot's length
 SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
 NOTHING = np.zeros(0, np.int32)  # in place of a vector that a step does not need
 EARLY_UPDATES = 512  # longer ones are written ahead of the step, so many at a time
@@ -93,8 +92,9 @@ class ForwardLayout:
 
     @functools.cached_property
     def sections(self) -> tuple[slice, ...]:
-        """Slices of: counts [2] (requests, decodes), slot_ids [B], starts [B], lengths [B], updates [3·U] (as [U, 3]),
-        token_ids [T]."""
+        """Slices of: counts [2] (requests, decodes), slot_ids [B], starts [B] (nothing in a decode step), ends [B],
+        updates [3·U] (as [U, 3]), token_ids [T]. A row's tokens are [start, end) of its request; of a decode row as
+        many as the step decodes, and none from `end` on."""
         bounds = [0, 2]
         for length in (*(self.num_requests,) * 3, 3 * self.num_updates, self.num_tokens):
             bounds.append(bounds[-1] + length)
@@ -236,26 +236,23 @@ class BatchBuilder:
     def _sampling(self, form: StepForm, batch: ScheduledBatch | None) -> Int32Array:
         slots = np.zeros(form.num_sampled, np.int32)
         rows = [] if batch is None else batch.rows[: batch.num_sampled_rows]
-        count = len(rows)
-        slots[:count] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
-        sampling = self._columns[slots]
-        sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
-        return sampling
+        slots[: len(rows)] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
+        return self._columns[slots]
 
 
 def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch) -> list[Int32Array]:
     """Returns the changes of the block table that come before."""
     rows, layout = batch.rows, form.layout
     num_rows = len(rows)
-    counts, slot_ids, starts, lengths, updates, token_ids = layout.sections
+    counts, slot_ids, starts, ends, updates, token_ids = layout.sections
     forward[counts] = num_rows, batch.num_decodes if form.marks_decodes else 0
     forward[slot_ids][:num_rows] = [row.request.slot for row in rows]
-    forward[starts][:num_rows] = [row.start for row in rows]
-    forward[lengths][:num_rows] = [row.num_tokens for row in rows]
+    forward[ends][:num_rows] = [row.end if row.num_drafts else row.start + row.num_tokens for row in rows]
     early, late = _split_updates(batch.table_updates, layout.num_updates)
     if late:
         forward[updates].reshape(-1, 3)[: len(late)] = late
     if layout.num_tokens:
+        forward[starts][:num_rows] = [ON_DEVICE if row.decodes else row.start for row in rows]
         tokens: list[int] = []
         for row in rows:
             tokens += (ON_DEVICE,) if row.decodes else row.request.token_ids[row.start : row.start + row.num_tokens]

@@ -29,6 +29,7 @@ class DeviceState(NamedTuple):
         weights: of the model, as `flatten_model` orders them.
         kv_cache: the pool's arrays, see CacheLayout.
         tables: i32[slots, G·C], pages of each slot's request: the C columns of each of the G block tables.
+        lengths: i32[slots], tokens of each slot's request whose keys and values are in the cache, for certain.
         sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
         pooled: f32[slots, pooled_size], what was pooled of each slot's request so far.
         head: those of the weights that make logits.
@@ -40,6 +41,7 @@ class DeviceState(NamedTuple):
     weights: Weights
     kv_cache: tuple[jax.Array, ...]
     tables: jax.Array
+    lengths: jax.Array
     sampler: SamplerState
     pooled: jax.Array
     head: Weights = ()
@@ -50,7 +52,7 @@ class DeviceState(NamedTuple):
     @property
     def of_requests(self) -> tuple[Any, ...]:
         """What holds something of requests from step to step; a step that failed leaves it undefined."""
-        return self.kv_cache, self.tables, self.sampler, self.pooled
+        return self.kv_cache, self.tables, self.lengths, self.sampler, self.pooled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,29 +125,30 @@ class DeviceShape:
 
     def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
         """The same without memory: a ShapeDtypeStruct for each array."""
-        tables, sampler, pooled = jax.tree.map(
+        tables, lengths, sampler, pooled = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             jax.eval_shape(self._slot_state),
             self._slot_shardings(),
         )
         cache: Any = self.cache.abstract(num_pages, self.mesh)
-        return DeviceState(weights, cache, tables, sampler, pooled)
+        return DeviceState(weights, cache, tables, lengths, sampler, pooled)
 
-    def _slot_state(self) -> tuple[jax.Array, SamplerState, jax.Array]:
+    def _slot_state(self) -> tuple[jax.Array, jax.Array, SamplerState, jax.Array]:
         num_slots = self.ranks.num_ranks * self.num_slots
         tables = jnp.zeros((num_slots, self.num_tables * self.num_columns), jnp.int32)
+        lengths = jnp.zeros(num_slots, jnp.int32)
         if self.pooling is None:
             sampler = SamplerState.allocate(num_slots, self.vocab_size)
         else:
             sampler = SamplerState.of_last_token(jnp.zeros(num_slots, jnp.int32))
-        return tables, sampler, jnp.zeros((num_slots, self.pooled_size))
+        return tables, lengths, sampler, jnp.zeros((num_slots, self.pooled_size))
 
-    def _slot_shardings(self) -> tuple[NamedSharding, SamplerState, NamedSharding]:
+    def _slot_shardings(self) -> tuple[NamedSharding, NamedSharding, SamplerState, NamedSharding]:
         """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
         rows: Any = self.ranks.state
         by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
         sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
-        return rows, sampler, rows
+        return rows, rows, sampler, rows
 
 
 def bytes_per_device(tree: Any) -> int:

@@ -97,9 +97,8 @@ class DeviceExecutor:
         state, shape = self.state, self.programs.design.shape
         for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
             array.delete()  # first: there is no room for both
-        self.state = state = state._replace(last_hidden={}, hidden={})
-        kv_cache, tables, sampler, pooled = shape.allocate(state.weights, self._num_pages).of_requests
-        self.state = state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler, pooled=pooled)
+        fresh = shape.allocate(state.weights, self._num_pages)
+        self.state = fresh._replace(head=state.head, all_allowed=state.all_allowed)
 
     def use_weights(self, weights: Weights) -> None:
         """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program

@@ -49,7 +49,7 @@ class Forward(Program):
         return [cls(design, layout) for layout in layouts if layout.num_steps == 1]
 
     def takes(self, state: DeviceState) -> Takes:
-        donated = {"kv_cache": state.kv_cache, "tables": state.tables}
+        donated = {"kv_cache": state.kv_cache, "tables": state.tables, "lengths": state.lengths}
         return Takes((state.weights,), donated, (state.sampler.last_token,))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -60,14 +60,14 @@ class Forward(Program):
         weights: Weights,
         kv_cache: tuple[jax.Array, ...],
         tables: jax.Array,
+        lengths: jax.Array,
         last_token: jax.Array,
         packed: jax.Array,
     ) -> Results:
         model, page_size = self.design.unflatten(weights), self.design.shape.page_size
-        kv_cache, tables, *hidden = forward_step(
-            model, kv_cache, tables, last_token, packed, layout=self._layout, page_size=page_size
-        )
-        return (kv_cache, tables), hidden, None
+        state = kv_cache, tables, lengths
+        state, *hidden = forward_step(model, state, last_token, packed, layout=self._layout, page_size=page_size)
+        return state, hidden, None
 
     def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
         last_hidden = dict(zip(self._layout.sample_sizes, kept[0], strict=True))
@@ -102,8 +102,8 @@ class Decode(_Sampling):
         return [cls(design, layout, tier) for layout in layouts for tier in design.tiers if tier != "masked"]
 
     def takes(self, state: DeviceState) -> Takes:
-        donated = {"kv_cache": state.kv_cache, "tables": state.tables, "sampler": self.sampler_of(state)}
-        return Takes((state.weights,), donated)
+        donated = {"kv_cache": state.kv_cache, "tables": state.tables, "lengths": state.lengths}
+        return Takes((state.weights,), {**donated, "sampler": self.sampler_of(state)})
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return host_array(self._layout.size), host_array(self.key.num_requests, NUM_COLUMNS)
@@ -113,15 +113,16 @@ class Decode(_Sampling):
         weights: Weights,
         kv_cache: tuple[jax.Array, ...],
         tables: jax.Array,
+        lengths: jax.Array,
         sampler: Any,
         packed: jax.Array,
         packed_sampling: jax.Array,
     ) -> Results:
         design, tier = self.design, self.key.tier
         assert tier is not None
-        (kv_cache, tables, state), outputs = decode_steps(
+        (kv_cache, tables, lengths, state), outputs = decode_steps(
             design.unflatten(weights),
-            (kv_cache, tables, _whole(sampler)),
+            (kv_cache, tables, lengths, _whole(sampler)),
             packed,
             packed_sampling,
             lambda hidden: design.logits(design.head.select(weights), hidden),
@@ -129,7 +130,7 @@ class Decode(_Sampling):
             page_size=design.shape.page_size,
             tier=tier,
         )
-        return (kv_cache, tables, _part(state, sampler)), None, outputs
+        return (kv_cache, tables, lengths, _part(state, sampler)), None, outputs
 
 
 class Sample(_Sampling):
@@ -144,7 +145,8 @@ class Sample(_Sampling):
         return [cls(design, size, tier=tier) for size in sizes for tier in design.tiers]
 
     def takes(self, state: DeviceState) -> Takes:
-        return Takes((state.head,), {"sampler": self.sampler_of(state)}, (state.last_hidden[self.key.num_requests],))
+        read = state.last_hidden[self.key.num_requests], state.lengths
+        return Takes((state.head,), {"sampler": self.sampler_of(state)}, read)
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         size = self.key.num_requests
@@ -156,10 +158,16 @@ class Sample(_Sampling):
         return (*arrays, state.all_allowed[self.key.num_requests]) if is_unmasked else arrays
 
     def compute(
-        self, head: Weights, sampler: Any, hidden: jax.Array, packed: jax.Array, allowed: jax.Array | None = None
+        self,
+        head: Weights,
+        sampler: Any,
+        hidden: jax.Array,
+        lengths: jax.Array,
+        packed: jax.Array,
+        allowed: jax.Array | None = None,
     ) -> Results:
         assert self.key.tier is not None
-        logits, columns = self.design.logits(head, hidden), unpack_sampling(packed)
+        logits, columns = self.design.logits(head, hidden), unpack_sampling(packed, lengths)
         output, state = sample(logits, _whole(sampler), columns, self.key.tier, allowed)
         return (_part(state, sampler),), None, output
 

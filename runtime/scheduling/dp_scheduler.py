@@ -111,7 +111,7 @@ class DataParallelScheduler:
             scheduler.start_over()
 
     def retract_all(self) -> None:
-        """Every running request gives up its pages and waits. No token of theirs is pending."""
+        """Every running request gives up its pages and waits. No row of theirs is unread."""
         for scheduler in self.schedulers:
             scheduler.retractor.retract_all()
 
@@ -186,7 +186,7 @@ class DataParallelScheduler:
                 continue
             full = max(self.schedulers, key=lambda scheduler: len(scheduler.waiting))
             request = None if full.clock.reason == "step" else _first_free(full)
-            if request is None or request.num_pending or not request.shares_prefix or not _has_room(idle, request):
+            if request is None or request.num_unread or not request.shares_prefix or not _has_room(idle, request):
                 continue  # what shares no prefix computes what its own rank has cached again, see CacheSelfCheck
             full.forget(request)
             idle.add(request, is_accepted=True)
@@ -224,8 +224,7 @@ def _as_prefill(batch: ScheduledBatch | None, max_rows: int) -> ScheduledBatch |
     if batch is None or batch.kind == "prefill":
         return batch
     rows = sorted(batch.rows, key=lambda row: row.request.num_output_tokens)
-    for number, row in enumerate(rows):
-        num_left = row.num_tokens - 1 if number < max_rows else row.num_tokens
-        row.request.take_back(num_left)
-    kept = [dataclasses.replace(row, num_tokens=1) for row in rows[:max_rows]]
+    for row in rows[max_rows:]:
+        row.cut(0)
+    kept = [row.cut(1) for row in rows[:max_rows]]
     return dataclasses.replace(batch, kind="prefill", rows=kept, num_decodes=len(kept))

@@ -79,8 +79,8 @@ class KVBudget:
         request = self._waiting.peek()
         if request is None or (turn == "foreground" and request.given.options.background):
             return None
-        if request.num_pending or (not self._limits.splits_prompts and len(request.token_ids) > budget):
-            return None  # pending: retracted a moment ago, and its last token has not been read yet
+        if request.num_unread or (not self._limits.splits_prompts and len(request.token_ids) > budget):
+            return None  # unread: retracted a moment ago, and its last token has not been read yet
         return request
 
     def next_urgent(self, turn: ScheduleTurn, budget: int) -> Request | None:

@@ -149,8 +149,11 @@ class ScheduledRow:
     """One request's part of a step: its tokens [start, start + num_tokens).
 
     Attributes:
+        start: of a decode row: at most; the device knows where it starts.
         samples: whether the step samples a token after the last of them (of a decode row: after each).
         decodes: its first token is the one sampled last, which only the device may know yet; else the host knows all.
+        revision: its request's when it was planned.
+        num_drafts: of a decode row: how many of its tokens, the last ones, may turn out to be wrong.
     """
 
     request: Request
@@ -158,11 +161,37 @@ class ScheduledRow:
     num_tokens: int
     samples: bool
     decodes: bool = False
+    revision: int = 0
+    num_drafts: int = 0
 
     @property
     def num_sampled(self) -> int:
-        """Tokens that it gives."""
+        """Tokens that it gives, at most."""
         return self.num_tokens if self.decodes else int(self.samples)
+
+    @property
+    def end(self) -> int:
+        """Where its tokens end at most."""
+        end = self.start + self.num_tokens
+        return min(end, self.request.max_computed) if self.num_drafts else end
+
+    @property
+    def is_void(self) -> bool:
+        """Whether what it samples is for nobody: its request has ended, or has gone on without it."""
+        return self.revision != self.request.revision
+
+    def read(self, count: int) -> None:
+        """It has been read. Args: count: tokens that it gave."""
+        self.request.note_read()
+        if self.num_drafts:
+            self.request.settle(self.num_tokens, self.num_drafts, count)
+
+    def cut(self, count: int) -> Self:
+        """The same row with so many tokens, of a step that is not dispatched yet; with none it is no part of it."""
+        self.request.settle(self.num_tokens, self.num_drafts, count)
+        if count == 0:
+            self.request.note_read()
+        return dataclasses.replace(self, num_tokens=count, num_drafts=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

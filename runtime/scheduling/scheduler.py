@@ -1,8 +1,9 @@
 """The scheduler: which requests take part in the next step, and what a step's tokens mean for them.
 
-It runs one step ahead of the device: when it plans step n+1, the tokens of step n may still be on the device
-(`Request.num_pending`). So a request that turns out to have ended at step n may be part of step n+1 too; its row is
-ignored then. Device steps run in order, so pages and slots can be given to others at once.
+It runs one step ahead of the device: when it plans step n+1, the tokens of step n may still be on the device, and how
+many they are too (see Request). So a request that turns out to have ended at step n, or goes on from there in another
+way, may be part of step n+1 too; its row is void then. Device steps run in order, so pages and slots can be given to
+others at once.
 """
 
 import time
@@ -87,8 +88,8 @@ class Scheduler:
         self._deadlines.add(request)
 
     def forget(self, request: Request) -> None:
-        """Forgets a waiting request, none of whose tokens is pending: another scheduler queues it."""
-        assert not request.num_pending
+        """Forgets a waiting request, none of whose rows is unread: another scheduler queues it."""
+        assert not request.num_unread
         self.waiting.remove(request)
         del self._requests[request.given.request_id]
         self.turns.leave(request)
@@ -116,7 +117,7 @@ class Scheduler:
     def start_over(self) -> None:
         """After the device has lost its state: every running request is computed anew, without a token lost."""
         for request in self._requests.values():
-            request.num_pending = request.num_discarded = 0
+            request.num_unread = 0
         self.retractor.retract_all()
         self.cache.take_table_updates()
         self.cache.flush()
@@ -174,13 +175,12 @@ class Scheduler:
         now = time.time()
         for row, output in zip(batch.rows, read, strict=True):
             request = row.request
-            if request.status is RequestStatus.FINISHED:
-                continue  # ended while this step was under way
+            if row.revision != request.revision:
+                continue  # see ScheduledRow.is_void
             if output.prompt_logprobs is not None:
                 request.take_prompt_logprobs(row.start, output.prompt_logprobs)
-            if request.num_discarded and row.samples:
-                request.num_discarded -= len(output.token_ids)
-            elif row.samples:
+            if row.samples:
+                row.read(len(output.token_ids))
                 self._take_tokens(request, output, now)
                 outputs.append(output)
         return outputs
@@ -265,9 +265,9 @@ class Scheduler:
         request.num_computed += count
         self.cache.share(request)
         samples = not request.is_prefilling
-        if samples and request.max_tokens > 0:
-            request.num_pending += 1
-        rows.append(ScheduledRow(request, start, count, samples))
+        if samples:
+            request.num_unread += 1
+        rows.append(ScheduledRow(request, start, count, samples, revision=request.revision))
         return count
 
     # Decode
@@ -278,8 +278,8 @@ class Scheduler:
         ready: list[Request] = []
         growing: list[Request] = []
         for request in self.turns.decoders(turn, self.buckets):  # plain: this runs for each request at each step
-            length = request.num_computed
-            if length < request.prefill_end or not request.wants_token:
+            length, most = request.num_computed, request.max_computed
+            if length < request.prefill_end or length >= most:
                 continue
             ready.append(request)
             if length >= len(request.pages) * size:
@@ -312,9 +312,8 @@ class Scheduler:
         return self._batch("decode", rows)
 
     def _decode_row(self, request: Request, count: int) -> ScheduledRow:
-        row = ScheduledRow(request, request.num_computed, count, samples=True, decodes=True)
-        request.num_computed += count
-        request.num_pending += count
+        row = ScheduledRow(request, request.num_computed, count, True, True, request.revision)
+        request.plan(count, 0)
         return row
 
     def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
@@ -342,7 +341,7 @@ class Scheduler:
         """Puts a running request back into the queue, without its pages."""
         self._leave(request)
         request.status = RequestStatus.WAITING
-        request.num_computed = 0
+        request.forget_computed()
         request.wait_mark = self.clock.join_retracted(is_first=not len(self.waiting))
         self.waiting.put_back(request)
 
@@ -360,12 +359,13 @@ class Scheduler:
         else:  # aborted in the queue; or retracted just before its last token was read
             self.waiting.remove(request)
         request.status = RequestStatus.FINISHED
+        request.void()
         request.constraint = None  # its slot may remember the request for long, and a grammar is large
         del self._requests[request.given.request_id]
         self.turns.leave(request)
 
     def _leave(self, request: Request) -> None:
-        if not request.num_pending:  # else its last step is still to be read, and to be counted
+        if not request.num_unread:  # else its last step is still to be read, and to be counted
             request.note_decoding(self.decode_steps)
         self.cache.release(request)
         self.running.remove(request)
@@ -374,7 +374,7 @@ class Scheduler:
         if request.decode_mark is None and request.status is RequestStatus.RUNNING:
             request.decode_mark = self.decode_steps
         finish = take_tokens(request, output, self._make_room)
-        if request.status is RequestStatus.WAITING and not request.num_pending:
+        if request.status is RequestStatus.WAITING and not request.num_unread:
             request.note_decoding(self.decode_steps)  # retracted before these tokens were read
         if request.first_token is None:
             request.first_token = now

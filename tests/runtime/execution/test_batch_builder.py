@@ -99,7 +99,7 @@ def never(_request: Request, _count: int) -> bool:
 
 def test_what_comes_after_the_end_of_a_request_is_dropped():
     one = request("a")
-    one.num_pending = 4
+    one.num_unread = 4
     output = one.output([4, STOP, 5, 6], NOT_FINITE, [TokenLogprob(token, -1.0) for token in (4, STOP, 5, 6)])
     finish = take_tokens(one, output, never)
     assert finish is not None
@@ -112,7 +112,7 @@ def test_what_comes_after_the_end_of_a_request_is_dropped():
 def test_a_token_that_means_nothing_is_no_orderly_end():
     for last in (STOP, 5):
         one = request("a", max_tokens=2)
-        one.num_pending = 2
+        one.num_unread = 2
         output = one.output([4, last], NOT_FINITE)
         assert take_tokens(one, output, never) is NOT_FINITE
         assert output.token_ids == [4, last]
