@@ -16,6 +16,7 @@ from palladio.runtime.execution.batch_builder import (
     slot_rules,
 )
 from palladio.runtime.execution.device_state import DeviceState, Weights
+from palladio.runtime.execution.draft_programs import Draft, Verify
 from palladio.runtime.execution.program import TIERS, Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import (
@@ -130,10 +131,10 @@ class InFlightStep:
     """A dispatched step; its arrays, here of one rank, are computed, or will be.
 
     Attributes:
-        output: None if no row samples; stacked if the step decoded several times (`num_steps` > 1).
+        output: None if no row samples.
         scores: of prompt tokens, see `scoring.score_tokens`; None: not asked for.
         bucket_size: tokens of each rank, or rows of a decode step, padding included.
-        num_steps: how often it sampled.
+        num_steps: forward passes.
         last_array: what it computes last.
         embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
     """
@@ -211,6 +212,8 @@ class ModelRunner:
             self.executor.run(Tables.key_of(), [host.early(number) for host in hosts])
         last_array = None
         if form.layout.num_steps == 1:
+            if step.kind == "verify":
+                self.executor.run(Draft.key_of(form.num_sampled), [host.forward for host in hosts])
             key = Forward.key_of(form.layout.num_requests, form.layout.num_tokens)
             self.executor.run(key, [host.forward for host in hosts])
             last_array = next(iter(self.executor.state.last_hidden.values()))
@@ -242,10 +245,7 @@ class ModelRunner:
         """
         step.last_array.block_until_ready()  # of a step without tokens too: its error is not the next step's
         results = (step.output, step.scores, step.embeddings)
-        return [
-            read_batch(batch, step.num_steps, *self.executor.ranks.take(rank, results))
-            for rank, batch in step.planned.parts
-        ]
+        return [read_batch(batch, *self.executor.ranks.take(rank, results)) for rank, batch in step.planned.parts]
 
     def page_difference(self, rank: int, pairs: Sequence[Sequence[tuple[int, int]]]) -> float:
         """The largest relative difference of two pages' keys and values, in any pair; waits for the device.
@@ -281,7 +281,8 @@ class ModelRunner:
             if masks is not None and tier not in MASKED_TIERS:
                 tier = "masked"
             allowed = () if masks is None else (masks,)
-            output = self._run_tier(Sample, form.num_sampled, tier, [host.sampling for host in hosts], *allowed)
+            kind = Verify if forwarded.planned.kind == "verify" else Sample
+            output = self._run_tier(kind, form.num_sampled, tier, [host.sampling for host in hosts], *allowed)
             last_array = output.token_ids
         scores = None
         if form.scores:

@@ -8,9 +8,19 @@ import jax
 import jax.numpy as jnp
 
 from palladio.runtime.execution.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout
-from palladio.runtime.execution.device_state import DeviceState, Weights
+from palladio.runtime.execution.device_state import DeviceState, SlotInputs, Weights
+from palladio.runtime.execution.draft_programs import Draft, Verify
 from palladio.runtime.execution.pooler import pool_step
-from palladio.runtime.execution.program import Program, ProgramDesign, Results, Takes, host_array
+from palladio.runtime.execution.program import (
+    Program,
+    ProgramDesign,
+    Results,
+    SamplingProgram,
+    Takes,
+    host_array,
+    part_of_sampler,
+    whole_sampler,
+)
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier, sample
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.execution.scoring import score_tokens
@@ -50,7 +60,8 @@ class Forward(Program):
 
     def takes(self, state: DeviceState) -> Takes:
         donated = {"kv_cache": state.kv_cache, "tables": state.tables, "lengths": state.lengths}
-        return Takes((state.weights,), donated, (state.sampler.last_token,))
+        inputs = SlotInputs(state.sampler.last_token, state.drafts, state.num_drafts)
+        return Takes((state.weights,), {**donated, "page_tokens": state.page_tokens}, (inputs,))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(self._layout.size),)
@@ -61,12 +72,13 @@ class Forward(Program):
         kv_cache: tuple[jax.Array, ...],
         tables: jax.Array,
         lengths: jax.Array,
-        last_token: jax.Array,
+        page_tokens: jax.Array | None,
+        inputs: SlotInputs,
         packed: jax.Array,
     ) -> Results:
         model, page_size = self.design.unflatten(weights), self.design.shape.page_size
-        state = kv_cache, tables, lengths
-        state, *hidden = forward_step(model, state, last_token, packed, layout=self._layout, page_size=page_size)
+        state = kv_cache, tables, lengths, page_tokens
+        state, *hidden = forward_step(model, state, inputs, packed, layout=self._layout, page_size=page_size)
         return state, hidden, None
 
     def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
@@ -74,19 +86,7 @@ class Forward(Program):
         return state._replace(**new, last_hidden=last_hidden, hidden={self.key.num_tokens: kept[1]})
 
 
-class _Sampling(Program):
-    """A program that samples. Tiers below "full" take and overwrite nothing of the sampler but the last tokens."""
-
-    def sampler_of(self, state: DeviceState) -> Any:
-        return state.sampler if self.key.tier == "full" else state.sampler.last_token
-
-    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
-        if self.key.tier == "full":
-            return state._replace(**new)
-        return state._replace(**{**new, "sampler": state.sampler.with_last_token(new["sampler"])})
-
-
-class Decode(_Sampling):
+class Decode(SamplingProgram):
     """Several decode steps in one. Takes both vectors, of forward and of sample; gives SampleOutput, stacked."""
 
     kind = "decode"
@@ -122,7 +122,7 @@ class Decode(_Sampling):
         assert tier is not None
         (kv_cache, tables, lengths, state), outputs = decode_steps(
             design.unflatten(weights),
-            (kv_cache, tables, lengths, _whole(sampler)),
+            (kv_cache, tables, lengths, whole_sampler(sampler)),
             packed,
             packed_sampling,
             lambda hidden: design.logits(design.head.select(weights), hidden),
@@ -130,10 +130,10 @@ class Decode(_Sampling):
             page_size=design.shape.page_size,
             tier=tier,
         )
-        return (kv_cache, tables, lengths, _part(state, sampler)), None, outputs
+        return (kv_cache, tables, lengths, part_of_sampler(state, sampler)), None, outputs
 
 
-class Sample(_Sampling):
+class Sample(SamplingProgram):
     """One token for each row. Takes packed i32[B, NUM_COLUMNS] and, unless all tokens are allowed, masks
     i32[B, mask_width]; gives SampleOutput."""
 
@@ -168,8 +168,8 @@ class Sample(_Sampling):
     ) -> Results:
         assert self.key.tier is not None
         logits, columns = self.design.logits(head, hidden), unpack_sampling(packed, lengths)
-        output, state = sample(logits, _whole(sampler), columns, self.key.tier, allowed)
-        return (_part(state, sampler),), None, output
+        output, state = sample(logits, whole_sampler(sampler), columns, self.key.tier, allowed)
+        return (part_of_sampler(state, sampler),), None, output
 
 
 class Score(Program):
@@ -287,19 +287,12 @@ class Compare(Program):
         return (), None, page_difference(kv_cache, pages, self.design.shape.cache.groups.tables)
 
 
-PROGRAMS: Final[tuple[type[Program], ...]] = (Forward, Decode, Score, Pool, Sample, Reset, Tables, Compare)
+PROGRAMS: Final[tuple[type[Program], ...]] = (
+    *(Draft, Forward, Verify, Decode),
+    *(Score, Pool, Sample, Reset, Tables, Compare),
+)
 
 
 def declare_programs(design: ProgramDesign) -> Sequence[Program]:
     """The closed set of programs."""
     return [program for kind in PROGRAMS for program in kind.declare(design)]
-
-
-def _whole(sampler: Any) -> SamplerState:
-    """Of what a tier takes."""
-    return sampler if isinstance(sampler, SamplerState) else SamplerState.of_last_token(sampler)
-
-
-def _part(state: SamplerState, taken: Any) -> Any:
-    """The same part of a new state as was taken."""
-    return state if isinstance(taken, SamplerState) else state.last_token

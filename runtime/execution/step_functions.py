@@ -17,11 +17,12 @@ from palladio.model.decoder import CausalLM
 from palladio.model.forward_batch import ForwardBatch
 from palladio.runtime.execution import batch_builder as columns
 from palladio.runtime.execution.batch_builder import ON_DEVICE, ForwardLayout
+from palladio.runtime.execution.device_state import SlotInputs
 from palladio.runtime.execution.sampler import SampleOutput, SampleTier, SamplingBatch, sample
 from palladio.runtime.execution.sampler_state import SamplerState
 
-StepState = tuple[tuple[jax.Array, ...], jax.Array, jax.Array]
-"""The caches, the block tables i32[slots, G·C], and the lengths i32[slots]."""
+StepState = tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array | None]
+"""The caches, the block tables i32[slots, G·C], the lengths i32[slots], and the pages' tokens i32[P, S], if kept."""
 
 
 def update_tables(tables: jax.Array, updates: jax.Array) -> jax.Array:
@@ -33,7 +34,7 @@ def unpack_forward(
     packed: jax.Array,
     tables: jax.Array,
     lengths: jax.Array,
-    last_token: jax.Array,
+    inputs: SlotInputs,
     layout: ForwardLayout,
     page_size: int,
 ) -> tuple[ForwardBatch, jax.Array, jax.Array]:
@@ -43,7 +44,7 @@ def unpack_forward(
         packed: i32[layout.size], see ForwardLayout.
         tables: i32[slots, G·C], the block tables of each slot.
         lengths: i32[slots], tokens of each slot in the cache.
-        last_token: i32[slots], the last sampled token of each slot.
+        inputs: what decode rows compute.
 
     Returns:
         The batch, the block tables with the step's changes, and the lengths after the step.
@@ -53,14 +54,15 @@ def unpack_forward(
     if layout.num_tokens == 0:
         positions, active = _next_positions(lengths, slots, ends)
         block_tables = layout.split_tables(tables[slots])
-        batch = _decode_batch(last_token[slots], positions, counts[0], block_tables, page_size, active)
+        batch = _decode_batch(inputs.last_token[slots], positions, counts[0], block_tables, page_size, active)
         return batch, tables, _lengthened(lengths, slots, positions, active)
     B = layout.num_requests
-    decodes = starts == ON_DEVICE
+    decodes = starts <= ON_DEVICE
+    drafts = ON_DEVICE - starts if inputs.drafts is not None else None
     starts = jnp.where(decodes, lengths[slots], starts)
     owners = jnp.where(starts < ends, slots, 0)  # the scratch slot's table is the scratch page's
     block_tables = layout.split_tables(tables[owners])
-    counted = jnp.where(decodes, 1, ends - starts)
+    counted = jnp.where(decodes, 1 if drafts is None else 1 + drafts_of(inputs, slots, drafts), ends - starts)
     starts = jnp.where(starts < ends, starts, 0)
     query_start = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(counted, dtype=jnp.int32)])
     token = jnp.arange(layout.num_tokens, dtype=jnp.int32)
@@ -69,8 +71,13 @@ def unpack_forward(
     row = jnp.minimum(ended, B - 1).astype(jnp.int32)
     real = token < query_start[B]
     positions = jnp.where(real, starts[row] + token - query_start[row], 0)
+    token_ids = jnp.where(tokens == ON_DEVICE, inputs.last_token[slots[row]], tokens)
+    if inputs.drafts is not None:
+        offset = token - query_start[row]  # these rows' tokens are nowhere in the host's vector
+        known = jnp.concatenate([inputs.last_token[:, None], inputs.drafts], axis=1)
+        token_ids = jnp.where(decodes[row], known[slots[row], jnp.minimum(offset, known.shape[1] - 1)], token_ids)
     batch = ForwardBatch(
-        token_ids=jnp.where(tokens == ON_DEVICE, last_token[slots[row]], tokens),
+        token_ids=token_ids,
         positions=positions,
         query_start=query_start,
         kv_len=starts + counted,
@@ -82,7 +89,14 @@ def unpack_forward(
         num_decodes=counts[1],
         kind="prefill",
     )
-    return batch, tables, lengths.at[owners].set(batch.kv_len)
+    confirmed = batch.kv_len if inputs.drafts is None else jnp.where(decodes, starts + 1, batch.kv_len)
+    return batch, tables, lengths.at[owners].set(confirmed)
+
+
+def drafts_of(inputs: SlotInputs, slots: jax.Array, most: jax.Array) -> jax.Array:
+    """Drafts of each row, i32[B]. Args: most: i32[B], that the row may have."""
+    assert inputs.num_drafts is not None, "it comes with the drafts"
+    return jnp.where(most > 0, inputs.num_drafts[slots], 0)
 
 
 def _next_positions(lengths: jax.Array, slots: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -128,7 +142,7 @@ def _decode_batch(
 def forward_step(
     model: CausalLM,
     state: StepState,
-    last_token: jax.Array,
+    inputs: SlotInputs,
     packed: jax.Array,
     *,
     layout: ForwardLayout,
@@ -140,14 +154,17 @@ def forward_step(
         The new state, the hidden state of the last token of the first R requests [R, D] for each R in
         layout.sample_sizes, and that of all tokens [T, D] (None for a decode step, where they are the same).
     """
-    kv_cache, tables, lengths = state
-    batch, tables, lengths = unpack_forward(packed, tables, lengths, last_token, layout, page_size)
+    kv_cache, tables, lengths, page_tokens = state
+    batch, tables, lengths = unpack_forward(packed, tables, lengths, inputs, layout, page_size)
+    if page_tokens is not None:
+        page_tokens = page_tokens.at[batch.page_ids[0], batch.page_offsets].set(batch.token_ids)
     hidden, kv_cache = model(batch, kv_cache)
+    state = kv_cache, tables, lengths, page_tokens
     if batch.kind == "decode":
-        return (kv_cache, tables, lengths), (hidden,), None
+        return state, (hidden,), None
     last_rows = jnp.pad(batch.last_rows, (0, max(0, layout.sample_sizes[-1] - layout.num_requests)))
     last_hidden = hidden[last_rows]
-    return (kv_cache, tables, lengths), tuple(last_hidden[:size] for size in layout.sample_sizes), hidden
+    return state, tuple(last_hidden[:size] for size in layout.sample_sizes), hidden
 
 
 def decode_steps(
@@ -171,7 +188,7 @@ def decode_steps(
         logits_of: hidden [B, D] → f32[B, V].
 
     Returns:
-        The new state, and the outputs, stacked: token_ids i32[num_steps, B] and so on.
+        The new state, and the outputs, stacked: token_ids i32[num_steps, B] and so on; and how many each row has.
     """
     kv_cache, tables, lengths, sampler = state
     counts, slots, _, ends, updates, _ = (packed[part] for part in layout.sections)
@@ -193,8 +210,9 @@ def decode_steps(
         return (kv_cache, _lengthened(lengths, slots, positions, active), sampler), output
 
     carry = kv_cache, lengths, sampler
-    (kv_cache, lengths, sampler), outputs = jax.lax.scan(step, carry, length=layout.num_steps)
-    return (kv_cache, tables, lengths, sampler), outputs
+    (kv_cache, new_lengths, sampler), outputs = jax.lax.scan(step, carry, length=layout.num_steps)
+    outputs = dataclasses.replace(outputs, counts=new_lengths[slots] - lengths[slots])
+    return (kv_cache, tables, new_lengths, sampler), outputs
 
 
 def unpack_sampling(packed: jax.Array, lengths: jax.Array) -> SamplingBatch:

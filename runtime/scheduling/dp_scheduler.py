@@ -157,6 +157,7 @@ class DataParallelScheduler:
                 num_retracted_waiting=scheduler.waiting.num_retracted,
                 num_retractions=scheduler.clock.num_retracted,
                 num_waiting_tokens=sum(len(request.token_ids) for request in scheduler.waiting),
+                **vars(scheduler.drafts),
             )
             for scheduler in self.schedulers
         ]
@@ -168,10 +169,14 @@ class DataParallelScheduler:
         kinds = {batch.kind for batch in batches if batch is not None}
         if not kinds:
             return None
-        if len(kinds) > 1:
+        if "prefill" in kinds and len(kinds) > 1:
             first = self.schedulers[0]
             max_rows = min(first.buckets.max_prefill_requests, first.max_step_tokens)
             batches = [_as_prefill(batch, max_rows) for batch in batches]
+        elif len(kinds) > 1:
+            num_rows = max(batch.num_rows for batch in batches if batch is not None)
+            can_verify = self.buckets.pick_verify(num_rows) is not None
+            batches = [_as_verify(batch) if can_verify else _without_drafts(batch) for batch in batches]
         # Where a step is either prefill or decode, the ranks take these turns together.
         prefilled = any(scheduler.prefilled_last for scheduler in self.schedulers)
         for scheduler in self.schedulers:
@@ -212,6 +217,18 @@ def _first_free(full: Scheduler) -> Request | None:
     if first is None or first.given.options.dp_rank is None:
         return first
     return next((r for r in itertools.islice(full.waiting, WINDOW) if r.given.options.dp_rank is None), None)
+
+
+def _as_verify(batch: ScheduledBatch | None) -> ScheduledBatch | None:
+    """A batch of decode rows as part of a step in which other ranks have drafts."""
+    return None if batch is None else dataclasses.replace(batch, kind="verify")
+
+
+def _without_drafts(batch: ScheduledBatch | None) -> ScheduledBatch | None:
+    """A batch as part of a decode step: another rank has too many requests for drafts."""
+    if batch is None or batch.kind == "decode":
+        return batch
+    return dataclasses.replace(batch, kind="decode", rows=[row.cut(1) for row in batch.rows])
 
 
 def _prompt_of(request: Request) -> Hashable:

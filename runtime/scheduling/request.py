@@ -159,7 +159,8 @@ class Request:
     def settle(self, num_tokens: int, num_drafts: int, count: int) -> None:
         """Corrects the bounds: a row that was planned so has `count` tokens. One that is retracted has none."""
         if self.status is RequestStatus.RUNNING:
-            self.num_computed += count - (num_tokens - num_drafts)
+            settled = self.num_computed + count - (num_tokens - num_drafts)
+            self.num_computed = min(settled, self.max_computed)  # a row after it may have nothing left to compute
             self.num_unsure -= num_drafts
 
     def note_read(self) -> None:

@@ -19,6 +19,7 @@ class SchedulerLimits:
     splits_prompts: whether a prompt may be prefilled over several steps; if not, none is longer than a step.
     mixes: whether running requests decode in prefill steps too; else the two take turns.
     num_decode_steps: tokens that a request decodes in one step.
+    num_drafts: tokens that are proposed for a request at once, see Proposer; 0: none.
     preemption_threshold: a waiting request takes the place of a running one if it is more urgent by more than this;
         None: never.
     low_values_first: low priority values are the urgent ones.
@@ -31,9 +32,15 @@ class SchedulerLimits:
     splits_prompts: bool = True
     mixes: bool = False
     num_decode_steps: int = 1
+    num_drafts: int = 0
     preemption_threshold: int | None = None
     low_values_first: bool = False
     conservativeness: float = 1.0
+
+    @property
+    def decode_chunk(self) -> int:
+        """Tokens from the first one that a decode row may compute to the last one: it may start as many drafts late."""
+        return max(self.num_decode_steps, 1 + 2 * self.num_drafts)
 
 
 MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
@@ -46,6 +53,14 @@ class PrefillBucket:
     num_requests: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class VerifyBucket:
+    """Of a step that verifies drafts: rows that it samples, and the forward pass that computes them, as chunks."""
+
+    num_requests: int
+    forward: PrefillBucket
+
+
 @dataclasses.dataclass(frozen=True)
 class Buckets:
     """Padded sizes, ascending.
@@ -55,11 +70,13 @@ class Buckets:
             request.
         prefill: (tokens, requests) of a prefill step.
         sample: rows that a step samples.
+        verify: of steps that verify drafts; more requests than they hold decode without.
     """
 
     decode: tuple[int, ...]
     prefill: tuple[PrefillBucket, ...]
     sample: tuple[int, ...]
+    verify: tuple[VerifyBucket, ...] = ()
 
     @classmethod
     def create(
@@ -97,6 +114,16 @@ class Buckets:
         """A single shape for all steps, so that no result depends on which one was picked."""
         return cls((), (PrefillBucket(max_step_tokens, max_running),), (max_running,))
 
+    def with_drafts(self, num_drafts: int) -> Self:
+        """The same, where so many tokens are proposed for each request. Each number of rows has one bucket, of the
+        smallest prefill step that holds all of their drafts; a single shape holds as many as it can."""
+        found = []
+        for size in self.sample:
+            needed = size * (1 + num_drafts) if self.decode else size + 1
+            fitting = (one for one in self.prefill if one.num_tokens >= needed and one.num_requests >= size)
+            found += [VerifyBucket(size, one) for one in itertools.islice(fitting, 1)]
+        return dataclasses.replace(self, verify=tuple(found))
+
     @property
     def max_prefill_requests(self) -> int:
         return self.prefill[-1].num_requests
@@ -113,6 +140,10 @@ class Buckets:
     def pick_decode(self, num_requests: int) -> int:
         """The smallest decode bucket that holds so many requests."""
         return _round_up(self.decode, num_requests)
+
+    def pick_verify(self, num_requests: int) -> VerifyBucket | None:
+        """The smallest one that holds so many requests; None: no step can verify so many."""
+        return next((one for one in self.verify if one.num_requests >= num_requests), None)
 
     def pick_sample(self, num_rows: int) -> int:
         """The smallest sample bucket that holds so many rows."""
@@ -194,20 +225,31 @@ class ScheduledRow:
         return dataclasses.replace(self, num_tokens=count, num_drafts=0)
 
 
+def decode_row(request: Request, num_tokens: int, num_drafts: int = 0) -> ScheduledRow:
+    """Plans a row of a request that decodes. Args: as the attributes."""
+    start = min(request.most_computed, request.max_computed - 1)  # beyond that it is complete, and the row is nobody's
+    row = ScheduledRow(request, start, num_tokens, True, True, request.revision, num_drafts)
+    request.plan(num_tokens, num_drafts)
+    return row
+
+
+StepKind = Literal["decode", "verify", "prefill"]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledBatch:
     """One step of one data-parallel rank.
 
     Attributes:
-        kind: "decode": only decode rows, each with up to `num_steps` tokens; "prefill": rows of known tokens, after
-            decode rows of one token each, if any.
+        kind: "decode": only decode rows, each with up to `num_steps` tokens; "verify": only decode rows, with drafts;
+            "prefill": rows of known tokens, after decode rows of one token each, if any.
         rows: decode rows first; rows that sample before those that don't.
         table_updates: changes of the block table that must be applied before the step.
         num_waiting: length of the queue after scheduling (for the log).
         num_decodes: how many of the rows decode.
     """
 
-    kind: Literal["decode", "prefill"]
+    kind: StepKind
     rows: list[ScheduledRow]
     table_updates: list[tuple[int, int, int]]
     num_waiting: int
@@ -233,7 +275,7 @@ class ScheduledBatch:
 
     @property
     def num_sampled_rows(self) -> int:
-        return len(self.rows) if self.kind == "decode" else sum(row.samples for row in self.rows)
+        return len(self.rows) if self.kind != "prefill" else sum(row.samples for row in self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,7 +294,7 @@ class ScheduledStep:
         return [(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None]
 
     @property
-    def kind(self) -> Literal["decode", "prefill"]:
+    def kind(self) -> StepKind:
         """That of the batches."""
         return self.parts[0][1].kind
 

@@ -8,14 +8,21 @@ others at once.
 
 import time
 from collections.abc import Sequence
-from typing import Literal
 
 from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
 from palladio.runtime.scheduling.batch_share import BatchShare, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
+from palladio.runtime.scheduling.drafts import DraftCounts, draft_rows, long_rows
 from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
 from palladio.runtime.scheduling.request import NOT_FINITE, QueueTime, Request, RequestStatus, take_tokens
-from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
+from palladio.runtime.scheduling.scheduled_batch import (
+    Buckets,
+    ScheduledBatch,
+    ScheduledRow,
+    SchedulerLimits,
+    StepKind,
+    decode_row,
+)
 from palladio.runtime.scheduling.waiting_queue import Deadlines, WaitingQueue, timeout_reason
 
 
@@ -30,6 +37,7 @@ class Scheduler:
         buckets: those that can be used now, see `use`.
         retractor: takes pages from running requests.
         decode_steps: whose tokens have been read, since the start.
+        drafts: how many were right, since the start.
         compile_seconds: that steps have waited for programs to be compiled, since the start, see `use`.
         clock: why requests wait.
         kv_budget: how much cache requests are expected to take.
@@ -51,6 +59,7 @@ class Scheduler:
         self.waiting = waiting
         self.running = RunningRequests(limits.max_running)
         self.decode_steps = DecodeSteps()
+        self.drafts = DraftCounts()
         self.compile_seconds = 0.0
         self.clock = QueueTime()
         self.turns = ScheduleTurns(share, self.running)
@@ -162,7 +171,7 @@ class Scheduler:
         if prefill:
             self.prefilled_last = True
             prefill.sort(key=lambda row: not row.samples)
-            return self._batch("prefill", [self._decode_row(r, 1) for r in decoding or ()] + prefill)
+            return self._batch("prefill", [decode_row(r, 1) for r in decoding or ()] + prefill)
         return self._decode(self._take_decoding(turn) if decoding is None else decoding)
 
     def process(self, batch: ScheduledBatch, read: Sequence[TokenOutput]) -> list[TokenOutput]:
@@ -173,6 +182,8 @@ class Scheduler:
         """
         outputs: list[TokenOutput] = []
         now = time.time()
+        if batch.kind == "verify":
+            self.drafts.note(batch, read)
         for row, output in zip(batch.rows, read, strict=True):
             request = row.request
             if row.revision != request.revision:
@@ -282,14 +293,18 @@ class Scheduler:
             if length < request.prefill_end or length >= most:
                 continue
             ready.append(request)
-            if length >= len(request.pages) * size:
+            if min(length + request.num_unsure + 1, most) > len(request.pages) * size:
                 growing.append(request)
+        if len(growing) > self.cache.num_available_columns:
+            # Who may have a page less than it seems waits for its tokens to be read.
+            growing, unsure = [r for r in growing if not r.num_unsure], {r for r in growing if r.num_unsure}
+            ready = [r for r in ready if r not in unsure]
         if len(growing) > self.cache.num_available_columns:
             self.retractor.make_room(growing, self.kv_budget.ratio)
             ready = [r for r in ready if r.status is RequestStatus.RUNNING]
         for request in growing:
             if request.status is RequestStatus.RUNNING:
-                grown = self.cache.grow(request, request.num_computed + 1)
+                grown = self.cache.grow(request, min(request.most_computed + 1, request.max_computed))
                 assert grown, "retraction left too few pages"
         return ready
 
@@ -297,26 +312,17 @@ class Scheduler:
         self.prefilled_last = False
         if not decoding:
             return None
-        num_steps = self.limits.num_decode_steps
-        if num_steps == 1:
-            return self._batch("decode", [self._decode_row(request, 1) for request in decoding])
+        if self.limits.num_drafts and (drafting := draft_rows(decoding, self.buckets, self.limits, self.cache)):
+            return self._batch("verify", drafting)
+        if self.limits.num_decode_steps == 1:
+            return self._batch("decode", [decode_row(request, 1) for request in decoding])
         if any(request.constraint is not None for request in decoding):  # each mask depends on the token before it
             decoding = sorted(decoding, key=lambda request: request.num_output_tokens)
             decoding = decoding[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
-            return self._batch("prefill", [self._decode_row(request, 1) for request in decoding])
-        rows = []
-        for request in decoding:
-            count = min(num_steps, request.max_remaining_tokens)
-            grown = self.cache.grow(request, request.num_computed + count)
-            rows.append(self._decode_row(request, count if grown else 1))
-        return self._batch("decode", rows)
+            return self._batch("prefill", [decode_row(request, 1) for request in decoding])
+        return self._batch("decode", long_rows(decoding, self.limits, self.cache))
 
-    def _decode_row(self, request: Request, count: int) -> ScheduledRow:
-        row = ScheduledRow(request, request.num_computed, count, True, True, request.revision)
-        request.plan(count, 0)
-        return row
-
-    def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
+    def _batch(self, kind: StepKind, rows: list[ScheduledRow]) -> ScheduledBatch:
         num_decodes = sum(row.decodes for row in rows)
         self.retractor.note_step(samples=rows[0].samples)  # those that do come first
         if num_decodes:

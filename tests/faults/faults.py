@@ -42,6 +42,7 @@ SAMPLER = (
     *(f"tests/runtime/execution/{name}.py" for name in ("test_sampler", "test_sampler_history")),
     *("tests/runtime/execution", _CORE + "test_engine_core.py"),
 )
+DRAFTS = ("tests/runtime/execution/test_verification.py", _CORE + "test_drafts.py")
 GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/test_limits.py", "tests/runtime/grammar")
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
 LOADER = (
@@ -54,6 +55,7 @@ _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
 _WINDOWS = "runtime/scheduling/tree_windows.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
+_VERIFICATION = "runtime/execution/verification.py"
 _LOADING = "model/loading/"
 _PLAN, _TRANSFORMS, _FILE = (
     _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
@@ -163,6 +165,56 @@ FAULTS = (
         "self._table_updates.append((request.slot, column, page))\n",
         "pass\n",
         CACHE,
+    ),
+    # Steps that give a number of tokens that only the device knows
+    Fault(
+        "one draft too many is accepted",
+        _VERIFICATION,
+        "is_right = (number < num_drafts)",
+        "is_right = (number <= num_drafts)",
+        DRAFTS,
+    ),
+    Fault(
+        "a draft that is wrong is accepted",
+        _VERIFICATION,
+        "(sampler, active & is_right, count + active)",
+        "(sampler, active, count + active)",
+        DRAFTS,
+    ),
+    Fault(
+        "drafts are written past the end of the table",
+        _VERIFICATION,
+        "jnp.minimum(count, ends - 1 - last)",
+        "count",
+        DRAFTS,
+    ),
+    Fault(
+        "a row at its end is not sent to the scratch page",
+        "runtime/execution/step_functions.py",
+        "owners = jnp.where(starts < ends, slots, 0)",
+        "owners = slots",
+        DRAFTS,
+    ),
+    Fault(
+        "window pages are given back by the upper bound of what is computed",
+        _MANAGER,
+        "held.group.first_needed(request.num_computed)",
+        "held.group.first_needed(request.most_computed)",
+        WINDOWS,
+    ),
+    Fault(
+        "pages are reserved by the lower bound",
+        _SCHEDULER,
+        "min(length + request.num_unsure + 1, most) >",
+        "min(length + 1, most) >",
+        SCHEDULING,
+    ),
+    Fault(
+        "reading a step corrects no bound",
+        _ROOM + "scheduled_batch.py",
+        "        if self.num_drafts:\n            self.request.settle(",
+        "        if self.num_drafts > 9:\n            self.request.settle(",
+        SCHEDULING,
     ),
     # Groups of layers with a window
     Fault(
