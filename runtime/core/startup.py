@@ -204,6 +204,7 @@ def build_scheduler(
         splits_prompts=limits.chunk != -1,
         mixes=limits.mixes,
         num_decode_steps=options.num_continuous_decode_steps,
+        num_drafts=config.speculative.num_drafts,
         preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
         low_values_first=options.schedule_low_priority_values_first,
         conservativeness=options.schedule_conservativeness,

@@ -16,6 +16,7 @@ from palladio.runtime.execution.batch_builder import (
     slot_rules,
 )
 from palladio.runtime.execution.device_state import DeviceState, Weights
+from palladio.runtime.execution.draft_programs import Draft, Verify
 from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
 from palladio.runtime.execution.program import TIERS, Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
@@ -101,9 +102,8 @@ class DeviceExecutor:
         state, shape = self.state, self.programs.design.shape
         for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
             array.delete()  # first: there is no room for both
-        self.state = state = state._replace(last_hidden={}, hidden={})
-        kv_cache, tables, sampler, pooled, embeds = shape.allocate(state.weights, self._num_pages).of_requests
-        self.state = state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler, pooled=pooled, embeds=embeds)
+        fresh = shape.allocate(state.weights, self._num_pages)
+        self.state = fresh._replace(head=state.head, all_allowed=state.all_allowed)
 
     def use_weights(self, weights: Weights) -> None:
         """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program
@@ -135,10 +135,10 @@ class InFlightStep:
     """A dispatched step; its arrays, here of one rank, are computed, or will be.
 
     Attributes:
-        output: None if no row samples; stacked if the step decoded several times (`num_steps` > 1).
+        output: None if no row samples.
         scores: of prompt tokens, see `scoring.score_tokens`; None: not asked for.
         bucket_size: tokens of each rank, or rows of a decode step, padding included.
-        num_steps: how often it sampled.
+        num_steps: forward passes.
         last_array: what it computes last.
         embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
     """
@@ -216,8 +216,10 @@ class ModelRunner:
             self.executor.run(Tables.key_of(), [host.early(number) for host in hosts])
         last_array = None
         if form.layout.num_steps == 1:
+            if step.kind == "verify":
+                self.executor.run(Draft.key_of(form.num_sampled), [host.forward for host in hosts])
             sizes, arrays = (form.layout.num_requests, form.layout.num_tokens), [[host.forward for host in hosts]]
-            if self._design.always_media or (self._design.shape.num_embeds and has_media(step)):
+            if self._takes_media(step):
                 self.executor.run(ForwardMedia.key_of(*sizes), *arrays, self._write_embeds(step, sizes[1]))
             else:
                 self.executor.run(Forward.key_of(*sizes), *arrays)
@@ -250,10 +252,7 @@ class ModelRunner:
         """
         step.last_array.block_until_ready()  # of a step without tokens too: its error is not the next step's
         results = (step.output, step.scores, step.embeddings)
-        return [
-            read_batch(batch, step.num_steps, *self.executor.ranks.take(rank, results))
-            for rank, batch in step.planned.parts
-        ]
+        return [read_batch(batch, *self.executor.ranks.take(rank, results)) for rank, batch in step.planned.parts]
 
     def page_difference(self, rank: int, pairs: Sequence[Sequence[tuple[int, int]]]) -> float:
         """The largest relative difference of two pages' keys and values, in any pair; waits for the device.
@@ -289,7 +288,8 @@ class ModelRunner:
             if masks is not None and tier not in MASKED_TIERS:
                 tier = "masked"
             allowed = () if masks is None else (masks,)
-            output = self._run_tier(Sample, form.num_sampled, tier, [host.sampling for host in hosts], *allowed)
+            kind = Verify if forwarded.planned.kind == "verify" else Sample
+            output = self._run_tier(kind, form.num_sampled, tier, [host.sampling for host in hosts], *allowed)
             last_array = output.token_ids
         scores = None
         if form.scores:
@@ -319,6 +319,10 @@ class ModelRunner:
         wanted = set().union(*(self._builders[rank].tiers(batch) for rank, batch in step.parts))
         least = max(map(TIERS.index, wanted), default=0)
         return next(tier for tier in self.programs.design.tiers if TIERS.index(tier) >= least)
+
+    def _takes_media(self, step: ScheduledStep) -> bool:
+        """Whether this step's program is the one with rows of embeddings."""
+        return self._design.always_media or (self._design.shape.num_embeds > 0 and has_media(step))
 
     def _write_embeds(self, step: ScheduledStep, num_tokens: int) -> list[Int32Array]:
         """Brings the rows of the step's media into the pool; returns which of its tokens have which row, by rank."""

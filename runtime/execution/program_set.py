@@ -58,6 +58,9 @@ class StepPrograms:
         always = self._needed_by(Buckets((), (), ()))
         self._decode = {size: self._needed_by(Buckets((size,), (), ())) - always for size in buckets.decode}
         self._prefill = {bucket: self._needed_by(Buckets((), (bucket,), ())) - always for bucket in buckets.prefill}
+        self._verify = {
+            one: self._needed_by(Buckets((), (one.forward,), (), (one,))) - always for one in buckets.verify
+        }
         self._sample = {size: self._needed_by(Buckets((), (), (size,))) - always for size in buckets.sample}
 
     @property
@@ -115,7 +118,8 @@ class StepPrograms:
         if decodes:  # a decode step samples all of its rows
             sample = tuple(size for size in sample if self._decode[size] <= built)
         prefill = tuple(bucket for bucket, needed in self._prefill.items() if needed <= built)
-        return Buckets(sample if decodes else (), prefill, sample)
+        verify = tuple(bucket for bucket, needed in self._verify.items() if needed <= built)
+        return Buckets(sample if decodes else (), prefill, sample, verify)
 
     def tier(self, kind: type[Program], num_requests: int, wanted: SampleTier) -> SampleTier:
         """The tier to sample in: the wanted one, or until it is built one that does more; the wanted one if none is."""

@@ -15,6 +15,7 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.field_checks import check_fields, check_positive
 from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.interface.parallel_config import ParallelConfig, check_hosts, check_parts
+from palladio.runtime.interface.speculative_config import SpeculativeConfig, check_speculation
 from palladio.runtime.interface.user_dirs import user_cache_dir
 
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
@@ -250,6 +251,7 @@ class EngineConfig:
     parallel: ParallelConfig = ParallelConfig()
     survival: SurvivalConfig = SurvivalConfig()
     grammar: GrammarConfig = GrammarConfig()
+    speculative: SpeculativeConfig = SpeculativeConfig()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -314,6 +316,7 @@ class EngineConfig:
         check_positive("--ep-size", self.parallel.ep_size)
         check_positive("--dp-size", self.parallel.dp_size)
         check_parts(self.parallel)
+        check_speculation(self.speculative, scheduler.num_continuous_decode_steps, self.source.is_embedding)
         self._check_ranks()
         self._check_quantization()
         check_hosts(self.parallel)
@@ -345,14 +348,8 @@ class EngineConfig:
         Raises:
             ConfigError: an unknown name, or a bad value.
         """
-        groups: dict[str, tuple[type, dict[str, Any]]] = {
-            "source": (ModelSource, {}),
-            "cache": (CacheConfig, {}),
-            "scheduler": (SchedulerConfig, {}),
-            "execution": (ExecutionConfig, {}),
-            "parallel": (ParallelConfig, {}),
-            "survival": (SurvivalConfig, {}),
-            "grammar": (GrammarConfig, {}),
+        groups: dict[str, tuple[Any, dict[str, Any]]] = {
+            group.name: (group.type, {}) for group in dataclasses.fields(cls)
         }
         owner = {field.name: name for name, (kind, _) in groups.items() for field in dataclasses.fields(kind)}
         for flag, value in flags.items():
@@ -365,5 +362,4 @@ class EngineConfig:
 
     def flags(self) -> dict[str, Any]:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""
-        groups = (self.source, self.cache, self.scheduler, self.execution, self.parallel, self.survival, self.grammar)
-        return {name: value for group in groups for name, value in vars(group).items()}
+        return {name: value for group in vars(self).values() for name, value in vars(group).items()}

@@ -217,6 +217,7 @@ class RankStats:
         num_prompt_tokens: since the start, of the requests that looked for a prefix. num_hit_tokens: of those, found.
         num_evicted_tokens: dropped from the prefix cache to make room.
         num_waiting_tokens: of the prompts of waiting requests, and of what retracted ones had generated.
+        num_draft_rows: in steps with drafts, since the start. num_draft_tokens, num_accepted_drafts: theirs.
     """
 
     num_running: int = 0
@@ -232,6 +233,9 @@ class RankStats:
     num_hit_tokens: int = 0
     num_evicted_tokens: int = 0
     num_waiting_tokens: int = 0
+    num_draft_rows: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_drafts: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ def test_the_memory_is_counted(engines, method):
     """No sampler, no masks of the vocabulary and no head; the sums where there are any."""
     runner, stats = engines[method]._parts.runner, engines[method].core().stats()
     state = runner.executor.state
-    assert stats.memory.state == sum(x.nbytes for x in jax.tree.leaves((state.tables, state.sampler, state.pooled)))
+    assert stats.memory.state == sum(x.nbytes for x in jax.tree.leaves(state.of_requests[1:]))
     assert state.sampler.output_counts.size == 0
     assert state.all_allowed == {}
     assert state.pooled.shape == (FLAGS["max_running_requests"] + 1, 0 if method == "last" else 48)
