@@ -319,5 +319,20 @@ FAULTS = (
         "constraint.forced[:]",
         JUMPS,
     ),
+    # Kernels
+    Fault(
+        "rows that nobody wrote are returned",
+        "pallas_kernels/ragged_paged_attention/tpu_rows.py",
+        "rest, queries = self.target.shape[2] - first, self.sizes.queries",
+        "rest, queries = jnp.int32(0), self.sizes.queries",
+        ("tests/pallas_kernels/test_attention_tpu.py",),
+    ),
+    Fault(
+        "a run of new rows is read from where its window would begin elsewhere",
+        "pallas_kernels/kv_cache_update/tpu.py",
+        "skipped = token[i] - _window(token[i], chunk, num_tokens)",
+        "skipped = lax.rem(token[i], ALIGNMENT)",
+        ("tests/pallas_kernels/test_kv_cache_update.py",),
+    ),
     *MODEL_FAULTS,
 )
