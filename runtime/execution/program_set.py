@@ -107,7 +107,8 @@ class StepPrograms:
     def largest_keys(self) -> list[ProgramKey]:
         """The programs that need most memory."""
         *_, decode = (frozenset[ProgramKey](), *self._decode.values())
-        largest = self._prefill[self.buckets.prefill[-1]], decode, self._sample[self.buckets.sample[-1]]
+        largest = [self._prefill[self.buckets.prefill[-1]], decode, self._sample[self.buckets.sample[-1]]]
+        largest += [self._verify[bucket] - largest[0] for bucket in self.buckets.verify[-1:]]
         return [key for needed in largest for key in self.by_key if key in needed]
 
     def open_buckets(self) -> Buckets:

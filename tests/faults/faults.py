@@ -153,13 +153,7 @@ FAULTS = (
         "(sampler, active, count + active)",
         DRAFTS,
     ),
-    Fault(
-        "drafts are written past the end of the table",
-        _VERIFICATION,
-        "jnp.minimum(count, ends - 1 - last)",
-        "count",
-        DRAFTS,
-    ),
+    Fault("drafts reach past the table's end", _VERIFICATION, "jnp.minimum(count, ends - 1 - last)", "count", DRAFTS),
     Fault(
         "a row at its end is not sent to the scratch page",
         "runtime/execution/step_functions.py",
@@ -175,10 +169,17 @@ FAULTS = (
         WINDOWS,
     ),
     Fault(
-        "pages are reserved by the lower bound",
+        "pages for a token are reserved by the lower bound",
         _SCHEDULER,
         "min(length + request.num_unsure + 1, most) >",
         "min(length + 1, most) >",
+        SCHEDULING,
+    ),
+    Fault(
+        "pages for drafts are reserved by the lower bound",
+        _ROOM + "drafts.py",
+        "min(request.most_computed + 1 + count",
+        "min(request.num_computed + 1 + count",
         SCHEDULING,
     ),
     Fault(

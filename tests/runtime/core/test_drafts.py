@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from palladio.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.front.offline_engine import Engine
 from tests.runtime.tiny_engine import Collector, TinyEngine, generate, random_prompt, record_batches
 
 COPIES = random_prompt(9) * 4
@@ -69,3 +71,26 @@ def test_the_log_tells_how_many_are_right(drafting: TinyEngine, caplog: pytest.L
         generate(core, {"x": COPIES}, max_tokens=60)
     lines = [record.message for record in caplog.records if "Decode batch" in record.message]
     assert any("accept len: 4.00, accept rate: 1.00, cuda graph" in line for line in lines), lines
+
+
+@pytest.mark.slow
+def test_what_users_see_is_the_same() -> None:
+    """Stop strings, several samples, least tokens, and a grammar beside free text; twice, the second time with hits."""
+    passage = "The capital of France is Paris. The capital of Spain is Madrid. " * 3
+    requests: list[dict[str, Any]] = [
+        {"temperature": 0, "max_new_tokens": 60, "ignore_eos": True},
+        {"temperature": 0, "max_new_tokens": 60, "ignore_eos": True, "stop": ["a"]},
+        {"temperature": 0.8, "max_new_tokens": 40, "seed": 5, "n": 3},
+        {"temperature": 0.6, "max_new_tokens": 40, "seed": 6, "min_new_tokens": 20, "frequency_penalty": 0.3},
+        {"temperature": 0, "max_new_tokens": 60, "regex": "the capital of (France|Spain) is [A-Z][a-z]{3,9}!"},
+    ]
+    found = []
+    for speculative in ({}, {"speculative_algorithm": "NGRAM"}):
+        flags = {"max_running_requests": 8, "context_length": 512, "max_total_tokens": 4096, "compile": "lazy"}
+        with Engine(str(default_model_path()), random_seed=0, **flags, **speculative) as engine:
+            results = [engine.generate([passage] * len(requests), requests) for _ in range(2)]
+            found.append([[(one["text"], one["meta_info"]["finish_reason"]) for one in turn] for turn in results])
+            accepted = engine.get_server_info()["internal_states"][0]["num_accepted_drafts"]
+            assert (accepted > 0) == bool(speculative)
+    assert found[0] == found[1]
+    assert "stop" in {reason["type"] for _, reason in found[0][0][:2]}
