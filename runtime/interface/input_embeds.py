@@ -3,6 +3,7 @@
 import base64
 import binascii
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from palladio.runtime.interface.prompt_parts import Media, Rows
 PARAM: Final = "input_embeds"
 _ITEM_SIZES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2}
 _FORMS: Final = "a list of rows of numbers, an object with data (base64), shape and dtype, or a list of such prompts"
+_NO_NUMBERS: Final = frozenset((str, bytes, bool, dict, list, tuple, type(None)))
 _Array = npt.NDArray[Any]
 
 
@@ -94,8 +96,13 @@ def _read(path: str, value: Any, spec: EmbedsSpec, max_rows: int) -> Rows:
 
 
 def _array(path: str, value: Any, max_rows: int) -> _Array:
-    if isinstance(value, list | tuple) and len(value) > max_rows:
-        raise _too_long(path, len(value), max_rows)
+    if isinstance(value, list | tuple):
+        if len(value) > max_rows:
+            raise _too_long(path, len(value), max_rows)
+        lists = [row for row in value if isinstance(row, list | tuple)]
+        # Before numpy makes an array: of one long text among them it would make each item as long.
+        if not _NO_NUMBERS.isdisjoint(map(type, itertools.chain(*lists))) or _has_text(value):
+            raise _malformed(path)
     try:
         array: _Array = np.asarray(value)
     except (TypeError, ValueError):
@@ -103,6 +110,10 @@ def _array(path: str, value: Any, max_rows: int) -> _Array:
             raise InvalidRequestError.of("{param}: rows have different numbers of numbers", param=path) from None
         raise _malformed(path) from None
     return array
+
+
+def _has_text(rows: Sequence[Any]) -> bool:
+    return any(isinstance(row, str | bytes) for row in rows)
 
 
 def _decode(path: str, value: Mapping[str, Any], spec: EmbedsSpec, max_rows: int) -> _Array:

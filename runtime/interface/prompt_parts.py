@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
-PLACEHOLDER_ID: Final = 0  # in every vocabulary; nothing looks it up, counts it or shows it
+PLACEHOLDER_ID: Final = 0  # in every vocabulary; what is computed of it gives way to the row
 
 Rows = npt.NDArray[np.float32]  # [length, D]
 

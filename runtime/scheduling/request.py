@@ -118,7 +118,7 @@ class Request:
             prefill_end=len(given.prompt_ids),
             shares_prefix=shares_prefix,
             prompt_logprobs=None if given.params.prompt_logprobs is None else [],
-            rows=rows or tuple(part.read() for part in given.media),
+            rows=(rows or tuple(part.read() for part in given.media)) if given.media else (),
         )
 
     @property

@@ -1,6 +1,8 @@
 """input_embeds, as callers write them: what is read of each form, and what is wrong with others."""
 
 import base64
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -91,6 +93,16 @@ def test_what_is_wrong(case: str) -> None:
     with pytest.raises(InvalidRequestError, match=words) as caught:
         read_embeds(value, SPEC, 3)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("form", [lambda text: [[text, *[0.5] * 999]] * 2, lambda text: [text, *[[0.5] * 3] * 999]])
+def test_one_long_text_takes_no_memory_for_all_numbers(form: Callable[[str], Any]) -> None:
+    value = form("x" * 1_000_000)
+    tracemalloc.start()
+    with pytest.raises(InvalidRequestError, match="must be a list of rows"):
+        read_embeds(value, SPEC, 1000)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("value", [ROWS, ROWS.tolist(), encoded(data="")], ids=["array", "lists", "base64"])
