@@ -167,7 +167,7 @@ def _wide_results(hlo: str) -> Iterator[int]:
 
 
 def quantized(hf_config: Mapping[str, Any], quantization: str | None) -> ModelConfig:
-    """A model of 8-bit or 4-bit weights. Args: quantization: a value of the flag, or a name in STORED; None: of none."""
+    """A model of 8-bit or 4-bit weights. Args: quantization: a value of the flag, or a name in STORED."""
     if quantization in STORED:
         return ModelConfig.from_hf({**hf_config, "quantization_config": STORED[quantization]})
     model = ModelConfig.from_hf(hf_config)

@@ -162,7 +162,8 @@ class ModelConfig(DecoderSpec):
 def read_model_dir(
     path: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one.
+    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. ModelOpt
+    may have written quantization_config into a file of its own.
 
     Raises:
         ConfigError: config.json is missing, or a file is not a JSON object.
@@ -174,6 +175,10 @@ def read_model_dir(
         has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
+    beside = _read_json(path / "hf_quant_config.json")  # ModelOpt's, of before it wrote config.json
+    if beside is not None and config.get("quantization_config") is None:
+        found = beside.get("quantization")
+        config["quantization_config"] = {"quant_method": "modelopt", **(found if isinstance(found, dict) else {})}
     return override(text_model(config), overrides or {}), _read_json(path / "generation_config.json")
 
 

@@ -25,6 +25,7 @@ from tests.model.loading.test_quantized_weights import (
     converted_numbers,
 )
 from tests.model.loading.test_quantized_weights import wide_logits as of_devices
+from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint
 
 COMPARED = ("awq", "gptq 8 bits by channel", "ct 4 bits with zeros", "ct int8")
@@ -193,3 +194,20 @@ def test_bytes_of_4_bits_on_the_device(tmp_path: Path) -> None:
     assert num_bytes(values.shape, values.dtype) == 96 * 48 // 2
     numbers_of = 2 * (48 * (48 + 2 * 16) + 48 * 48 + 3 * 96 * 48)  # of both layers
     assert weight_bytes(model)[CASES["awq"][2]] == pytest.approx(numbers_of * (0.5 + 5 / 16), rel=0.05)
+
+
+def test_modelopts_own_file_and_scales_of_a_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An older checkpoint's quantization_config is in a file beside config.json."""
+    path = checkpoint(tmp_path, "modelopt")
+    tensors = stored.read_all(path / stored.FILE)
+    scales = {f"model.layers.0.self_attn.{x}_proj.{x}_scale": np.ones((), np.float32) for x in "kv"}
+    write_safetensors(path / stored.FILE, tensors | scales)
+    config = json.loads((path / "config.json").read_text())
+    quantization = config.pop("quantization_config")
+    (path / "config.json").write_text(json.dumps(config))
+    own = {"quant_algo": "FP8", "exclude_modules": quantization["ignore"]}
+    (path / "hf_quant_config.json").write_text(json.dumps({"producer": {}, "quantization": own}))
+    with caplog.at_level(logging.WARNING):
+        _, model = load(path)
+    assert_equal(numbers(model), numbers(load(path / "wide")[1]))
+    assert "2 scales of an 8-bit KV cache are not used" in caplog.text
