@@ -3,26 +3,8 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
-import dataclasses
-
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """
-    Attributes:
-        name: what goes wrong.
-        file: path in the repository.
-        old: text that the file has once.
-        new: what stands there instead.
-        tests: where it ought to be found.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
+from tests.faults.fault import Fault
+from tests.faults.weight_faults import WEIGHT_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -54,7 +36,6 @@ _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
 _WINDOWS = "runtime/scheduling/tree_windows.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
-FORMATS = ("tests/model/loading/test_formats.py",)
 _LOADING = "model/loading/"
 _PLAN, _TRANSFORMS, _FILE = (
     _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
@@ -315,87 +296,11 @@ FAULTS = (
     ),
     Fault("holes in a parameter are let pass", _PLAN, "if not known[kind]:", "if not kind:", LOADER),
     Fault(
-        "a tied head's scale is dropped",
-        "model/weights/scaled.py",
-        "return out * scales",
-        "return out",
-        ("tests/model/loading/test_quantized_weights.py",),
-    ),
-    Fault(
-        "a grain is cut in two",
-        "model/weights/kinds.py",
-        "math.gcd(group, size // num_parts)",
-        "group",
-        ("tests/model/loading/test_quantized_weights.py",),
-    ),
-    Fault(
-        "scales of a block are those of the block before",
-        "model/weights/file_matrix.py",
-        "np.repeat(array, self.block[0], axis=-2)",
-        "np.repeat(np.roll(array, 1, -2), self.block[0], axis=-2)",
-        ("tests/model/loading/test_quantized_weights.py",),
-    ),
-    Fault(
-        "a float8 scale is divided by, as its name says",
-        "model/formats/fp8.py",
-        "scales_of(scale, scales).reshape(shape)",
-        "1 / scales_of(scale, scales).reshape(shape)",
-        FORMATS,
-    ),
-    Fault(
-        "AWQ's numbers are unpacked in order",
-        "model/formats/awq.py",
-        "ORDER = (0, 2, 4, 6, 1, 3, 5, 7)",
-        "ORDER = (0, 1, 2, 3, 4, 5, 6, 7)",
-        FORMATS,
-    ),
-    Fault(
-        "the two floats of a byte change places",
-        "model/formats/mxfp4.py",
-        "[blocks & 15, blocks >> 4]",
-        "[blocks >> 4, blocks & 15]",
-        FORMATS,
-    ),
-    Fault(
-        "GPTQ's zero points are taken as they are stored",
-        "model/formats/gptq.py",
-        "lows += np.int8(1)",
-        "lows += np.int8(0)",
-        FORMATS,
-    ),
-    Fault(
-        "compressed-tensors' zero points are unpacked along the inputs",
-        "model/formats/compressed_tensors.py",
-        "unpack_rows(zeros, scheme.bits)[: len(values)]",
-        "unpack_columns(zeros, scheme.bits).reshape(-1, num_groups)[: len(values)]",
-        FORMATS,
-    ),
-    Fault(
-        "a product adds zero points",
-        "model/weights/scaled.py",
-        "out -= zeros.astype",
-        "out += zeros.astype",
-        ("tests/model/weights/test_weights_as_values.py",),
-    ),
-    Fault(
-        "4 bits are counted as 8",
-        "model/functional.py",
-        "jax.dtypes.itemsize_bits(jnp.dtype(dtype)) // 8",
-        "jnp.dtype(dtype).itemsize",
-        FORMATS,
-    ),
-    Fault(
-        "activations of 8 bits are not scaled back",
-        "model/weights/scaled.py",
-        "            out *= of_rows.reshape(-1, *ones)\n",
-        "",
-        ("tests/model/weights/test_weights_as_values.py",),
-    ),
-    Fault(
         "a tensor of the wrong number of bytes is read",
         _FILE,
         ".itemsize != stop - start",
         ".itemsize < stop - start",
         LOADER,
     ),
+    *WEIGHT_FAULTS,
 )
