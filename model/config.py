@@ -14,6 +14,7 @@ from palladio.model.hf_config import HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
 from palladio.model.quantization_config import kinds_by_config, stored_format
+from palladio.model.quantization_flag import weight_kinds
 from palladio.model.registry import BASE_MODELS, find_family
 from palladio.model.weights.kinds import WeightKinds
 
@@ -147,6 +148,20 @@ class ModelConfig(DecoderSpec):
             return dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rope=rope, window=window))
 
         return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
+
+    def with_quantization(self, quantization: str | None, of_checkpoint: WeightKinds | None = None) -> Self:
+        """The model with the weights that --quantization asks for.
+
+        Args:
+            of_checkpoint: kinds of the weights as they are stored; None: as far as config.json tells.
+
+        Raises:
+            ConfigError: the flag does not fit the checkpoint.
+        """
+        found = self.weight_kinds if of_checkpoint is None else of_checkpoint
+        rules = find_family(self.architecture).weights
+        kinds = weight_kinds(quantization, self.quantization, found, rules, self.num_layers)
+        return dataclasses.replace(self, weight_kinds=kinds)
 
     @property
     def num_layers(self) -> int:
