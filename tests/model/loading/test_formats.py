@@ -13,10 +13,11 @@ from palladio.model.config import ModelConfig
 from palladio.model.functional import num_bytes
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import weight_bytes
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
 from tests.many_devices import call_with_devices
 from tests.model import quantized_checkpoints as stored
-from tests.model.driver import load, numbers
+from tests.model.driver import Driver, load, numbers
 from tests.model.format_cases import CASES, FOUR, GPTQ, STACKED, checkpoint, ct, stacked_checkpoint
 from tests.model.loading.test_quantized_weights import (
     assert_as_transformers,
@@ -25,6 +26,7 @@ from tests.model.loading.test_quantized_weights import (
     converted_numbers,
 )
 from tests.model.loading.test_quantized_weights import wide_logits as of_devices
+from tests.model.make_goldens import prompts
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint
 
@@ -152,6 +154,27 @@ def test_devices_that_cut_groups_in_two(case: str, columns: int, tmp_path: Path)
     """96 columns over 4 devices are 24 each, and a group is 16."""
     path = checkpoint(tmp_path, case, intermediate_size=columns)
     one, *others = call_with_devices(8, __name__, "wide_logits", str(path), [1, 2, 4, 8])
+    assert np.std(one) > 0.1
+    for other in others:
+        np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
+
+
+def logits_in_parts(path: str, sizes: list[tuple[int, int]]) -> list[list[list[float]]]:
+    """Of a prompt, with so many devices in so many parts that have experts of their own."""
+    found = []
+    for size, parts in sizes:
+        mesh = make_mesh(size, ep_size=parts)
+        config, model = load(Path(path), mesh=mesh)
+        driver = Driver(TensorLayout.over(config, mesh).config, model, 1, mesh=mesh)
+        found.append(driver.step(prompts()[:1])[0][:, : config.vocab_size].tolist())
+    return found
+
+
+@pytest.mark.parametrize("case", ["mxfp4", pytest.param("float8 in blocks", marks=pytest.mark.slow)])
+def test_experts_over_devices(case: str, tmp_path: Path) -> None:
+    """Two parts of two devices: each has 16 of an expert's 32 columns, half of a group."""
+    path = stacked_checkpoint(tmp_path, case)
+    one, *others = call_with_devices(4, __name__, "logits_in_parts", str(path), [(1, 1), (4, 2)])
     assert np.std(one) > 0.1
     for other in others:
         np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
