@@ -38,7 +38,7 @@ from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.quantization_config import MADE, weight_kinds
+from palladio.model.quantization_flag import MADE
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.core.engine_plan import memory_needs
@@ -194,11 +194,10 @@ def _wide_results(hlo: str) -> Iterator[int]:
 
 
 def quantized(hf_config: Mapping[str, Any], quantization: str | None) -> ModelConfig:
-    """A model of 8-bit or 4-bit weights. Args: quantization: the flag, or a name in STORED; None: of none."""
+    """A model of 8-bit or 4-bit weights. Args: quantization: a value of the flag, or a name in STORED."""
     if quantization in STORED:
         return ModelConfig.from_hf({**hf_config, "quantization_config": STORED[quantization]})
-    model = ModelConfig.from_hf(hf_config)
-    return dataclasses.replace(model, weight_kinds=weight_kinds(quantization, None, model.weight_kinds))
+    return ModelConfig.from_hf(hf_config).with_quantization(quantization)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

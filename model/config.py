@@ -15,6 +15,7 @@ from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
 from palladio.model.quantization_config import kinds_by_config, stored_format
+from palladio.model.quantization_flag import weight_kinds
 from palladio.model.registry import BASE_MODELS, CLASSIFIERS, find_family
 from palladio.model.weights.kinds import WeightKinds
 
@@ -156,6 +157,20 @@ class ModelConfig(DecoderSpec):
 
         return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
 
+    def with_quantization(self, quantization: str | None, of_checkpoint: WeightKinds | None = None) -> Self:
+        """The model with the weights that --quantization asks for.
+
+        Args:
+            of_checkpoint: kinds of the weights as they are stored; None: as far as config.json tells.
+
+        Raises:
+            ConfigError: the flag does not fit the checkpoint.
+        """
+        found = self.weight_kinds if of_checkpoint is None else of_checkpoint
+        rules = find_family(self.architecture).weights
+        kinds = weight_kinds(quantization, self.quantization, found, rules, self.num_layers)
+        return dataclasses.replace(self, weight_kinds=kinds)
+
     @property
     def num_layers(self) -> int:
         """Of the decoder."""
@@ -170,7 +185,8 @@ class ModelConfig(DecoderSpec):
 def read_model_dir(
     path: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one.
+    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. ModelOpt
+    may have written quantization_config into a file of its own.
 
     Raises:
         ConfigError: config.json is missing, or a file is not a JSON object.
@@ -182,6 +198,10 @@ def read_model_dir(
         has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
+    beside = _read_json(path / "hf_quant_config.json")  # ModelOpt's, of before it wrote config.json
+    if beside is not None and config.get("quantization_config") is None:
+        found = beside.get("quantization")
+        config["quantization_config"] = {"quant_method": "modelopt", **(found if isinstance(found, dict) else {})}
     return override(text_model(config), overrides or {}), _read_json(path / "generation_config.json")
 
 

@@ -1,7 +1,6 @@
-"""How a checkpoint stores its weights, by config.json and by --quantization, and how they are kept on the device."""
+"""How a checkpoint stores its weights, by config.json, and of which kinds they are then."""
 
 import collections
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -31,23 +30,6 @@ FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | 
 _NO_MATRIX = ("vector", "transposed")  # transforms of norms, biases, routers
 _NO_MATRIX_ENDS = ("_bias", "_scale", "_scales")
 TABLES = ("embedding.table", "lm_head.table")
-
-_INT4_GROUP = 128
-MADE: Mapping[str, WeightKinds] = {
-    "int8": WeightKinds(WeightKind("int8")),
-    "w8a8_int8": WeightKinds(WeightKind("int8", activation_bits=8)),
-    "fp8": WeightKinds(WeightKind("float8_e4m3fn")),
-    "w8a8_fp8": WeightKinds(WeightKind("float8_e4m3fn", activation_bits=8)),
-    "int4": WeightKinds(WeightKind("int4", _INT4_GROUP), others=tuple((table, WeightKind("int8")) for table in TABLES)),
-}
-"""Kinds that are made of plain weights while they load, by the value of the flag. 4 bits are too few for tables."""
-
-FORMAT_FLAGS: tuple[str, ...] = tuple(sorted({flag for each in FORMATS.values() for flag in each.flags} - set(MADE)))
-"""Values of the flag that name the format of a checkpoint, those of other servers included."""
-
-QUANTIZATIONS: tuple[str, ...] = (*MADE, "dequantize", *FORMAT_FLAGS)
-"""Values of --quantization. Those of MADE: of a checkpoint that is stored so, or made while any other loads.
-dequantize: a quantized checkpoint becomes dense."""
 
 
 def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
@@ -124,54 +106,3 @@ def kinds_of(
         tuple(name for name, kind in others if kind is None),
         tuple((name, kind) for name, kind in others if kind is not None),
     )
-
-
-def weight_kinds(quantization: str | None, stored: StoredFormat | None, of_checkpoint: WeightKinds) -> WeightKinds:
-    """What --quantization makes of a checkpoint's weights.
-
-    Args:
-        quantization: the flag; None: they are kept as they are stored.
-        of_checkpoint: as they are stored.
-
-    Raises:
-        ConfigError: the flag does not fit the checkpoint.
-    """
-    if quantization is None:
-        return of_checkpoint
-    if stored is None:
-        if quantization in MADE:
-            return MADE[quantization]
-        raise ConfigError(
-            f"--quantization {quantization}: the checkpoint is not quantized (config.json has no quantization_config); "
-            f"leave the flag out, or quantize while loading with one of {', '.join(MADE)}"
-        )
-    if quantization == "dequantize":
-        return WeightKinds()
-    if quantization in stored.flags and quantization not in MADE:
-        return of_checkpoint
-    fits = quantization in stored.flags or of_checkpoint.kind is not None
-    made = MADE.get(quantization)
-    if made is None or not fits or any(kind.storage != made.all[0].storage for kind in of_checkpoint.all):
-        raise ConfigError(
-            f"--quantization {quantization}: the checkpoint is quantized already, in the format {stored.title} "
-            "(quantization_config in config.json); leave the flag out, or give a checkpoint that is not quantized"
-        )
-    return of_checkpoint if made.all[0].activation_bits == 16 else _with_8_bit_rows(of_checkpoint)
-
-
-def _with_8_bit_rows(kinds: WeightKinds) -> WeightKinds:
-    """
-    Raises:
-        ConfigError: scales are of groups: sums of a row would have several.
-    """
-
-    def changed(kind: WeightKind) -> WeightKind:
-        if kind.group is not None:
-            raise ConfigError(
-                f"--quantization w8a8_…: the checkpoint has {kind.name}; activations of 8 bits need a scale per "
-                "channel: leave the flag out"
-            )
-        return dataclasses.replace(kind, activation_bits=8)
-
-    others = tuple((name, changed(kind)) for name, kind in kinds.others)
-    return WeightKinds(kinds.kind and changed(kinds.kind), kinds.dense, others)

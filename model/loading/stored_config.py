@@ -17,7 +17,8 @@ from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converte
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix
 from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
-from palladio.model.quantization_config import kinds_of, weight_kinds
+from palladio.model.quantization_config import kinds_of
+from palladio.model.quantization_flag import QuantizationFlag
 from palladio.model.registry import find_family
 from palladio.model.weight_rules import WeightRule
 from palladio.model.weights.kinds import WeightKind, WeightKinds
@@ -39,7 +40,7 @@ def agree_with_weights(
 
     Args:
         path: model directory; without weights, as for random ones, the config is taken as it is.
-        quantization: see weight_kinds.
+        quantization: see QuantizationFlag.
 
     Raises:
         CheckpointError: there are fewer layers than config.json says, or the weights cannot be read.
@@ -47,15 +48,16 @@ def agree_with_weights(
     """
     if load_format == "orbax" or (load_format == "auto" and is_converted(path)):
         return _as_converted(path, config, quantization)
-    kinds = weight_kinds(quantization, config.quantization, config.weight_kinds)
+    by_config = config.with_quantization(quantization)
     if load_format == "dummy" or not has_safetensors(path):
-        return dataclasses.replace(config, weight_kinds=kinds)
+        return by_config
     with Checkpoint(path) as checkpoint:
         tensors = by_name(checkpoint)
         _check_layers(path, tensors, config)
-        if config.quantization is not None:
-            kinds = weight_kinds(quantization, config.quantization, _kinds_of_tensors(path, tensors, config))
-        config = dataclasses.replace(config, weight_kinds=kinds)
+        if config.quantization is None:
+            config = by_config
+        else:
+            config = config.with_quantization(quantization, _kinds_of_tensors(path, tensors, config))
         if config.classifier is not None and not config.classifier.tokens and CLASS_BIAS in tensors:
             return dataclasses.replace(config, classifier=dataclasses.replace(config.classifier, has_bias=True))
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
@@ -72,8 +74,11 @@ def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> 
     manifest = Manifest.read(path)
     _check_layers(path, manifest.parameters, config)
     if quantization is not None:
-        asked = weight_kinds(quantization, config.quantization, config.weight_kinds)
-        if asked.kind != manifest.kinds.kind:
+        asked, has_rules = (
+            config.with_quantization(quantization).weight_kinds,
+            QuantizationFlag.of(quantization).modules,
+        )
+        if asked.kind != manifest.kinds.kind or (has_rules and asked != manifest.kinds):
             found = "not quantized" if manifest.kinds.kind is None else f"quantized to {manifest.kinds.kind.name}"
             raise CheckpointError(
                 f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out, or convert "

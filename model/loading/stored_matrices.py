@@ -53,9 +53,8 @@ def stored_tensors(matrix: StoredMatrix) -> tuple[StoredTensor, ...]:
 
 
 def host_bytes(matrix: StoredMatrix) -> int:
-    """Of its tensors, and of the matrix that they are unpacked into."""
-    packed = sum(tensor.stop - tensor.start for tensor in stored_tensors(matrix))
-    return packed + (math.prod(matrix.shape) if len(matrix.tensors) > 1 else 0)
+    """Of its tensors, and of the numbers of 8 bits that they are unpacked to, or that are made of them."""
+    return sum(tensor.stop - tensor.start for tensor in stored_tensors(matrix)) + math.prod(matrix.shape)
 
 
 def check_kind(slot: Slot, matrix: StoredMatrix) -> None:

@@ -40,6 +40,7 @@ HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have 
 MAX_NAMES_SHOWN = 5
 _PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
 _OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
+_OF_CACHE = re.compile(r".*\.(?:self_attn|attn|[qkv]_proj)\.(?:[qkv]|kv|output|prob_output)_scale")
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
@@ -122,7 +123,9 @@ class _Reader:
         self._targets = [_Target(path, param, mesh) for path, param in slot.params.items()]
         self.num_bytes = sum(target.num_bytes for target in self._targets)
         if isinstance(slot.weight, Scaled):  # whole tensors are read, which may be larger than what is made of them
-            self.num_bytes = max(self.num_bytes, sum(map(host_bytes, {source.matrix for source in sources})))
+            read = sum(map(host_bytes, {source.matrix for source in sources}))
+            # Numbers of 4 bits are a byte each until they are on the device.
+            self.num_bytes = read + self.num_bytes if slot.weight.kind.bits < 8 else max(self.num_bytes, read)
 
     def read(self) -> list[_Slices]:
         """Of each parameter the slices, in host memory. Several readers may read at once."""
@@ -220,6 +223,8 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
     _warn_of_other_parts(path, checkpoint)
     left = _without_draft_layers(path, config, left)
+    if config.quantization is not None:
+        left = _without_cache_scales(path, left)
     storage: ExpertStorage = "stacked" if any(_STACKED in name for name in left) else "split"
     slots = parameters.slots
     plan: dict[str, list[Source]] = {name: [] for name in slots}
@@ -348,6 +353,17 @@ def _without_draft_layers(
 
 def _layer_prefixes(layers: Iterable[int]) -> tuple[str, ...]:
     return tuple(f"model.layers.{layer}." for layer in layers)
+
+
+def _without_cache_scales(path: Path, tensors: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+    left = {name: tensor for name, tensor in tensors.items() if not _OF_CACHE.fullmatch(name)}
+    if len(left) < len(tensors):
+        logger.warning(
+            "%s: %d scales of an 8-bit KV cache are not used; the cache is as --kv-cache-dtype says, with scales of 1",
+            path,
+            len(tensors) - len(left),
+        )
+    return left
 
 
 def _some(names: list[str]) -> str:

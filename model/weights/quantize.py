@@ -29,12 +29,15 @@ def quantized_rows(values: HostArray, kind: WeightKind, group: int | None) -> tu
     scales = np.empty((len(rows), num_groups), np.float32)
     step = max(1, _CHUNK // size)
     for start in range(0, len(rows), step):
-        band = slice(start, start + step)
-        numbers = rows[band].astype(np.float32)
-        padded = np.pad(np.abs(numbers), ((0, 0), (0, num_groups * width - size)))
-        scales[band] = padded.reshape(-1, num_groups, width).max(axis=2) / np.float32(LARGEST[kind.storage])
-        numbers /= np.repeat(np.where(scales[band] == 0, 1, scales[band]), width, axis=1)[:, :size]
-        made[band] = numbers if kind.storage.startswith("float") else np.rint(numbers)
+        band = slice(start, min(start + step, len(rows)))
+        padded = np.zeros((band.stop - start, num_groups * width), np.float32)
+        padded[:, :size] = rows[band]
+        numbers = padded.reshape(-1, num_groups, width)  # a view
+        scales[band] = np.abs(numbers).max(axis=2) / np.float32(LARGEST[kind.storage])
+        numbers /= np.where(scales[band] == 0, 1, scales[band])[:, :, None]
+        if not kind.storage.startswith("float"):
+            np.rint(numbers, out=numbers)
+        made[band] = padded[:, :size]
     shape = values.shape[:-1] if group is None else (*values.shape[:-1], num_groups)
     return made.reshape(values.shape), scales.reshape(shape)
 

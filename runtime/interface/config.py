@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from palladio.model.quantization_config import FORMAT_FLAGS, QUANTIZATIONS
+from palladio.model.quantization_flag import QuantizationFlag
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.field_checks import check_fields, check_positive
 from palladio.runtime.interface.grammar_config import GrammarConfig
@@ -45,8 +45,9 @@ class ModelSource:
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
         quantization: Bits in which weights are kept, made while they load if the checkpoint has not these bits already.
             int8, fp8: a scale per output channel (W8A16). w8a8_int8, w8a8_fp8: projections round activations, too.
-            int4: groups of 128 inputs (W4A16). Names of formats have to agree with the checkpoint. dequantize: a
-            quantized checkpoint becomes --dtype. Default: as the checkpoint stores them.
+            int4: groups of 128 inputs (W4A16). Modules may differ: int4,lm_head=dense,down_proj=int8. Names of formats
+            have to agree with the checkpoint. dequantize: a quantized checkpoint becomes --dtype. Default: as the
+            checkpoint stores them.
         is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
             1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
         enable_input_embeds: Accept `input_embeds` in /generate and `Engine.generate`: prompts of embeddings. Compiles a
@@ -318,18 +319,11 @@ class EngineConfig:
         check_parts(self.parallel)
         check_speculation(self.speculative, scheduler.num_continuous_decode_steps, self.source.is_embedding)
         self._check_ranks()
-        self._check_quantization()
+        if self.source.quantization is not None:
+            QuantizationFlag.of(self.source.quantization)
         check_hosts(self.parallel)
         if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
             raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
-
-    def _check_quantization(self) -> None:
-        quantization = self.source.quantization
-        if quantization not in (None, *QUANTIZATIONS):
-            raise ConfigError(
-                f"--quantization {quantization} is not supported: int8, fp8, int4, w8a8_int8 and w8a8_fp8 quantize, "
-                f"dequantize makes quantized weights dense, and {', '.join(FORMAT_FLAGS)} name the checkpoint's format"
-            )
 
     def _check_ranks(self) -> None:
         num_ranks, max_running = self.parallel.dp_size, self.scheduler.max_running_requests

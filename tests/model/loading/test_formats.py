@@ -13,10 +13,11 @@ from palladio.model.config import ModelConfig
 from palladio.model.functional import num_bytes
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import weight_bytes
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
 from tests.many_devices import call_with_devices
 from tests.model import quantized_checkpoints as stored
-from tests.model.driver import load, numbers
+from tests.model.driver import Driver, load, numbers
 from tests.model.format_cases import CASES, FOUR, GPTQ, STACKED, checkpoint, ct, stacked_checkpoint
 from tests.model.loading.test_quantized_weights import (
     assert_as_transformers,
@@ -25,6 +26,8 @@ from tests.model.loading.test_quantized_weights import (
     converted_numbers,
 )
 from tests.model.loading.test_quantized_weights import wide_logits as of_devices
+from tests.model.make_goldens import prompts
+from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint
 
 COMPARED = ("awq", "gptq 8 bits by channel", "ct 4 bits with zeros", "ct int8")
@@ -156,6 +159,27 @@ def test_devices_that_cut_groups_in_two(case: str, columns: int, tmp_path: Path)
         np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
 
 
+def logits_in_parts(path: str, sizes: list[tuple[int, int]]) -> list[list[list[float]]]:
+    """Of a prompt, with so many devices in so many parts that have experts of their own."""
+    found = []
+    for size, parts in sizes:
+        mesh = make_mesh(size, ep_size=parts)
+        config, model = load(Path(path), mesh=mesh)
+        driver = Driver(TensorLayout.over(config, mesh).config, model, 1, mesh=mesh)
+        found.append(driver.step(prompts()[:1])[0][:, : config.vocab_size].tolist())
+    return found
+
+
+@pytest.mark.parametrize("case", ["mxfp4", pytest.param("float8 in blocks", marks=pytest.mark.slow)])
+def test_experts_over_devices(case: str, tmp_path: Path) -> None:
+    """Two parts of two devices: each has 16 of an expert's 32 columns, half of a group."""
+    path = stacked_checkpoint(tmp_path, case)
+    one, *others = call_with_devices(4, __name__, "logits_in_parts", str(path), [(1, 1), (4, 2)])
+    assert np.std(one) > 0.1
+    for other in others:
+        np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
+
+
 def kept_and_made(source: str, out: str, size: int) -> dict[str, float]:
     """A converted checkpoint is its source, on any number of devices; sums of random weights of the same form."""
     converted_numbers(source, out, size)
@@ -193,3 +217,20 @@ def test_bytes_of_4_bits_on_the_device(tmp_path: Path) -> None:
     assert num_bytes(values.shape, values.dtype) == 96 * 48 // 2
     numbers_of = 2 * (48 * (48 + 2 * 16) + 48 * 48 + 3 * 96 * 48)  # of both layers
     assert weight_bytes(model)[CASES["awq"][2]] == pytest.approx(numbers_of * (0.5 + 5 / 16), rel=0.05)
+
+
+def test_modelopts_own_file_and_scales_of_a_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An older checkpoint's quantization_config is in a file beside config.json."""
+    path = checkpoint(tmp_path, "modelopt")
+    tensors = stored.read_all(path / stored.FILE)
+    scales = {f"model.layers.0.self_attn.{x}_proj.{x}_scale": np.ones((), np.float32) for x in "kv"}
+    write_safetensors(path / stored.FILE, tensors | scales)
+    config = json.loads((path / "config.json").read_text())
+    quantization = config.pop("quantization_config")
+    (path / "config.json").write_text(json.dumps(config))
+    own = {"quant_algo": "FP8", "exclude_modules": quantization["ignore"]}
+    (path / "hf_quant_config.json").write_text(json.dumps({"producer": {}, "quantization": own}))
+    with caplog.at_level(logging.WARNING):
+        _, model = load(path)
+    assert_equal(numbers(model), numbers(load(path / "wide")[1]))
+    assert "2 scales of an 8-bit KV cache are not used" in caplog.text
