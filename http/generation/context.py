@@ -126,6 +126,23 @@ class Context:
             raise InvalidRequestError("this server generates text: start it with --is-embedding to get embeddings")
         return self.engine.info.embedding
 
+    def require_classes(self) -> EmbeddingSpec:
+        """The logits that the engine makes.
+
+        Raises:
+            EngineNotReadyError, EngineDeadError: no engine runs.
+            InvalidRequestError: its model has no head that classifies.
+        """
+        self.require_ready()
+        spec = self.engine.info.embedding
+        if spec is None or spec.classes is None:
+            does = "generates text" if spec is None else "makes embeddings"
+            raise InvalidRequestError(
+                f"this server {does}, its model has no classes: serve a …ForSequenceClassification model with "
+                "--is-embedding"
+            )
+        return spec
+
     @property
     def tokenizer(self) -> Tokenizer:
         """
