@@ -69,4 +69,4 @@ async def _logits(context: Context, call: Call, body: ClassifyRequest) -> Respon
 
 
 CLASSIFY = Endpoint("/v1/classify", ClassifyRequest, _classify)
-CLASSIFY_ENDPOINTS = (CLASSIFY, Endpoint("/classify", ClassifyRequest, _classify))
+NATIVE_CLASSIFY = Endpoint("/classify", ClassifyRequest, _classify)

@@ -2,13 +2,45 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from palladio.http.wire.protocol import PromptFields, WireModel
-from palladio.http.wire.protocol_completions import PromptField
+from palladio.http.wire.protocol_completions import PromptField, is_token_ids
 from palladio.http.wire.protocol_generate import TokenIds
 
 Texts = str | Annotated[list[str], Field(fail_fast=True)]
+
+_IDS = {"type": "array", "items": {"type": "integer"}}
+
+
+def _check_query(value: object) -> object:
+    if isinstance(value, str) or is_token_ids(value):
+        return value
+    raise ValueError("must be a string or a list of token ids")
+
+
+def _check_items(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and (all(isinstance(item, str) for item in value) or all(map(is_token_ids, value))):
+        return value
+    raise ValueError("must be a string, a list of strings or a list of lists of token ids")
+
+
+Query = Annotated[str | list[int], PlainValidator(_check_query), WithJsonSchema({"anyOf": [{"type": "string"}, _IDS]})]
+Items = Annotated[
+    str | list[str] | list[list[int]],
+    PlainValidator(_check_items),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "array", "items": _IDS},
+            ]
+        }
+    ),
+]
 
 
 class ClassFields(PromptFields):
@@ -28,9 +60,9 @@ class ScoreRequest(ClassFields):
     data_2: Texts | None = None
     queries: Texts | None = None
     documents: Texts | None = None
-    query: str | list[int] | None = None
-    items: str | Annotated[list[str], Field(fail_fast=True)] | list[list[int]] | None = None
-    label_token_ids: list[int] | None = None
+    query: Query | None = None
+    items: Items | None = None
+    label_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     apply_softmax: bool | None = None
     item_first: bool | None = None
     instruct: str | None = None

@@ -45,8 +45,9 @@ class ModelSource:
         quantization: Bits in which weights are kept. int8: quantize them while they load, one scale per output channel;
             activations stay as they are (W8A16). fp8: the checkpoint is FP8, or the start fails. dequantize: an FP8
             checkpoint becomes --dtype while it loads. Default: as the checkpoint stores them.
-        is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
-            1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
+        is_embedding: Compute embeddings of prompts instead of generating text, or scores and classes with a model that
+            has a head for them. Pooling of embeddings is read from modules.json and 1_Pooling/config.json; if absent,
+            last-token pooling with L2 normalization.
         weight_version: Name of the weights, which answers and /model_info show; an update of the weights changes it.
     """
 
