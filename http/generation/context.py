@@ -104,10 +104,12 @@ class Context:
             InvalidRequestError: it makes embeddings.
         """
         self.require_ready()
-        if self.engine.info.embedding is not None:
+        spec = self.engine.info.embedding
+        if spec is not None:
+            makes, route = ("embeddings", "/v1/embeddings") if spec.classes is None else ("classes", "/v1/classify")
             raise InvalidRequestError(
-                "this server makes embeddings (--is-embedding) and generates no text: use /v1/embeddings, or start it "
-                "without --is-embedding"
+                f"this server makes {makes} (--is-embedding) and generates no text: use {route}, or start it without "
+                "--is-embedding"
             )
 
     def metadata(self) -> dict[str, Any]:

@@ -15,10 +15,13 @@ from typing import Any
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.loop_thread import LoopThread, all_or_none
+from palladio.runtime.front.sglang_api import encode_results
 from palladio.runtime.front.token_scores import check_labels, next_token_requests, next_token_scores, num_requests
+from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.text.pair_prompts import pair_prompt
 
 
 class Scoring(LoopThread):
@@ -73,6 +76,33 @@ class Scoring(LoopThread):
             return []
         return await asyncio.wrap_future(self._submit(self._score(prompts, labels, apply_softmax)))
 
+    def rerank(self, prompt: Sequence[Sequence[str]], instruct: str | None = None) -> list[dict[str, Any]]:
+        """How well each document meets its query, as SGLang's `rerank`; the model must have one label.
+
+        Args:
+            prompt: pairs of a query and a document.
+            instruct: what Qwen3-Reranker looks for; None: passages that answer a web search.
+
+        Returns:
+            For each pair, in order, its score as "embedding", and "meta_info".
+
+        Raises:
+            InvalidRequestError: a value is wrong, or the model does not score pairs.
+            EngineDeadError: the engine failed or was shut down.
+        """
+        requests = _pair_requests(self._engine, prompt, instruct)
+        return self._run(self._rerank(requests)) if requests else []
+
+    async def _rerank(self, requests: list[GenerationRequest]) -> list[dict[str, Any]]:
+        tasks = [asyncio.create_task(self._answer(request)) for request in requests]
+        await all_or_none(tasks)
+        ends, spec = [embedded(task.result()) for task in tasks], self._engine.info.embedding
+        assert spec is not None
+        assert spec.classes is not None
+        values = spec.classes.values(read_vectors([end.embedding or b"" for end in ends], None, spec))
+        scores = values[:, 0].tolist()
+        return encode_results([end.request_id for end in ends], ends, scores, self._engine.model.version)
+
     async def _score(self, prompts: list[list[int]], labels: list[int], apply_softmax: bool) -> list[list[float]]:
         names = [uuid.uuid4().hex for _ in range(num_requests(len(prompts), labels))]
         requests = next_token_requests(names, prompts, labels, received=time.time())
@@ -100,6 +130,32 @@ def _labels(engine: EngineClient, label_token_ids: Sequence[int] | None) -> list
     labels = _ids("label_token_ids", label_token_ids or ())
     check_labels(labels, engine.info.vocab_size)
     return labels
+
+
+def _pair_requests(
+    engine: EngineClient, prompt: Sequence[Sequence[str]], instruct: str | None
+) -> list[GenerationRequest]:
+    """
+    Raises:
+        InvalidRequestError: the prompts are no pairs of texts, or the model does not score any.
+    """
+    spec = engine.info.embedding
+    classes = None if spec is None else spec.classes
+    if classes is None or len(classes.labels) != 1:
+        raise InvalidRequestError("Engine.rerank needs a model with one label, and is_embedding=True")
+    if engine.tokenizer is None:
+        raise InvalidRequestError("Engine.rerank needs a tokenizer")
+    if instruct is not None and not classes.judges:
+        raise InvalidRequestError("instruct is only for rerankers that answer yes or no", param="instruct")
+    requests, now = [], time.time()
+    for pair in prompt:
+        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
+            raise InvalidRequestError("prompt must be a list of pairs of texts, none of them empty", param="prompt")
+        query, document = pair
+        whole = pair_prompt("judged" if classes.judges else "joined", query, document, instruct)
+        ids = whole.encode(engine.tokenizer)
+        requests.append(GenerationRequest(uuid.uuid4().hex, ids, EMBEDDING_PARAMS, received=now))
+    return requests
 
 
 def _prompts(engine: EngineClient, query: object, items: object, item_first: bool) -> list[list[int]]:

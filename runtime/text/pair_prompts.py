@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from palladio.runtime.text.tokenizer import Tokenizer
+
 DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 JUDGE_WORDS = ("no", "yes")  # the answers of a model that judges
 JUDGE_MARK = 'the answer can only be "yes" or "no"'  # a prompt that has it is one for such a model
@@ -27,6 +29,11 @@ class PairPrompt:
     head: str
     body: str
     tail: str
+
+    def encode(self, tokenizer: Tokenizer) -> list[int]:
+        """Its token ids, nothing cut."""
+        head, tail = (tokenizer.encode(text, False) if text else [] for text in (self.head, self.tail))
+        return head + tokenizer.encode(self.body, not self.head) + tail
 
     @property
     def num_characters(self) -> int:

@@ -198,6 +198,14 @@ def test_scores_of_tokens(http: httpx.Client, engine: FakeEngine, path: str, que
     assert prompts == [encode(query + item) for item in items] + [encode(item + query) for item in items]
 
 
+def test_scores_of_many_tokens(http: httpx.Client, engine: FakeEngine) -> None:
+    """More than one request can ask for."""
+    labels = list(range(10, 300))
+    scores = post(http, "/score", query="q", items=["a", "b"], label_token_ids=labels)["scores"]
+    assert scores == [pytest.approx([np.exp(fake_logprob(label)) for label in labels])] * 2
+    assert len(engine.calls) == 6
+
+
 @pytest.mark.parametrize("path", CLASSIFIES)
 def test_classify(http: httpx.Client, classes: FakeEngine, path: str) -> None:
     answer = post(http, path, model=MODEL, input=DOCUMENTS)
