@@ -48,8 +48,9 @@ class ModelSource:
             int4: groups of 128 inputs (W4A16). Modules may differ: int4,lm_head=dense,down_proj=int8. Names of formats
             have to agree with the checkpoint. dequantize: a quantized checkpoint becomes --dtype. Default: as the
             checkpoint stores them.
-        is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
-            1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
+        is_embedding: Compute embeddings of prompts instead of generating text, or scores and classes with a model that
+            has a head for them. Pooling of embeddings is read from modules.json and 1_Pooling/config.json; if absent,
+            last-token pooling with L2 normalization.
         enable_input_embeds: Accept `input_embeds` in /generate and `Engine.generate`: prompts of embeddings. Compiles a
             second program for each prefill size.
         weight_version: Name of the weights, which answers and /model_info show; an update of the weights changes it.

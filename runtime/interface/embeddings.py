@@ -24,6 +24,8 @@ def check_dimensions(dimensions: int | None, spec: EmbeddingSpec) -> None:
     """
     if dimensions is None:
         return
+    if spec.classes is not None:
+        raise InvalidRequestError("dimensions is for embeddings, and this model classifies", param="dimensions")
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= spec.size:
         raise InvalidRequestError(
             f"dimensions must be in 1 … {spec.size}, which is the size of this model's embeddings, got {dimensions!r}",

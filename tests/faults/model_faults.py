@@ -19,6 +19,9 @@ _PLAN, _TRANSFORMS, _FILE = (
     _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
 )
 
+CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
+PAIRS = ("tests/http/routes/test_scores.py",)
+
 MODEL_FAULTS = (
     # Parts of prompts
     Fault("the media's digest is left out of the key", _ROOM + "radix_node.py", "(p.digest, p.is", '("", p.is', PARTS),
@@ -97,6 +100,56 @@ MODEL_FAULTS = (
         ".itemsize != stop - start",
         ".itemsize < stop - start",
         LOADER,
+    ),
+    # Scores and classes
+    Fault(
+        "the bias of a head that classifies is dropped",
+        "model/class_head.py",
+        "found if self.bias is None else found + self.bias[...].astype(jnp.float32)",
+        "found",
+        CLASSES,
+    ),
+    Fault(
+        "the last token but one is pooled",
+        "runtime/execution/pooler.py",
+        "vectors = _rows(hidden, ends - 1)",
+        "vectors = _rows(hidden, ends - 2)",
+        CLASSES,
+    ),
+    Fault(
+        "a judge's yes and no change places",
+        "model/decoder.py",
+        "logits[:, 1:] - logits[:, :1]",
+        "logits[:, :1] - logits[:, 1:]",
+        CLASSES,
+    ),
+    Fault(
+        "padding at a text's end counts",
+        "runtime/front/samples.py",
+        "embedding.classes.without_padding(prompt_ids)",
+        "prompt_ids",
+        CLASSES,
+    ),
+    Fault(
+        "the worst documents come first",
+        "http/routes/routes_scores.py",
+        "key=lambda index: -found.scores[index]",
+        "key=lambda index: found.scores[index]",
+        PAIRS,
+    ),
+    Fault(
+        "a document that is too long loses its beginning",
+        "http/routes/scored_pairs.py",
+        "Truncation(room, keeps_end=False)",
+        "Truncation(room, keeps_end=True)",
+        PAIRS,
+    ),
+    Fault(
+        "labels beyond the first request's are not asked for",
+        "runtime/front/token_scores.py",
+        "for begin in range(0, len(ids), MAX_LOGPROB_IDS)",
+        "for begin in range(0, len(ids[:1]), MAX_LOGPROB_IDS)",
+        PAIRS,
     ),
     *WEIGHT_FAULTS,
 )

@@ -60,6 +60,7 @@ from palladio.http.wire.protocol_model_control import (
     UpdateFromDiskRequest,
     UpdateFromTensorRequest,
 )
+from palladio.http.wire.protocol_scores import ClassFields, ClassifyRequest, RerankRequest, ScoreRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
 from palladio.runtime.grammar.limits import MAX_OPTIONAL
@@ -106,6 +107,7 @@ def wire_type(schema: dict[str, Any]) -> str:
     [
         *(SamplingFields, StreamOptions, ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest),
         *(EmbeddingRequest, EncodeRequest),
+        *(ClassFields, ScoreRequest, RerankRequest, ClassifyRequest),
         *(SeparateReasoningRequest, ParseFunctionCallRequest),
         *(DetokenizeRequest, AbortRequest, StartProfileRequest, BatchRequest),
         *(InputTokensRequest, ResponseRequest, CountTokensRequest, MessagesRequest),
@@ -122,6 +124,7 @@ def test_request_fields(model: type[WireModel]) -> None:
         CountTokensRequest,
         OllamaFields,
         UpdateFields,
+        ClassFields,
     )  # with tables of their own
     inherited = next((base.model_fields for base in bases if model.__base__ is base), {})
     expected = {

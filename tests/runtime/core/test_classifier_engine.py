@@ -10,11 +10,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
-from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.text.pair_prompts import pair_prompt
 from tests.many_devices import call_with_devices
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.runtime.tiny_engine import FLAGS, TinyEngine, create_core
@@ -115,6 +117,36 @@ def test_tokens_in_place_of_a_head(tmp_path: Path, family: str, override: dict[s
     assert spec.classes is not None
     assert spec.classes.judges == bool(override)
     assert spec.classes.activation == ("sigmoid" if override else "softmax")
+
+
+def test_offline(tmp_path: Path) -> None:
+    """`encode` gives logits, of texts up to their padding; `rerank` scores of pairs."""
+    folder = build_tiny_tokenizer(make_checkpoint(tmp_path, "qwen3"), vocab_size=384)
+    override = RERANKER | {"is_original_qwen3_reranker": True, "pad_token_id": 3}
+    flags = FLAGS | EMBEDS | {"skip_tokenizer_init": False, "compile": "lazy", "max_total_tokens": 4096}
+    with Engine(folder, **flags, json_model_override_args=json.dumps(override)) as engine:
+        tokenizer = engine.tokenizer
+        assert tokenizer is not None
+        texts = [*PROMPTS[:2], [*PROMPTS[1], 3, 3], [3, 3]]
+        results: Any = engine.encode(input_ids=texts)
+        logits = [result["embedding"] for result in results]
+        assert np.shape(logits) == (4, 1)
+        assert logits[2] == pytest.approx(logits[1], abs=1e-5)
+        golden = np.load(GOLDENS / "qwen3.npz")["logits"]
+        assert logits[1] == pytest.approx(golden[1, [77]] - golden[1, [5]], abs=1e-4)
+        pairs = [["which", "one"], ["which", "other"]]
+        results = engine.rerank(pairs, instruct="Find it")
+        ids = [pair_prompt("judged", *pair, instruction="Find it").encode(tokenizer) for pair in pairs]
+        expected: Any = engine.encode(input_ids=ids)
+        for result, other in zip(results, expected, strict=True):
+            assert result["embedding"] == pytest.approx(1 / (1 + np.exp(-other["embedding"][0])), abs=1e-5)
+            assert result["meta_info"]["prompt_tokens"] == other["meta_info"]["prompt_tokens"]
+        assert engine.rerank([]) == []
+        for wrong in (["ab"], [["a", ""]], [["a", "b", "c"]]):
+            with pytest.raises(InvalidRequestError, match="pairs of texts"):
+                engine.rerank(wrong)
+        with pytest.raises(InvalidRequestError, match="needs a model that generates"):
+            engine.score("a", ["b"], [5])
 
 
 def create(folder: Path, **flags: Any) -> None:
