@@ -94,6 +94,8 @@ NOT_YET: Mapping[str, NotYet] = {
     "top_a": NotYet((0,), "use top_p or min_p"),
     "tfs": NotYet((1,), "use top_p or min_p"),
     "tfs_z": NotYet((1,), "use top_p or min_p"),
+    "typical": NotYet((1,), "use top_p or min_p"),
+    "min_keep": NotYet((0,)),
     "top_n_sigma": NotYet((-1, 0), "use min_p"),
     "epsilon_cutoff": NotYet((0,), "use min_p"),
     "eta_cutoff": NotYet((0,), "use min_p"),
@@ -317,6 +319,8 @@ def judge(
     if is_elsewhere and OF_OTHER_ROUTES.get(name, _PLAIN).passes(value):
         return None
     meant = find_misspelt(name, known)
+    if meant is None and not is_elsewhere:  # such as one of an object of this route
+        meant = find_misspelt(name, elsewhere(), ())
     close = [meant] if meant is not None else difflib.get_close_matches(name[:80], [*known, *METADATA], n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     error = InvalidRequestError.of("unknown field: {param}{hint}", param=path, hint=hint, code="unknown_parameter")

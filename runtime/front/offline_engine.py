@@ -299,9 +299,15 @@ class Engine(Scoring, WeightUpdates):
     def get_server_info(self) -> dict[str, Any]:
         """Returns all flags, the limits in effect, and a snapshot of the engine's state."""
         stats = self._run(self._engine.stats(check_integrity=True))
-        limits = dataclasses.asdict(self._engine.info)
-        model = {"weight_version": self._engine.model.version}
-        return self._engine.config.flags() | limits | model | {"internal_states": [describe_stats(stats)]}
+        info, source = self._engine.info, self._engine.config.source
+        as_sglang_has_it = {
+            "tokenizer_path": source.tokenizer_path or source.model_path,
+            "max_total_num_tokens": info.max_total_tokens,
+            "max_req_input_len": LengthLimit.of(info).limit - 1,
+            "weight_version": self._engine.model.version,
+            "internal_states": [describe_stats(stats)],
+        }
+        return self._engine.config.flags() | dataclasses.asdict(info) | as_sglang_has_it
 
     def shutdown(self) -> None:
         """Stops the engine and aborts running requests. Can be called again."""

@@ -314,6 +314,20 @@ FAULTS = (
         GRAMMAR,
     ),
     Fault(
+        "names of properties are not kept to",
+        "runtime/text/schema_emulation.py",
+        'return closed | {"patternProperties": {with_written_classes(pattern): value}}',
+        "return rest",
+        ("tests/runtime/grammar/test_schema_corpus.py",),
+    ),
+    Fault(
+        "an unread field of a message is not told of",
+        "http/wire/protocol.py",
+        "                self._names.warn(error)",
+        "                pass",
+        ("tests/http/wire/test_unread_fields.py",),
+    ),
+    Fault(
         "forced text goes beyond max_tokens",
         _ROOM + "request.py",
         "constraint.forced[: request.max_tokens - request.num_output_tokens]",

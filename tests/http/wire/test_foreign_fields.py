@@ -57,6 +57,7 @@ HARMLESS: tuple[dict[str, Any], ...] = (
     {"typical_p": 1.0},
     {"top_a": 0},
     {"tfs_z": 1.0},
+    {"typical": 1.0, "min_keep": 0},
     {"top_n_sigma": -1.0},
     {"xtc_probability": 0, "xtc_threshold": 0.1},
     {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2},
