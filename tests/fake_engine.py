@@ -26,7 +26,6 @@ from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.messages import (
     BucketSteps,
     ControlReply,
-    EmbeddingSpec,
     EngineReady,
     EngineStats,
     HistogramData,
@@ -47,6 +46,7 @@ from palladio.runtime.interface.outputs import (
     TokenLogprob,
     WaitTimes,
 )
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.process.transport import Liveness

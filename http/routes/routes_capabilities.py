@@ -18,7 +18,7 @@ from palladio.runtime.interface.generation_request import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.interface.pooling import EmbeddingSpec
 
 # Routes of models that generate text, of those that make embeddings, and of those that classify: others answer a 400.
 _GENERATING = frozenset(

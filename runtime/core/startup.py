@@ -30,8 +30,8 @@ from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.input_embeds import EmbedsSpec
-from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
-from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.interface.messages import EngineReady, LoadProgress, MemoryReport
+from palladio.runtime.interface.pooling import EmbeddingSpec, Pooling
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager

@@ -118,8 +118,7 @@ class Engine(Scoring, WeightUpdates):
             prompt: a text, or a list of them; or give `input_ids`.
             sampling_params: for all prompts, or a list with one per prompt. Default: the checkpoint's, and 128 tokens.
             input_ids: token ids of one prompt, or a list of those.
-            input_embeds: embeddings in the place of token ids, [tokens, D] as an array or lists, or a list of those;
-                with enable_input_embeds=True.
+            input_embeds: embeddings of one prompt, [tokens, D], or a list of those; with enable_input_embeds=True.
             return_logprob: report log-probabilities. This and the next two can be lists with one entry per prompt.
             logprob_start_len: first prompt position to report; -1: only the output.
             top_logprobs_num: likeliest tokens to report at each position.
@@ -299,15 +298,15 @@ class Engine(Scoring, WeightUpdates):
     def get_server_info(self) -> dict[str, Any]:
         """Returns all flags, the limits in effect, and a snapshot of the engine's state."""
         stats = self._run(self._engine.stats(check_integrity=True))
-        info, source = self._engine.info, self._engine.config.source
+        info, config = self._engine.info, self._engine.config
         as_sglang_has_it = {
-            "tokenizer_path": source.tokenizer_path or source.model_path,
+            "tokenizer_path": config.source.tokenizer_path or config.source.model_path,
             "max_total_num_tokens": info.max_total_tokens,
             "max_req_input_len": LengthLimit.of(info).limit - 1,
             "weight_version": self._engine.model.version,
             "internal_states": [describe_stats(stats)],
         }
-        return self._engine.config.flags() | dataclasses.asdict(info) | as_sglang_has_it
+        return config.flags() | dataclasses.asdict(info) | as_sglang_has_it
 
     def shutdown(self) -> None:
         """Stops the engine and aborts running requests. Can be called again."""

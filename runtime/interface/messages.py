@@ -3,12 +3,11 @@
 import dataclasses
 from typing import Literal
 
-from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import RequestTimes, RequestTrace, TokenOutput, WaitReason
-from palladio.runtime.interface.pooling import PoolingMethod
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 
 
@@ -298,23 +297,6 @@ class LoadProgress:
     done: int
     total: int
     eta_seconds: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EmbeddingSpec:
-    """The embeddings that an engine makes.
-
-    Attributes:
-        size: numbers of one.
-        pooling: of which hidden states, see Pooling.
-        normalized: their length is 1.
-        classes: they are the logits of these classes; None: they are embeddings.
-    """
-
-    size: int
-    pooling: PoolingMethod
-    normalized: bool
-    classes: ClassSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -185,8 +185,8 @@ FAULTS = (
     Fault(
         "reading a step corrects no bound",
         _ROOM + "scheduled_batch.py",
-        "        if self.num_drafts:\n            self.request.settle(",
-        "        if self.num_drafts > 9:\n            self.request.settle(",
+        "        if self.num_drafts:\n            self.request.correct(",
+        "        if self.num_drafts > 9:\n            self.request.correct(",
         SCHEDULING,
     ),
     # Groups of layers with a window

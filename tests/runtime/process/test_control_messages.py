@@ -57,7 +57,7 @@ LIVE = LiveRequest(
     "message",
     [
         Explain(1, ["a~0"]),
-        StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, 0)),
+        StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, traces_device=False)),
         StopProfile(3),
         SetPause(4, "in_place"),
         SetPause(5, None),
