@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -54,8 +54,7 @@ def agree_with_weights(
         _check_layers(path, tensors, config)
         if config.quantization is not None and kinds.kind is not None:
             config = dataclasses.replace(config, weight_kinds=_kinds_of_tensors(tensors, config, kinds.kind))
-        if config.classifier is not None and not config.classifier.tokens and CLASS_BIAS in tensors:
-            return dataclasses.replace(config, classifier=dataclasses.replace(config.classifier, has_bias=True))
+        config = _with_class_bias(config, tensors)
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
         if not _is_tied(config) or embedding is None or head is None:
             return config
@@ -77,9 +76,18 @@ def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> 
                 f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out, or convert "
                 f"again with `palladio convert --quantization {quantization}`"
             )
+    config = _with_class_bias(config, manifest.parameters)
     if _is_tied(config) and any(name.startswith(f"{HEAD_TABLE}.") for name in manifest.parameters):
         config = _untied(path, config)
     return dataclasses.replace(config, weight_kinds=manifest.kinds, converted_dtype=manifest.dtype)
+
+
+def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig:
+    """Args: names: of tensors, or of parameters; the bias has the same among both."""
+    classifier = config.classifier
+    if classifier is None or classifier.tokens or CLASS_BIAS not in names:
+        return config
+    return dataclasses.replace(config, classifier=dataclasses.replace(classifier, has_bias=True))
 
 
 def _kinds_of_tensors(tensors: Mapping[str, StoredTensor], config: ModelConfig, kind: WeightKind) -> WeightKinds:
