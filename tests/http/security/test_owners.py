@@ -124,7 +124,7 @@ NOT_OWNED = {
             "/invocations": ("rid", "request_id"),
             "/generate": ("rid",),
             "/encode": ("rid",),
-            **{path: ("rid", "request_id") for path in SCORING},
+            **dict.fromkeys(SCORING, ("rid", "request_id")),
         }.items()
         for field in fields
     },
