@@ -105,7 +105,9 @@ class CausalLM(Module):
         x = self.embedding.embed(batch.token_ids)
         if self.config.embedding_scale != 1.0:
             x *= jnp.asarray(self.config.embedding_scale, x.dtype)
-        rotations = Rotations.of(self.config.ropes, self.config.head_size, batch.positions)
+        x = batch.with_embeds(x)
+        by = batch.positions if batch.rotary_positions is None else batch.rotary_positions
+        rotations = Rotations.of(self.config.ropes, self.config.head_size, by)
         steps = PagedStep.of_tables(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
         by_table = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
         written = list(kv_cache)

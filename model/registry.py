@@ -15,6 +15,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
         "Glm4ForCausalLM": "palladio.model.families.glm4",
+        "Glm4MoeForCausalLM": "palladio.model.families.glm4_moe",
         "GraniteForCausalLM": "palladio.model.families.granite",
         "LlamaForCausalLM": "palladio.model.families.llama",
         "MistralForCausalLM": "palladio.model.families.mistral",

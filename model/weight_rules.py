@@ -200,6 +200,23 @@ EXPERTS: tuple[WeightRule, ...] = (
 )
 """Experts as Qwen named them."""
 
+MOE_EXPERTS: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "mlp.",
+        "mlp.",
+        ("gate.weight", "router", "transposed"),
+        ("gate.e_score_correction_bias", "router_bias", "vector"),
+        ("experts.{expert}.gate_proj.weight", "gate", "expert_in", "split"),
+        ("experts.{expert}.up_proj.weight", "up", "expert_in", "split"),
+        ("experts.{expert}.down_proj.weight", "down", "expert_down", "split"),
+        ("shared_experts.gate_proj.weight", "shared.gate_up", "shared_gate"),
+        ("shared_experts.up_proj.weight", "shared.gate_up", "shared_up"),
+        ("shared_experts.down_proj.weight", "shared.down", "shared_down"),
+    ),
+    *STACKED_EXPERTS,
+)
+"""Experts as DeepSeek named them, and GLM."""
+
 MIXTRAL_EXPERTS: tuple[WeightRule, ...] = (
     *layer_rules(
         "block_sparse_moe.",

@@ -39,6 +39,7 @@ HTTP_FLOORS = (
 MODEL_FLOORS = (
     ("loading",),
     ("",),  # what a step computes, from the decoder down
+    ("formats",),  # how checkpoints store quantized matrices
     ("families", "weights"),
 )
 FLOORS = {"runtime": RUNTIME_FLOORS, "http": HTTP_FLOORS, "model": MODEL_FLOORS}

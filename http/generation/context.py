@@ -28,7 +28,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     ModelNotFoundError,
 )
-from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.text.tokenizer import Tokenizer
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side

@@ -18,7 +18,7 @@ from palladio.runtime.interface.generation_request import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.interface.pooling import EmbeddingSpec
 
 # Routes of models that generate text, of those that make embeddings, and of those that classify: others answer a 400.
 _GENERATING = frozenset(
@@ -131,7 +131,11 @@ def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]
             if "application/json" in content:
                 known = content["application/json"]["schema"]["properties"]
                 entry["fields"] = verdicts(
-                    known, has_grammars=has_grammars, has_reasoning=has_reasoning, has_tools=has_tools
+                    known,
+                    has_grammars=has_grammars,
+                    has_reasoning=has_reasoning,
+                    has_tools=has_tools,
+                    has_embeds=context.engine.info.embeds is not None,
                 )
             if entry["route"] not in closed:
                 found.append(entry)

@@ -18,8 +18,8 @@ from palladio.runtime.front.token_scores import next_token_requests, next_token_
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.text.pair_prompts import JUDGE_MARK, JUDGE_WORDS, PairFormat, PairPrompt, pair_prompt
 
 MAX_PAIRS = 2048  # of one request, as many as texts of /v1/embeddings

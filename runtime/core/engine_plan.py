@@ -28,15 +28,18 @@ from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.media_rows import pool_rows
 from palladio.runtime.execution.out_of_memory import compile_advice
 from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_cache import AroundBuild, CompileMonitor, ProgramCache, use_persistent_cache
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.program_store import ProgramStore
+from palladio.runtime.execution.proposer import NgramProposer, Proposer
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.interface.speculative_config import SpeculativeConfig
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number
@@ -262,7 +265,21 @@ def device_shape(
         mesh=mesh,
         pooling=pooling,
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
+        proposer=proposer_of(config.speculative),
         has_plain_tier=limits.has_plain_tier,
+        num_embeds=pool_rows(limits.max_step_tokens) if config.source.enable_input_embeds else 0,
+        hidden_size=model.hidden_size,
+    )
+
+
+def proposer_of(speculative: SpeculativeConfig) -> Proposer | None:
+    """What the flags ask for."""
+    if speculative.speculative_algorithm is None:
+        return None
+    return NgramProposer(
+        speculative.num_drafts,
+        speculative.speculative_ngram_min_match_window_size,
+        speculative.speculative_ngram_max_match_window_size,
     )
 
 
@@ -282,11 +299,12 @@ def memory_needs(
         num_mask_rows: of the masks that allow everything, see DeviceExecutor.
     """
     state = shape.abstract(weights, 1)
+    of_slots = state._replace(weights=(), kv_cache=(), page_tokens=None)
     return MemoryNeeds(
         platform=platform,
         weights=bytes_per_device(weights),
-        state=bytes_per_device((state.tables, state.sampler, state.pooled)) + 4 * shape.mask_width * num_mask_rows,
-        bytes_per_page=bytes_per_device(state.kv_cache),
+        state=bytes_per_device(of_slots) + 4 * shape.mask_width * num_mask_rows,
+        bytes_per_page=bytes_per_device((state.kv_cache, state.page_tokens)),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,
         useful_tokens=useful_tokens,

@@ -29,8 +29,9 @@ from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
-from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.interface.input_embeds import EmbedsSpec
+from palladio.runtime.interface.messages import EngineReady, LoadProgress, MemoryReport
+from palladio.runtime.interface.pooling import EmbeddingSpec, Pooling
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
@@ -203,6 +204,7 @@ def build_scheduler(
         splits_prompts=limits.chunk != -1,
         mixes=limits.mixes,
         num_decode_steps=options.num_continuous_decode_steps,
+        num_drafts=config.speculative.num_drafts,
         preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
         low_values_first=options.schedule_low_priority_values_first,
         conservativeness=options.schedule_conservativeness,
@@ -324,6 +326,9 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         attention_kernels=design.kernels.attention,
         embedding=None if pooling is None else _embedding(design.model, pooling),
         num_ranks=design.shape.ranks.num_ranks,
+        embeds=EmbedsSpec(design.shape.hidden_size, float(jnp.finfo(design.shape.dtype).max))
+        if design.shape.num_embeds
+        else None,
         longest_request=design.shape.page_groups.longest_request(
             design.plan.num_pages - 1, splits_prompts=design.limits.chunk != -1
         ),

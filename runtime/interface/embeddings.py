@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import SamplingParams
-from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput
+from palladio.runtime.interface.pooling import EmbeddingSpec
 
 EMBEDDING_PARAMS = SamplingParams(max_tokens=0, temperature=0.0)  # of every request to an engine that makes embeddings
 _TINY = 1e-12  # as in the pooler

@@ -67,9 +67,10 @@ from palladio.runtime.grammar.limits import MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface import generation_request
-from palladio.runtime.interface.config import GrammarConfig
 from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
-from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, RankStats
+from palladio.runtime.interface.grammar_config import GrammarConfig
+from palladio.runtime.interface.messages import EngineStats, RankStats
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.stats_report import describe_stats
 from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGPROB_IDS, MAX_PATTERN, MAX_STOP_PATTERNS
 from palladio.runtime.text.template_meter import MAX_CHARACTERS

@@ -141,7 +141,7 @@ class FakeEngineCore:
 
     def start_profile(self, options):
         if self._profile is not None:
-            raise InvalidRequestError("a profile is under way already")
+            raise InvalidRequestError("a profile is under way already", param="output_dir")
         self._profile = options.output_dir
 
     def stop_profile(self):
