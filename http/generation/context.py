@@ -106,10 +106,12 @@ class Context:
         self.require_ready()
         spec = self.engine.info.embedding
         if spec is not None:
-            makes, route = ("embeddings", "/v1/embeddings") if spec.classes is None else ("classes", "/v1/classify")
             raise InvalidRequestError(
-                f"this server makes {makes} (--is-embedding) and generates no text: use {route}, or start it without "
-                "--is-embedding"
+                "this server makes embeddings (--is-embedding) and generates no text: use /v1/embeddings, or start it "
+                "without --is-embedding"
+                if spec.classes is None
+                else "this server's model classifies texts and generates no text: use /v1/classify, /v1/score or "
+                "/v1/rerank"
             )
 
     def metadata(self) -> dict[str, Any]:

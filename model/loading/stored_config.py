@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -58,8 +58,7 @@ def agree_with_weights(
             config = by_config
         else:
             config = config.with_quantization(quantization, _kinds_of_tensors(path, tensors, config))
-        if config.classifier is not None and not config.classifier.tokens and CLASS_BIAS in tensors:
-            return dataclasses.replace(config, classifier=dataclasses.replace(config.classifier, has_bias=True))
+        config = _with_class_bias(config, tensors)
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
         if not _is_tied(config) or embedding is None or head is None:
             return config
@@ -84,9 +83,18 @@ def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> 
                 f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out, or convert "
                 f"again with `palladio convert --quantization {quantization}`"
             )
+    config = _with_class_bias(config, manifest.parameters)
     if _is_tied(config) and any(name.startswith(f"{HEAD_TABLE}.") for name in manifest.parameters):
         config = _untied(path, config)
     return dataclasses.replace(config, weight_kinds=manifest.kinds, converted_dtype=manifest.dtype)
+
+
+def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig:
+    """Args: names: of tensors, or of parameters; the bias has the same among both."""
+    classifier = config.classifier
+    if classifier is None or classifier.tokens or CLASS_BIAS not in names:
+        return config
+    return dataclasses.replace(config, classifier=dataclasses.replace(classifier, has_bias=True))
 
 
 def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> WeightKinds:

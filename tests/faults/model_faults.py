@@ -145,10 +145,10 @@ MODEL_FAULTS = (
         PAIRS,
     ),
     Fault(
-        "labels beyond the first request's are not asked for",
+        "scores of tokens add up to 1 where they should not",
         "runtime/front/token_scores.py",
-        "for begin in range(0, len(ids), MAX_LOGPROB_IDS)",
-        "for begin in range(0, len(ids[:1]), MAX_LOGPROB_IDS)",
+        "if not apply_softmax:",
+        "if apply_softmax:",
         PAIRS,
     ),
     *WEIGHT_FAULTS,

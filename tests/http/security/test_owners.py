@@ -105,6 +105,7 @@ OWNED: dict[str, Row] = {  # "METHOD path", and behind # the field of the body t
 }
 
 
+SCORING = ("/v1/score", "/score", "/v1/rerank", "/rerank", "/v2/rerank", "/v1/classify", "/classify")
 NOT_OWNED = {
     "GET /v1/models/{name}": "models are everybody's",
     "GET /v1/chat/completions/{completion_id}": "none is stored",
@@ -123,6 +124,7 @@ NOT_OWNED = {
             "/invocations": ("rid", "request_id"),
             "/generate": ("rid",),
             "/encode": ("rid",),
+            **dict.fromkeys(SCORING, ("rid", "request_id")),
         }.items()
         for field in fields
     },

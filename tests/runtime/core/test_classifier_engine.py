@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.loading.orbax_weights import convert
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.interface.config import EngineConfig
@@ -91,6 +94,15 @@ def test_over_two_devices(tmp_path: Path, golden: np.ndarray) -> None:
     flags = [{"tp_size": 2}, {"dp_size": 2}]
     for got in call_with_devices(2, __name__, "over_devices", str(classifier(tmp_path)), flags):
         np.testing.assert_allclose(got, golden[:, ROWS], atol=1e-4, rtol=0)
+
+
+def test_converted(tmp_path: Path, golden: np.ndarray) -> None:
+    """The head's bias is there, too."""
+    folder, out = classifier(tmp_path / "stored", has_bias=True), tmp_path / "converted"
+    config = agree_with_weights(folder, ModelConfig.from_hf(*read_model_dir(folder)), "safetensors")
+    convert(folder, out, config, "float32", lambda done, total: None)
+    core = TinyEngine(out, **EMBEDS, compile="lazy").core()
+    np.testing.assert_allclose(classify(core, PROMPTS[:3]), golden[:3, ROWS] + BIAS, atol=1e-4, rtol=0)
 
 
 RERANKER = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": [5, 77]}
