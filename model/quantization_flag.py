@@ -101,9 +101,7 @@ class QuantizationFlag:
         kinds = kinds_of(rules, num_layers, kind)
         for pattern, _ in self.modules:
             if pattern not in used:
-                raise ConfigError(
-                    f"--quantization: {pattern} names no module that can be quantized, or none left"
-                )
+                raise ConfigError(f"--quantization: {pattern} names no module that can be quantized, or none left")
         for modules in parts.values():
             if len(set(modules.values())) > 1:
                 raise ConfigError(
