@@ -86,6 +86,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _UNKNOWN_CYCLES = 1 << 62  # libtpu writes the largest integer
 _FUSION = re.compile(r" fusion\(.*calls=%?([\w.-]+)")
+_PRODUCT = re.compile(r" (?:convolution|dot)\(")
 _WIDE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (?:bf16|f16|f32)\[([\d,]+)\].*?[)\]}] ([a-z][\w-]*)\(")
 _NO_RESULTS = ("parameter", "get-tuple-element", "bitcast")
 _CALLBACK = re.compile(r'custom_call_target="\w*callback')
@@ -103,6 +104,8 @@ class Facts:
         loops: all of them, also those within others. data_loops: those whose trip count the compiler does not know.
         collectives: how many of each shape and kind.
         cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as a loop's turn.
+        product_cycles: the part of the entry's that is products and what is fused with them; 0 of a GPU.
+        small_operations: of the entry: fusions, copies, pads and so on that are no products. Of a TPU.
     """
 
     widened: int
@@ -113,6 +116,8 @@ class Facts:
     data_loops: int
     collectives: dict[str, int]
     cycles: dict[str, int]
+    product_cycles: int
+    small_operations: int
 
     @classmethod
     def of(cls, hlo: str, cache_shape: tuple[int, ...], weight_sizes: Collection[int]) -> "Facts":
@@ -122,12 +127,17 @@ class Facts:
         """
         counts: collections.Counter[str] = collections.Counter()
         cycles: collections.Counter[str] = collections.Counter()
-        computation = ""
+        computation, multiplies = "", _computations_with_products(hlo)
         for line in hlo.splitlines():
             if start := _COMPUTATION.match(line):
                 computation = "entry" if start[1] else start[2]
             if estimate := _CYCLES.search(line):
                 cycles[computation] += int(estimate[1])
+                if computation == "entry" and 0 < int(estimate[1]) < _UNKNOWN_CYCLES:
+                    called = _FUSION.search(line)
+                    is_product = _PRODUCT.search(line) is not None or (called is not None and called[1] in multiplies)
+                    counts["product cycles"] += is_product * int(estimate[1])
+                    counts["small operation"] += not is_product
             match = _INSTRUCTION.match(line)
             if match is None:
                 continue
@@ -152,7 +162,24 @@ class Facts:
             counts["data loop"],
             dict(collectives),
             {name: count for name, count in cycles.items() if 0 < count < _UNKNOWN_CYCLES},
+            counts["product cycles"],
+            counts["small operation"],
         )
+
+
+def _computations_with_products(hlo: str) -> set[str]:
+    """Names, those that call them from within a fusion included."""
+    found: set[str] = set()
+    while True:
+        before, computation = len(found), ""
+        for line in hlo.splitlines():
+            if start := _COMPUTATION.match(line):
+                computation = start[2]
+            called = _FUSION.search(line)
+            if _PRODUCT.search(line) is not None or (called is not None and called[1] in found):
+                found.add(computation)
+        if len(found) == before:
+            return found
 
 
 def _wide_results(hlo: str) -> Iterator[int]:

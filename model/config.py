@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from palladio.model.classifier import Classifier
 from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
 from palladio.model.formats.stored_format import StoredFormat
-from palladio.model.hf_config import HfConfig
+from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
 from palladio.model.quantization_config import kinds_by_config, stored_format
 from palladio.model.quantization_flag import weight_kinds
-from palladio.model.registry import BASE_MODELS, find_family
+from palladio.model.registry import BASE_MODELS, CLASSIFIERS, find_family
 from palladio.model.weights.kinds import WeightKinds
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -74,6 +75,9 @@ class ModelConfig(DecoderSpec):
         weight_kinds: how they are kept on the device.
         converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
         has_head: it makes logits, so it can generate; else only hidden states.
+        classifier: its head, if it is made to classify texts; None: it is not.
+        num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
+            they are not loaded.
     """
 
     architecture: str
@@ -94,6 +98,8 @@ class ModelConfig(DecoderSpec):
     weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
     converted_dtype: DType | None = None
     has_head: bool = True
+    classifier: Classifier | None = None
+    num_draft_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -135,7 +141,9 @@ class ModelConfig(DecoderSpec):
             weight_kinds=kinds_by_config(quantization, family.weights, hf.num_layers)
             if quantization
             else WeightKinds(),
-            has_head=architecture not in BASE_MODELS,
+            has_head=architecture not in BASE_MODELS and architecture not in CLASSIFIERS,
+            classifier=Classifier.of({**family.defaults, **config}) if architecture in CLASSIFIERS else None,
+            num_draft_layers=hf.optional_count("num_nextn_predict_layers", least=0, most=MAX_LAYERS) or 0,
         )
 
     def for_context(self, length: int) -> Self:

@@ -16,7 +16,7 @@ from palladio.model.loading.checkpoint import Checkpoint, has_safetensors
 from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix
-from palladio.model.loading.stored_weights import EMBEDDING, HEAD, HEAD_TABLE, by_name
+from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
 from palladio.model.quantization_config import kinds_of
 from palladio.model.quantization_flag import QuantizationFlag
 from palladio.model.registry import find_family
@@ -58,6 +58,8 @@ def agree_with_weights(
             config = by_config
         else:
             config = config.with_quantization(quantization, _kinds_of_tensors(path, tensors, config))
+        if config.classifier is not None and not config.classifier.tokens and CLASS_BIAS in tensors:
+            return dataclasses.replace(config, classifier=dataclasses.replace(config.classifier, has_bias=True))
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
         if not _is_tied(config) or embedding is None or head is None:
             return config

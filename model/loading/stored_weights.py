@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -31,10 +31,11 @@ from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.weight_transforms import Part, part_of
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
-from palladio.model.weight_rules import ExpertStorage, WeightRule
+from palladio.model.weight_rules import CLASSES, ExpertStorage, WeightRule
 from palladio.model.weights.scaled import Scaled
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+CLASS_BIAS = "score.bias"
 HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
 MAX_NAMES_SHOWN = 5
 _PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
@@ -221,6 +222,7 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
     _warn_of_other_parts(path, checkpoint)
+    left = _without_draft_layers(path, config, left)
     if config.quantization is not None:
         left = _without_cache_scales(path, left)
     storage: ExpertStorage = "stacked" if any(_STACKED in name for name in left) else "split"
@@ -229,7 +231,7 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
     missing: list[str] = []
     used: set[str] = set()
     found: dict[str, StoredMatrix | None] = {}  # several rules may read of one
-    for rule in family.weights:
+    for rule in (*family.weights, *_class_rules(config, left)):
         for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             if name not in found:
@@ -258,6 +260,13 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         )
     _check_coverage(path, layout, parameters, plan)
     return plan
+
+
+def _class_rules(config: ModelConfig, names: Collection[str]) -> tuple[WeightRule, ...]:
+    """Of the head that classifies, if there is one. Args: names: of the checkpoint's tensors."""
+    if config.classifier is None or not config.classifier.tokens:
+        return CLASSES
+    return (WeightRule(HEAD if HEAD in names else EMBEDDING, "score.table", "label_rows"),)
 
 
 def _check_coverage(path: Path, layout: TensorLayout, parameters: Parameters, plan: Mapping[str, list[Source]]) -> None:
@@ -308,7 +317,7 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
         return dict(tensors)
     named = {}
     for name, tensor in tensors.items():
-        if name.startswith(prefix) and not name.startswith("lm_head."):
+        if name.startswith(prefix) and not name.startswith(("lm_head.", "score.")):
             named[f"model.{name.removeprefix(prefix)}"] = tensor
         elif not _OTHER_PARTS.match(name):
             named[name.removeprefix("language_model.")] = tensor
@@ -323,6 +332,27 @@ def _warn_of_other_parts(path: Path, checkpoint: Checkpoint) -> None:
             path,
             ", ".join(f"{count} of {part}" for part, count in sorted(parts.items())),
         )
+
+
+def _without_draft_layers(
+    path: Path, config: ModelConfig, tensors: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor]:
+    """Without the layers that predict tokens further ahead."""
+    drafts = range(config.num_layers, config.num_layers + config.num_draft_layers)
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(_layer_prefixes(drafts))}
+    if len(kept) < len(tensors):
+        logger.info(
+            "%s: layers from %d on predict tokens further ahead (num_nextn_predict_layers); they are not used. Ignored "
+            "tensors: %d",
+            path,
+            config.num_layers,
+            len(tensors) - len(kept),
+        )
+    return kept
+
+
+def _layer_prefixes(layers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(f"model.layers.{layer}." for layer in layers)
 
 
 def _without_cache_scales(path: Path, tensors: dict[str, StoredTensor]) -> dict[str, StoredTensor]:

@@ -181,6 +181,7 @@ class Deployment:
             programs=declare_programs(design),
             layer_weights=(sum(map(_num_values, self.weights)) - tables) // config.num_layers,
             memory_share=self.weight_bytes / self.place.chip.memory,
+            context=self.shape.num_columns * self.shape.page_size,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Fault: a small change of one file."""
+"""A fault: a small change of one file that reads like a slip of the hand."""
 
 import dataclasses
 

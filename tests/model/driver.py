@@ -82,8 +82,11 @@ class Driver:
         """The same with pages of each block table's own; 0 stays."""
         return tuple(np.where(pages > 0, pages + number * self.num_pages, 0) for number in range(self.num_tables))
 
-    def step(self, new_tokens, kind="prefill"):
-        """Feeds new_tokens[b] (maybe none) to sequence b; returns the logits of each one's new tokens."""
+    def step(self, new_tokens, kind="prefill", change=lambda batch: batch):
+        """Feeds new_tokens[b] (maybe none) to sequence b; returns the logits of each one's new tokens.
+
+        Args: change: makes another batch of the usual one.
+        """
         rows = [b for b, tokens in enumerate(new_tokens) if len(tokens)]
         counts = [len(new_tokens[b]) for b in rows]
         num_tokens = sum(counts)
@@ -107,7 +110,7 @@ class Driver:
         tables, page_ids = self._by_table(table), self._by_table(pages)
         fields = (ids, positions, query_start, kv_len, tables, page_ids, offsets, last_rows)
         batch = ForwardBatch(*jax.tree.map(jnp.asarray, (*fields, *counts_of_rows)), kind=kind)
-        logits, self.cache = self._step(self.leaves, self.cache, batch)
+        logits, self.cache = self._step(self.leaves, self.cache, change(batch))
         logits = np.asarray(logits)
         return {
             b: logits[query_start[row] : query_start[row] + count]

@@ -52,7 +52,7 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
     state = parts.runner.executor.state
     assert report.weights == sum(array.nbytes for array in state.weights)
     assert report.kv_cache == sum(array.nbytes for array in state.kv_cache)
-    others = (state.tables, state.sampler, state.all_allowed)
+    others = (state.tables, state.lengths, state.sampler, state.all_allowed)
     assert report.state == sum(array.nbytes for array in jax.tree.leaves(others))
     assert report.workspace == programs.workspace  # of four programs with a small pool; of all with the real one
     assert parts.ready.max_total_tokens == (state.kv_cache[0].shape[0] - 1) * FLAGS["page_size"]
