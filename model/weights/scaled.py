@@ -199,6 +199,8 @@ class Scaled(Weight):
         before the product, kernels do not: it is that of one expert."""
         T = x.shape[0]
         backend, target = self.kernels.grouped_matmul, self.kernels.target
+        if zeros is not None:  # else XLA:TPU widens those of all layers before the first
+            x, zeros = lax.optimization_barrier((x, zeros))
         factors = self._factors(scales[None], None if zeros is None else zeros[None])
         out = grouped_matmul(x, values[None], jnp.full(1, T, jnp.int32), scales=factors, backend=backend, target=target)
         return out if self.flat is None else out.reshape(T, *self.flat.own_outputs)

@@ -40,7 +40,8 @@ def matmul(
         raise NotImplementedError(f"matrices of {D}×{F} are not multiples of {LANES}")
     if scales.group < D and (scales.group < MIN_GROUP or max(LANES, scales.group) % min(LANES, scales.group)):
         raise NotImplementedError(f"groups of {scales.group} are no whole blocks")
-    tile = min(MAX_ROWS, -(-M // (16 * E)) * 16)  # a group of the usual size fills it
+    usual = -(-M // E)  # rows of a group: tiles of one size have as little padding as may be
+    tile = -(-usual // (16 * -(-usual // MAX_ROWS))) * 16
     if E == 1:
         plan, tiled = None, jnp.pad(rows, ((0, -M % tile), (0, 0)))
         group = jnp.zeros(tiled.shape[0] // tile, jnp.int32)

@@ -79,7 +79,9 @@ def test_experts_over_four_devices_stay_where_they_are(target, tmp_path):
 )
 def test_weights_of_8_bits_are_widened_inside_products_only(target, quantization, share, tmp_path):
     """Their bytes are half or a quarter, but for the tables that checkpoints keep plain, and int4 in 8 bits; scratch is
-    what dense weights need, and a few blocks of scales. A widened projection would be 112 MiB."""
+    what dense weights need, and a few blocks of scales. A widened projection would be 112 MiB. Kernels have their whole
+    result in memory, and 7x, with half of v6e's vector memory, has the widest one in HBM: 17.5 MiB, and a copy."""
+    room = 40 if target == "tpu7x" else 24
     flags = ["--only", "forward", *ODD]
     dense, _ = compile_programs(target, "llama-3.1-8b", tmp_path, *flags)
     small, table = compile_programs(target, "llama-3.1-8b", tmp_path, *flags, "--quantization", quantization)
@@ -88,7 +90,7 @@ def test_weights_of_8_bits_are_widened_inside_products_only(target, quantization
         assert row["widened"] == 0
         assert row["weight_bytes"] < share * plain["weight_bytes"]
         assert row["argument_bytes"] - row["alias_bytes"] < share * (plain["argument_bytes"] - plain["alias_bytes"])
-        assert row["temp_bytes"] < plain["temp_bytes"] + 24 * 2**20, table
+        assert row["temp_bytes"] < plain["temp_bytes"] + room * 2**20, table
 
 
 @pytest.mark.parametrize("target", ["tpu-v6e", "tpu7x", "h200"])

@@ -143,17 +143,18 @@ def wide_logits(path: str, sizes: list[int]) -> list[list[list[float]]]:
 
 
 @pytest.mark.parametrize(
-    ("case", "columns"),
+    ("case", "columns", "sizes"),
     [
-        pytest.param("awq", 96, id="768 over 4, of groups of 128"),
-        pytest.param("ct 4 bits with zeros", 720, marks=pytest.mark.slow, id="2880 over 8, of groups of 64"),
-        pytest.param("gptq 8 bits by channel", 96, marks=pytest.mark.slow, id="by channel"),
+        pytest.param("awq", 96, [1, 4], id="768 over 4, of groups of 128"),
+        pytest.param("awq", 96, [1, 2, 4, 8], marks=pytest.mark.slow, id="and over 2 and 8"),
+        pytest.param("ct 4 bits with zeros", 720, [1, 2, 8], marks=pytest.mark.slow, id="2880 over 8, of groups of 64"),
+        pytest.param("gptq 8 bits by channel", 96, [1, 4, 8], marks=pytest.mark.slow, id="by channel"),
     ],
 )
-def test_devices_that_cut_groups_in_two(case: str, columns: int, tmp_path: Path) -> None:
+def test_devices_that_cut_groups_in_two(case: str, columns: int, sizes: list[int], tmp_path: Path) -> None:
     """96 columns over 4 devices are 24 each, and a group is 16."""
     path = checkpoint(tmp_path, case, intermediate_size=columns)
-    one, *others = call_with_devices(8, __name__, "wide_logits", str(path), [1, 2, 4, 8])
+    one, *others = call_with_devices(8, __name__, "wide_logits", str(path), sizes)
     assert np.std(one) > 0.1
     for other in others:
         np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
