@@ -19,13 +19,13 @@ from palladio.runtime.interface.config import (
     CacheConfig,
     EngineConfig,
     ExecutionConfig,
-    GrammarConfig,
     ModelSource,
     SchedulerConfig,
     SurvivalConfig,
 )
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.foreign_flags import ForeignFlags, load_foreign_flags
+from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
 from palladio.runtime.interface.speculative_config import SpeculativeConfig

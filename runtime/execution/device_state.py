@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from palladio.model.functional import num_bytes
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import ShardingRules
 from palladio.runtime.execution.proposer import Proposer
@@ -46,6 +46,7 @@ class DeviceState(NamedTuple):
         lengths: i32[slots], tokens of each slot's request whose keys and values are in the cache, for certain.
         sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
         pooled: f32[slots, pooled_size], what was pooled of each slot's request so far.
+        embeds: [num_embeds, D], rows that stand in the place of token embeddings in the next step.
         page_tokens: i32[P, S], the tokens whose keys and values are on each page of the first block table: so a prefix
             that is found in the cache comes with its tokens. None where nothing is proposed, like the next two.
         drafts, num_drafts: see SlotInputs.
@@ -61,6 +62,7 @@ class DeviceState(NamedTuple):
     lengths: jax.Array
     sampler: SamplerState
     pooled: jax.Array
+    embeds: jax.Array
     page_tokens: jax.Array | None = None
     drafts: jax.Array | None = None
     num_drafts: jax.Array | None = None
@@ -73,7 +75,7 @@ class DeviceState(NamedTuple):
     def of_requests(self) -> tuple[Any, ...]:
         """What holds something of requests from step to step; a step that failed leaves it undefined."""
         drafting = self.page_tokens, self.drafts, self.num_drafts
-        return self.kv_cache, self.tables, self.lengths, self.sampler, self.pooled, *drafting
+        return self.kv_cache, self.tables, self.lengths, self.sampler, self.pooled, self.embeds, *drafting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +96,8 @@ class DeviceShape:
         pooled_size: numbers that are kept of each slot's embedding from step to step.
         proposer: of drafts; None: there are none.
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
+        num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
+        hidden_size: numbers of a row (D).
     """
 
     num_slots: int
@@ -109,6 +113,8 @@ class DeviceShape:
     pooled_size: int = 0
     proposer: Proposer | None = None
     has_plain_tier: bool = False
+    num_embeds: int = 0
+    hidden_size: int = 0
 
     @property
     def page_size(self) -> int:
@@ -165,11 +171,13 @@ class DeviceShape:
             sampler = SamplerState.allocate(num_slots, self.vocab_size)
         else:
             sampler = SamplerState.of_last_token(jnp.zeros(num_slots, jnp.int32))
+        pooled = jnp.zeros((num_slots, self.pooled_size))
+        embeds = jnp.zeros((self.ranks.num_ranks * self.num_embeds, self.hidden_size), self.dtype)
         drafting: tuple[jax.Array, ...] = ()
         if self.proposer is not None:
             page_tokens = jnp.zeros((self.ranks.num_ranks * num_pages, self.page_size), jnp.int32)
             drafting = page_tokens, jnp.zeros((num_slots, self.proposer.num_drafts), jnp.int32), lengths
-        return tables, lengths, sampler, jnp.zeros((num_slots, self.pooled_size)), *drafting
+        return tables, lengths, sampler, pooled, embeds, *drafting
 
     def _slot_shardings(self) -> tuple[Any, ...]:
         """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
@@ -177,12 +185,9 @@ class DeviceShape:
         by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
         sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
         drafting = (rows,) * 3 if self.proposer is not None else ()
-        return rows, rows, sampler, rows, *drafting
+        return rows, rows, sampler, rows, rows, *drafting
 
 
 def bytes_per_device(tree: Any) -> int:
     """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
-        for leaf in jax.tree.leaves(tree)
-    )
+    return sum(num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree))

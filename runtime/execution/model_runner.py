@@ -17,6 +17,7 @@ from palladio.runtime.execution.batch_builder import (
 )
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.draft_programs import Draft, Verify
+from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
 from palladio.runtime.execution.program import TIERS, Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import (
@@ -25,16 +26,19 @@ from palladio.runtime.execution.programs import (
     Compare,
     Decode,
     Forward,
+    ForwardMedia,
     Pool,
     Reset,
     Sample,
     Score,
     Tables,
+    WriteEmbeds,
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.prompt_parts import text_ids
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
 
@@ -214,8 +218,11 @@ class ModelRunner:
         if form.layout.num_steps == 1:
             if step.kind == "verify":
                 self.executor.run(Draft.key_of(form.num_sampled), [host.forward for host in hosts])
-            key = Forward.key_of(form.layout.num_requests, form.layout.num_tokens)
-            self.executor.run(key, [host.forward for host in hosts])
+            sizes, arrays = (form.layout.num_requests, form.layout.num_tokens), [[host.forward for host in hosts]]
+            if self._takes_media(step):
+                self.executor.run(ForwardMedia.key_of(*sizes), *arrays, self._write_embeds(step, sizes[1]))
+            else:
+                self.executor.run(Forward.key_of(*sizes), *arrays)
             last_array = next(iter(self.executor.state.last_hidden.values()))
         return ForwardedStep(step, form, hosts, self._tier(step), last_array)
 
@@ -313,6 +320,19 @@ class ModelRunner:
         least = max(map(TIERS.index, wanted), default=0)
         return next(tier for tier in self.programs.design.tiers if TIERS.index(tier) >= least)
 
+    def _takes_media(self, step: ScheduledStep) -> bool:
+        """Whether this step's program is the one with rows of embeddings."""
+        return self._design.always_media or (self._design.shape.num_embeds > 0 and has_media(step))
+
+    def _write_embeds(self, step: ScheduledStep, num_tokens: int) -> list[Int32Array]:
+        """Brings the rows of the step's media into the pool; returns which of its tokens have which row, by rank."""
+        width = self._design.shape.hidden_size
+        media = [MediaRows.of(batch, num_tokens, width) for batch in step.batches]
+        for number in range(num_calls(media)):
+            first = np.array(number * ROWS_PER_CALL, np.int32)
+            self.executor.run(WriteEmbeds.key_of(), [first] * len(media), [each.piece(number) for each in media])
+        return [each.places for each in media]
+
     def _load_history(self, rank: int, request: Request) -> None:
         """Counts a request's tokens and sets its bias, stop ids and asked ids in the device's row of its slot."""
         params = request.given.params
@@ -321,10 +341,12 @@ class ModelRunner:
         rules = slot_rules(params.logit_bias, sorted(suppressed), asked_ids, self._design.shape.vocab_size)
         rule_arrays = [np.asarray(array) for array in vars(rules).values()]
         slot = np.array(request.slot, np.int32)
-        for begin in range(0, len(request.token_ids), RESET_TOKENS):
-            ids = request.token_ids[begin : begin + RESET_TOKENS]
+        known = text_ids(request.token_ids, request.given.media) if request.given.media else request.token_ids
+        num_prompt_tokens = len(known) - request.num_output_tokens
+        for begin in range(0, max(1, len(known)), RESET_TOKENS):
+            ids = known[begin : begin + RESET_TOKENS]
             token_ids = np.zeros(RESET_TOKENS, np.int32)
             token_ids[: len(ids)] = ids
-            is_prompt = np.arange(begin, begin + RESET_TOKENS) < request.num_prompt_tokens
+            is_prompt = np.arange(begin, begin + RESET_TOKENS) < num_prompt_tokens
             tokens = (token_ids, is_prompt, np.array(len(ids), np.int32), np.array(begin == 0))
             self.executor.run_on(rank, Reset.key_of(), slot, *tokens, *rule_arrays)

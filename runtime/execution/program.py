@@ -79,6 +79,12 @@ class ProgramDesign:
         """Of the steps' vectors."""
         return StepLayouts.of(self.buckets, self.shape.page_size, self.shape.num_decode_steps, self.shape.num_tables)
 
+    @property
+    def always_media(self) -> bool:
+        """Whether steps without media run what those with media run: where a single shape makes no result depend on
+        what else is in a step, no other program may do so either."""
+        return self.shape.num_embeds > 0 and not self.buckets.decode
+
     @functools.cached_property
     def head(self) -> LogitsHead:
         """Picks the arrays that sampling and scoring take, out of the model's."""
@@ -100,6 +106,10 @@ class ProgramDesign:
     def logits(self, head: Weights, hidden: jax.Array) -> jax.Array:
         """hidden [R, D] → f32[R, V]. Args: head: the weights that `head` selects."""
         return self.head.logits(head, hidden, self.model.num_valid_tokens)
+
+    def classify(self, head: Weights, vectors: jax.Array) -> jax.Array:
+        """Pooled rows [R, D] → f32[R, L], the logits of labels; of a model that does not classify, the rows."""
+        return self.head.classify(head, vectors) if head else vectors
 
 
 class Takes(NamedTuple):

@@ -144,11 +144,15 @@ def forward_step(
     state: StepState,
     inputs: SlotInputs,
     packed: jax.Array,
+    media: tuple[jax.Array, jax.Array] | None = None,
     *,
     layout: ForwardLayout,
     page_size: int,
 ) -> tuple[StepState, tuple[jax.Array, ...], jax.Array | None]:
     """One forward step.
+
+    Args:
+        media: `embeds` and `embed_rows` of ForwardBatch; None: all tokens have the embeddings of their ids.
 
     Returns:
         The new state, the hidden state of the last token of the first R requests [R, D] for each R in
@@ -156,6 +160,8 @@ def forward_step(
     """
     kv_cache, tables, lengths, page_tokens = state
     batch, tables, lengths = unpack_forward(packed, tables, lengths, inputs, layout, page_size)
+    if media is not None:
+        batch = dataclasses.replace(batch, embeds=media[0], embed_rows=media[1])
     if page_tokens is not None:
         page_tokens = page_tokens.at[batch.page_ids[0], batch.page_offsets].set(batch.token_ids)
     hidden, kv_cache = model(batch, kv_cache)

@@ -59,7 +59,7 @@ class KnownShapes:
 
 def _num_values(leaf: Any) -> int:
     """On one device."""
-    return bytes_per_device([leaf]) // int(leaf.dtype.itemsize)
+    return math.prod(leaf.sharding.shard_shape(leaf.shape))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,15 +60,20 @@ class DataParallelScheduler:
         for scheduler in self.schedulers:
             scheduler.use(buckets, compile_seconds)
 
-    def check_queue(self, num_elsewhere: int) -> None:
-        """
+    def check(self, request: Request, num_elsewhere: int) -> None:
+        """Whether a new request may be queued.
+
         Args:
             num_elsewhere: requests that will be queued.
 
         Raises:
+            InvalidRequestError: no step holds a part of it that has to be computed in one.
             OverloadedError: as many wait as may, in all ranks together.
         """
         first, *others = self.schedulers
+        first.limits.check_whole(request)
+        if request.given.resent or request.given.options.background:
+            return
         num_others = sum(scheduler.waiting.num_foreground for scheduler in others)
         first.waiting.check_room(first.limits.max_queued, num_elsewhere + num_others)
 
@@ -232,7 +237,8 @@ def _without_drafts(batch: ScheduledBatch | None) -> ScheduledBatch | None:
 
 
 def _prompt_of(request: Request) -> Hashable:
-    return request.given.options.cache_salt, hash(tuple(request.given.prompt_ids))
+    given = request.given
+    return given.options.cache_salt, hash((*given.prompt_ids, *(part.digest for part in given.media)))
 
 
 def _as_prefill(batch: ScheduledBatch | None, max_rows: int) -> ScheduledBatch | None:

@@ -17,6 +17,7 @@ from palladio.runtime.interface.outputs import (
     WaitReason,
     WaitTimes,
 )
+from palladio.runtime.interface.prompt_parts import Rows
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.window_pages import HeldWindow
 
@@ -32,7 +33,7 @@ class Request:
     """One sample: its tokens and how far they are computed.
 
     How many tokens a dispatched step gives may be known to the device alone. So there are two bounds of how far the
-    keys and values reach once all dispatched steps have run, and reading a step corrects them (`settle`):
+    keys and values reach once all dispatched steps have run, and reading a step corrects them (`correct`):
 
         num_computed ≤ tokens in the cache ≤ most_computed ≤ max_computed
         num_prompt_tokens ≤ len(token_ids)
@@ -68,6 +69,7 @@ class Request:
         decode_mark: the engine's decode steps when it last began to decode; None: it does not. A request that was
             retracted keeps it until its pending tokens have been read.
         compile_mark: seconds that the engine's steps had compiled when it came.
+        rows: of the prompt's media; none once it has ended.
     """
 
     given: GenerationRequest
@@ -98,9 +100,15 @@ class Request:
     wait_mark: WaitTimes = dataclasses.field(default_factory=WaitTimes)
     decode_mark: DecodeSteps | None = None
     compile_mark: float = 0.0
+    rows: tuple[Rows, ...] = ()
 
     @classmethod
-    def of(cls, given: GenerationRequest, *, shares_prefix: bool = True) -> "Request":
+    def of(cls, given: GenerationRequest, *, shares_prefix: bool = True, rows: tuple[Rows, ...] = ()) -> "Request":
+        """Args: rows: of the media; by default their files are read.
+
+        Raises:
+            InvalidRequestError: one cannot be read.
+        """
         assert given.params.max_tokens is not None, "the front sets max_tokens"
         return cls(
             given=given,
@@ -110,6 +118,7 @@ class Request:
             prefill_end=len(given.prompt_ids),
             shares_prefix=shares_prefix,
             prompt_logprobs=None if given.params.prompt_logprobs is None else [],
+            rows=(rows or tuple(part.read() for part in given.media)) if given.media else (),
         )
 
     @property
@@ -150,6 +159,15 @@ class Request:
         """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
         return self.given.params.logprobs is None and not self.given.params.uses_penalties
 
+    def uncut(self, stop: int) -> int:
+        """Where computing may end, at `stop` or before: not within a part that one step has to compute."""
+        return next((part.start for part in self.given.media if part.is_whole and part.start < stop < part.stop), stop)
+
+    @property
+    def longest_whole(self) -> int:
+        """Tokens of the longest part that one step has to compute."""
+        return max((part.length for part in self.given.media if part.is_whole), default=0)
+
     def plan(self, num_tokens: int, num_drafts: int) -> int:
         """A row is planned that samples after each of its tokens. Args: num_drafts: those that may be wrong.
 
@@ -164,11 +182,11 @@ class Request:
         self.num_unread += 1
         return start
 
-    def settle(self, num_tokens: int, num_drafts: int, count: int) -> None:
+    def correct(self, num_tokens: int, num_drafts: int, count: int) -> None:
         """Corrects the bounds: a row that was planned so has `count` tokens. One that is retracted has none."""
         if self.status is RequestStatus.RUNNING:
-            settled = self.num_computed + count - (num_tokens - num_drafts)
-            self.num_computed = min(settled, self.max_computed)  # a row after it may have nothing left to compute
+            computed = self.num_computed + count - (num_tokens - num_drafts)
+            self.num_computed = min(computed, self.max_computed)  # a row after it may have nothing left to compute
             self.num_unsure -= num_drafts
 
     def note_read(self) -> None:
@@ -179,6 +197,12 @@ class Request:
         """It goes on without what dispatched steps sample for it: that is not to be read."""
         self.revision += 1
         self.num_unread = self.num_unsure = 0
+
+    def end(self) -> None:
+        """It has no pages and is in no queue. A slot may remember it for long, so what is large goes."""
+        self.status = RequestStatus.FINISHED
+        self.void()
+        self.constraint, self.rows = None, ()
 
     def forget_computed(self) -> None:
         """It has lost its pages."""

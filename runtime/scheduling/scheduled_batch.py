@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Self
 
+from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.scheduling.request import Request
 
 
@@ -41,6 +42,22 @@ class SchedulerLimits:
     def decode_chunk(self) -> int:
         """Tokens from the first one that a decode row may compute to the last one: it may start as many drafts late."""
         return max(self.num_decode_steps, 1 + 2 * self.num_drafts)
+
+    def check_whole(self, request: Request) -> None:
+        """
+        Raises:
+            InvalidRequestError: a part that one step has to compute is longer than what a step leaves to a prompt, if
+                all others decode in it.
+        """
+        most = self.max_step_tokens - (min(self.max_running - 1, self.max_step_tokens // 2) if self.mixes else 0)
+        if request.longest_whole > most:
+            raise InvalidRequestError.of(
+                "{param}: a part of {length} tokens cannot be divided, and one step computes at most {most} tokens of "
+                "a prompt beside running requests; raise --chunked-prefill-size",
+                param="prompt",
+                length=request.longest_whole,
+                most=most,
+            )
 
 
 MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
@@ -214,11 +231,11 @@ class ScheduledRow(NamedTuple):
         """It has been read. Args: count: tokens that it gave."""
         self.request.note_read()
         if self.num_drafts:
-            self.request.settle(self.num_tokens, self.num_drafts, count)
+            self.request.correct(self.num_tokens, self.num_drafts, count)
 
     def cut(self, count: int) -> Self:
         """The same row with so many tokens, of a step that is not dispatched yet; with none it is no part of it."""
-        self.request.settle(self.num_tokens, self.num_drafts, count)
+        self.request.correct(self.num_tokens, self.num_drafts, count)
         if count == 0:
             self.request.note_read()
         return self._replace(num_tokens=count, num_drafts=0)

@@ -107,10 +107,9 @@ class Scheduler:
     def abort(self, request_id: str) -> bool:
         """Ends a request without output; False if it is not here (any more)."""
         request = self._requests.get(request_id)
-        if request is None:
-            return False
-        self._end(request)
-        return True
+        if request is not None:
+            self._end(request)
+        return request is not None
 
     def expire(self) -> list[TokenOutput]:
         """Ends the requests whose time is up."""
@@ -223,7 +222,9 @@ class Scheduler:
         rows: list[ScheduledRow] = []
         budget = self.max_step_tokens - num_decoding
         if turn == "background" and self.limits.splits_prompts:
-            budget = min(budget, self.turns.share.max_prefill_tokens(self.buckets))
+            share = self.turns.share.max_prefill_tokens(self.buckets)
+            candidates = [*self.turns.members(turn), *filter(None, [self.waiting.peek()])]
+            budget = min(budget, max(share, *(request.longest_whole for request in candidates), 0))
         if first is not None:
             budget -= self._add_chunk(rows, first, budget)
         for running in self.turns.members(turn):  # few are split, but a retraction may leave one anywhere
@@ -270,6 +271,8 @@ class Scheduler:
         start = request.num_computed
         free = (len(request.pages) + self.cache.num_available_columns) * self.cache.page_size - start
         count = min(request.prefill_end - start, budget, free)
+        if request.given.media:
+            count = request.uncut(start + count) - start
         if count <= 0:
             return 0
         self.cache.grow(request, start + count)
@@ -364,9 +367,7 @@ class Scheduler:
             self._leave(request)
         else:  # aborted in the queue; or retracted just before its last token was read
             self.waiting.remove(request)
-        request.status = RequestStatus.FINISHED
-        request.void()
-        request.constraint = None  # its slot may remember the request for long, and a grammar is large
+        request.end()
         del self._requests[request.given.request_id]
         self.turns.leave(request)
 

@@ -85,9 +85,9 @@ def test_the_tpu_kernel_writes_what_xla_writes(mode, dtype, one_each):
     cache = jnp.asarray(rng.normal(size=kv_page_shape(9, 2, S, 64)) * 10, dtype)
     if one_each:
         pages, offsets = np.array([3, 1, 8, 0, 5, 0]), np.array([0, S - 1, 17, 0, 16, 3])
-    else:  # a request over three pages, one inside a page, one that fills a page, and padding
-        pages = np.repeat([4, 2, 7, 5, 6, 0], [5, S, 9, 4, S, 3])
-        offsets = np.concatenate([range(S - 5, S), range(S), range(9), range(11, 15), range(S), [0, 0, 0]])
+    else:  # a request over three pages, one inside a page, one that fills a page, one among the last tokens, padding
+        pages = np.repeat([4, 2, 7, 5, 6, 1, 0], [5, S, 9, 4, S, 9, 3])
+        offsets = np.concatenate([range(S - 5, S), range(S), range(9), range(11, 15), range(S), range(9), [0, 0, 0]])
     T = len(pages)
     k, v = rng.normal(size=(2, T, 2, 64)).astype(np.float32)
     writes = CacheWrites(jnp.asarray(pages, jnp.int32), jnp.asarray(offsets, jnp.int32), one_each=one_each)

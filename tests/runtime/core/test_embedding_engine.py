@@ -19,8 +19,8 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.runtime.tiny_engine import FLAGS, TinyEngine
 from tests.tiny_model import make_checkpoint, write_json

@@ -5,9 +5,12 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
+import numpy as np
+
 from palladio.runtime.execution.logprob_reader import num_scored
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request, RequestStatus
@@ -92,9 +95,13 @@ class Part:
     positions: range
     drafts: list[int] = dataclasses.field(default_factory=list)
 
-    def content(self, row: ScheduledRow, position: int) -> tuple[str | None, tuple[int, ...]]:
-        """What is written at a position: the salt, and all tokens up to there."""
-        return row.request.given.options.cache_salt, tuple(self.tokens[: position + 1])
+    def content(self, row: ScheduledRow, position: int) -> tuple[str | None, tuple[object, ...]]:
+        """What is written at a position: the salt, and all tokens up to there or what stands in their place."""
+        tokens: list[object] = list(self.tokens[: position + 1])
+        for part in row.request.given.media:
+            for place in range(part.start, min(part.stop, position + 1)):
+                tokens[place] = (part.digest, part.is_whole, place - part.start)
+        return row.request.given.options.cache_salt, tuple(tokens)
 
 
 @dataclasses.dataclass
@@ -158,7 +165,7 @@ class Simulation:
         self.windows_of_tables: list[int | None] = [None] * self.keeps_all
         for group in self.groups.windows:
             self.windows_of_tables += [group.window] * len(group.tables)
-        self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}
+        self.written: dict[tuple[int, int], tuple[str | None, tuple[object, ...]]] = {}
         self.device_tokens: dict[int, list[int]] = {}
         self.in_flight: deque[tuple[ScheduledBatch, list[list[int]]]] = deque()
         self.outputs: dict[str, list[int]] = {}
@@ -176,12 +183,15 @@ class Simulation:
         received: float = 0.0,
         options=None,
         is_constrained: bool = False,
+        media: tuple[Media, ...] = (),
         **params,
     ) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, seed=0, **params)
         stop_ids = [] if sampling.ignore_eos else [EOS]
-        message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options or RequestOptions())
-        request = Request.of(message)
+        options = options or RequestOptions()
+        message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options, media=media)
+        request = Request.of(message, rows=tuple(np.zeros((part.length, 0), np.float32) for part in media))
+        self.scheduler.limits.check_whole(request)
         if is_constrained:
             request.constraint = ScriptedConstraint()  # type: ignore[assignment]
         self.scheduler.add(request)
@@ -300,6 +310,9 @@ class Simulation:
         end already."""
         if not row.decodes:
             end = row.start + row.num_tokens
+            for media in row.request.given.media:
+                is_cut = media.start < row.start < media.stop or media.start < end < media.stop
+                assert not (media.is_whole and is_cut), f"a step is {row.start} … {end}: within {media}"
             self.device_tokens[slot] = row.request.token_ids[:end]
             return Part(self.device_tokens[slot], range(row.start, end))
         tokens = self.device_tokens[slot]
