@@ -48,6 +48,7 @@ from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_
 from palladio.runtime.execution.program import StaticModel
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
+from palladio.runtime.execution.proposer import NgramProposer
 from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -74,7 +75,7 @@ STORED: dict[str, dict[str, Any]] = {  # how checkpoints are quantized
 }
 DTYPE = jnp.bfloat16
 DEFAULTS = PlatformDefaults.of("tpu")
-PROGRAMS = ("forward", "sample", "decode", "score", "reset", "tables", "compare")
+PROGRAMS = ("draft", "forward", "verify", "sample", "decode", "score", "reset", "tables", "compare")
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?\w+\[([\d,]*)\].*?[)\]}] ([a-z][\w-]*)\(")
 _COPIES = ("copy", "copy-start", "transpose", "convert")
@@ -209,6 +210,7 @@ class Sizes:
     max_running: int
     context_length: int
     decode_steps: int
+    drafts: int = 0
 
     @property
     def useful_tokens(self) -> int:
@@ -223,6 +225,7 @@ def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
         vocab_size=config.vocab_size,
         num_valid_tokens=config.vocab_size,
         num_decode_steps=sizes.decode_steps,
+        proposer=NgramProposer(sizes.drafts, 1, 12) if sizes.drafts else None,
         checks_cache=True,
         dtype=DTYPE,
         cache=CacheLayout.of(config, page_size=sizes.page_size, dtype=DTYPE),
@@ -346,7 +349,9 @@ def _sizes(args: argparse.Namespace, config: ModelConfig) -> Sizes:
         prefill = (bucket for bucket in buckets.prefill if bucket.num_tokens in args.prefill)
         chosen = tuple(prefill) or tuple(PrefillBucket(n, 1) for n in args.prefill)
         buckets = Buckets(tuple(args.decode), chosen, tuple(args.decode))
-    return Sizes(buckets, args.page_size, DEFAULTS.max_running, context_length, args.decode_steps)
+    if args.drafts:
+        buckets = buckets.with_drafts(args.drafts)
+    return Sizes(buckets, args.page_size, DEFAULTS.max_running, context_length, args.decode_steps, args.drafts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -360,6 +365,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--expert-parts", type=int, default=1, help="of a group's devices, with experts of their own")
     parser.add_argument("--decode", type=int, nargs="*", default=[1, 64], help="requests of decode buckets")
     parser.add_argument("--decode-steps", type=int, default=1, help="forward passes of a decode step")
+    parser.add_argument("--drafts", type=int, default=0, help="tokens that are proposed for a request at once")
     parser.add_argument("--prefill", type=int, nargs="*", default=[2048], help="tokens of prefill buckets")
     parser.add_argument("--all", action="store_true", help="every bucket of an engine with default flags")
     parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=PROGRAMS)

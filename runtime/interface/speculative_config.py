@@ -58,6 +58,9 @@ def check_speculation(speculative: SpeculativeConfig, num_decode_steps: int, is_
             f"{MAX_MATCH}, the first not over the second; got {low} and {high}"
         )
     if speculative.speculative_algorithm is None:
+        for field in dataclasses.fields(speculative):
+            if vars(speculative)[field.name] != field.default:
+                raise ConfigError(f"--{field.name.replace('_', '-')} needs --speculative-algorithm NGRAM")
         return
     if is_embedding:
         raise ConfigError("--is-embedding has no decode steps: leave --speculative-algorithm out")

@@ -168,11 +168,19 @@ class Request:
         """Tokens of the longest part that one step has to compute."""
         return max((part.length for part in self.given.media if part.is_whole), default=0)
 
-    def plan(self, num_tokens: int, num_drafts: int) -> None:
-        """A row is planned that samples after each of its tokens. Args: num_drafts: those that may be wrong."""
+    def plan(self, num_tokens: int, num_drafts: int) -> int:
+        """A row is planned that samples after each of its tokens. Args: num_drafts: those that may be wrong.
+
+        Returns:
+            Where it begins at most. At `max_computed` the request is complete, and the row is nobody's.
+        """
+        start = self.num_computed
+        if self.num_unsure:
+            start = min(start + self.num_unsure, self.max_computed - 1)
         self.num_computed += num_tokens - num_drafts
         self.num_unsure += num_drafts
         self.num_unread += 1
+        return start
 
     def correct(self, num_tokens: int, num_drafts: int, count: int) -> None:
         """Corrects the bounds: a row that was planned so has `count` tokens. One that is retracted has none."""

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.scheduling.request import Request
@@ -192,9 +192,8 @@ def _round_up(sizes: Sequence[int], value: int) -> int:
     return sizes[bisect.bisect_left(sizes, value)]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledRow:
-    """One request's part of a step: its tokens [start, start + num_tokens).
+class ScheduledRow(NamedTuple):
+    """One request's part of a step: its tokens [start, start + num_tokens). A tuple, since there are many in each step.
 
     Attributes:
         start: of a decode row: at most; the device knows where it starts.
@@ -239,15 +238,13 @@ class ScheduledRow:
         self.request.correct(self.num_tokens, self.num_drafts, count)
         if count == 0:
             self.request.note_read()
-        return dataclasses.replace(self, num_tokens=count, num_drafts=0)
+        return self._replace(num_tokens=count, num_drafts=0)
 
 
 def decode_row(request: Request, num_tokens: int, num_drafts: int = 0) -> ScheduledRow:
     """Plans a row of a request that decodes. Args: as the attributes."""
-    start = min(request.most_computed, request.max_computed - 1)  # beyond that it is complete, and the row is nobody's
-    row = ScheduledRow(request, start, num_tokens, True, True, request.revision, num_drafts)
-    request.plan(num_tokens, num_drafts)
-    return row
+    start = request.plan(num_tokens, num_drafts)
+    return ScheduledRow(request, start, num_tokens, True, True, request.revision, num_drafts)
 
 
 StepKind = Literal["decode", "verify", "prefill"]

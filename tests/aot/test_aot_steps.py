@@ -45,6 +45,17 @@ def test_several_decode_steps_compile_to_one_program(target, tmp_path):
     assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
 
 
+@pytest.mark.parametrize("target", COMPILER)
+def test_the_programs_of_drafts_compile(target, tmp_path):
+    """And the forward passes beside them, which write tokens next to keys and values."""
+    programs, table = compile_programs(
+        target, "qwen2.5-0.5b", tmp_path, "--drafts", "3", "--only", "draft", "verify", "forward"
+    )
+    names = {row["program"] for row in programs}
+    assert {"draft[bs=16]", "forward[bs=16]", *(f"verify[bs=16,{tier}]" for tier in tiers(target))} <= names
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+
+
 @pytest.mark.parametrize("devices", ["1", "4"])
 def test_a_gpu_samples_without_a_loop(devices, tmp_path):
     """A loop is no part of a CUDA graph: each of its turns would be launched by the host."""

@@ -88,7 +88,7 @@ def test_what_users_see_is_the_same() -> None:
     for speculative in ({}, {"speculative_algorithm": "NGRAM"}):
         flags = {"max_running_requests": 8, "context_length": 512, "max_total_tokens": 4096, "compile": "lazy"}
         with Engine(str(default_model_path()), random_seed=0, **flags, **speculative) as engine:
-            results: Any = [engine.generate([passage] * len(requests), requests) for _ in range(2)]
+            results: list[Any] = [engine.generate([passage] * len(requests), requests) for _ in range(2)]
             found.append([[(one["text"], one["meta_info"]["finish_reason"]) for one in turn] for turn in results])
             accepted = engine.get_server_info()["internal_states"][0]["num_accepted_drafts"]
             assert (accepted > 0) == bool(speculative)

@@ -97,6 +97,7 @@ NGRAM = {"speculative_algorithm": "NGRAM"}
         ({**NGRAM, "speculative_num_draft_tokens": 33}, "--speculative-num-draft-tokens must be in 2 … 32"),
         ({"speculative_ngram_min_match_window_size": 0}, "--speculative-ngram-min-match-window-size and "),
         ({**NGRAM, "speculative_ngram_min_match_window_size": 13}, "--speculative-ngram-min-match-window-size and "),
+        ({"speculative_num_draft_tokens": 5}, "--speculative-num-draft-tokens needs --speculative-algorithm NGRAM"),
         ({**NGRAM, "num_continuous_decode_steps": 2}, "--speculative-algorithm and --num-continuous-decode-steps both"),
         ({**NGRAM, "is_embedding": True}, "--is-embedding has no decode steps: leave --speculative-algorithm out"),
     ],

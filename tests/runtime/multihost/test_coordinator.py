@@ -67,7 +67,7 @@ def test_calls_arrive_in_order_with_their_arrays(address):
         assert hosts.leader.num_sent_bytes > 2 * 20 * sum(array.nbytes for array in arrays)
 
 
-def test_a_step_is_told_in_some_hundred_bytes_and_one_of_256_requests_in_twenty_kilobytes(address, tiny_dir):
+def test_a_step_is_told_in_some_hundred_bytes_and_one_of_256_requests_in_nineteen_kilobytes(address, tiny_dir):
     flags = {"model_path": str(tiny_dir), "max_total_tokens": 8192, "max_running_requests": 256}
     programs = EnginePlan.of(EngineConfig.from_flags(flags)).programs.built
     sizes = {}
@@ -76,14 +76,14 @@ def test_a_step_is_told_in_some_hundred_bytes_and_one_of_256_requests_in_twenty_
         for num_requests in (1, 256):
             before = hosts.leader.num_sent_bytes
             decode, sample = ProgramKey("forward", num_requests), ProgramKey("sample", num_requests, tier="greedy")
-            for key, num_on_device in ((decode, 4), (sample, 3)):  # weights, state and the other's results
+            for key, num_on_device in ((decode, 6), (sample, 4)):  # weights, state and the other's results
                 _, args = programs.declaration(key)
                 arrays = tuple(np.full(arg.shape, -1, arg.dtype) for arg in args[num_on_device:])
                 assert len(arrays) == 1
                 hosts.leader.call(key, arrays)
             sizes[num_requests] = hosts.leader.num_sent_bytes - before
     assert 100 <= sizes[1] < 1000
-    assert 19_000 < sizes[256] < 21_000
+    assert 18_000 < sizes[256] < 20_000
 
 
 def test_the_smallest_value_is_everybodys(address):
