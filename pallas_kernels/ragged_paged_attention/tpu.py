@@ -110,7 +110,8 @@ def _nothing(like: jax.Array, target: Target) -> jax.Array:
     # Interpreted, NaN, so that tests see whether all of it is written.
     if target.interpret is not None:
         return jnp.full_like(like, jnp.nan)
-    return lax.empty(like.shape, like.dtype)
+    unwritten: jax.Array = lax.empty(like.shape, like.dtype)
+    return unwritten
 
 
 def _part(size: int, wanted: int, unit: int) -> int:

@@ -60,7 +60,8 @@ class QueryBlocks:
 
     def entry(self, i: jax.Array, block: jax.Array) -> jax.Array:
         """Of the first page of a block of keys: where its number is."""
-        return lax.rem(i, NUM_TABLES) * self.block_table.shape[1] + block * self.sizes.pages
+        first: jax.Array = lax.rem(i, NUM_TABLES) * self.block_table.shape[1] + block * self.sizes.pages
+        return first
 
     def page(self, entry: jax.Array) -> jax.Array:
         """Of a table that has arrived."""
