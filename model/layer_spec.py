@@ -91,14 +91,36 @@ class DenseSpec:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RouterGroups:
+    """Experts in groups of equal size, of which a token goes to the experts of the best.
+
+    Attributes:
+        number: of groups. kept: of a token, those whose experts may be chosen.
+        score: of a group: its best expert (best), or the sum of its two best (best_two).
+    """
+
+    number: int
+    kept: int
+    score: Literal["best", "best_two"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RouterSpec:
-    """How a token's experts are chosen: the largest shares of a softmax over all of them.
+    """How a token's experts are chosen: those with the largest scores, which are their weights as well.
 
     Attributes:
         renormalize: the weights of a token's experts are divided by their sum.
+        score: softmax: shares of all experts; sigmoid: of each by itself.
+        has_bias: a bias of each expert is added to the scores by which experts are chosen, not to the weights.
+        groups: they are chosen from the best groups alone; None: from all.
+        scale: factor on the weights, at last.
     """
 
     renormalize: bool
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    has_bias: bool = False
+    groups: RouterGroups | None = None
+    scale: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,12 +130,13 @@ class SparseSpec:
     Attributes:
         router: which experts a token goes to.
         activation: of each expert's gate.
-        has_shared_expert: one more expert, which every token goes to, behind a gate of its own.
+        shared_expert: one more expert, which every token goes to: behind a gate of its own (gated), or as it is
+            (plain); None: there is none.
     """
 
     router: RouterSpec
     activation: Activation = "silu"
-    has_shared_expert: bool = False
+    shared_expert: Literal["gated", "plain"] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from typing import Literal
 
 Transform = Literal[
     "vector",
+    "label_rows",
     "output",
     "down",
     "rows",
@@ -86,6 +87,12 @@ TABLES: tuple[WeightRule, ...] = (
     WeightRule("lm_head.weight", "lm_head.table", "rows"),
 )
 """What is before and after the layers."""
+
+CLASSES: tuple[WeightRule, ...] = (
+    WeightRule("score.weight", "score.table", "vector"),
+    WeightRule("score.bias", "score.bias", "vector"),
+)
+"""The head of a model that classifies."""
 
 OUTPUT: tuple[WeightRule, ...] = layer_rules(
     "self_attn.",
@@ -192,6 +199,23 @@ EXPERTS: tuple[WeightRule, ...] = (
     *STACKED_EXPERTS,
 )
 """Experts as Qwen named them."""
+
+MOE_EXPERTS: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "mlp.",
+        "mlp.",
+        ("gate.weight", "router", "transposed"),
+        ("gate.e_score_correction_bias", "router_bias", "vector"),
+        ("experts.{expert}.gate_proj.weight", "gate", "expert_in", "split"),
+        ("experts.{expert}.up_proj.weight", "up", "expert_in", "split"),
+        ("experts.{expert}.down_proj.weight", "down", "expert_down", "split"),
+        ("shared_experts.gate_proj.weight", "shared.gate_up", "shared_gate"),
+        ("shared_experts.up_proj.weight", "shared.gate_up", "shared_up"),
+        ("shared_experts.down_proj.weight", "shared.down", "shared_down"),
+    ),
+    *STACKED_EXPERTS,
+)
+"""Experts as DeepSeek named them, and GLM."""
 
 MIXTRAL_EXPERTS: tuple[WeightRule, ...] = (
     *layer_rules(

@@ -114,6 +114,26 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.5,
         "pad_token_id": 0,
     },
+    "glm4_moe": {  # a layer with a plain MLP, then those of experts, in groups
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 20,
+        "n_shared_experts": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.7,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
+        "pad_token_id": 0,
+    },
     "starcoder2": {
         "architectures": ["Starcoder2ForCausalLM"],
         "model_type": "starcoder2",
@@ -156,11 +176,12 @@ UNUSED_RULES = {
     "CohereForCausalLM": _MLP_BIAS,
     "Cohere2ForCausalLM": {*_MLP_BIAS, "query_norm.scale", "key_norm.scale"},
     "Glm4ForCausalLM": {"output.bias", "down.bias"},
+    "Glm4MoeForCausalLM": {*_MLP_BIAS, "output.bias"},
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
 _NORM_BIAS = ("starcoder2",)
-_NO_OUTPUT_BIAS = ("glm4",)
+_NO_OUTPUT_BIAS = ("glm4", "glm4_moe")
 
 
 def weight_shapes(config: Mapping[str, Any]) -> Shapes:
@@ -171,8 +192,11 @@ def weight_shapes(config: Mapping[str, Any]) -> Shapes:
         shapes["model.norm.bias"] = (D,)
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (V, D)
-    layer = _attention(config) | _mlp(config) | _norms(config)
-    return shapes | {f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in layer.items()}
+    layer = _attention(config) | _norms(config)
+    for i in range(layers):
+        mlp = _experts(config) if i >= config.get("first_k_dense_replace", layers) else _mlp(config)
+        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in (layer | mlp).items()}
+    return shapes
 
 
 def _attention(config: Mapping[str, Any]) -> Shapes:
@@ -188,6 +212,7 @@ def _attention(config: Mapping[str, Any]) -> Shapes:
         "gemma3_text": ((H,), (H,)),
         "olmo2": ((N * H,), (K * H,)),
         "olmo3": ((N * H,), (K * H,)),
+        "glm4_moe": ((H,), (H,)),
     }
     if config.get("use_qk_norm", False):
         by_kind["cohere"] = (N, H), (K, H)
@@ -204,6 +229,16 @@ def _mlp(config: Mapping[str, Any]) -> Shapes:
         return {"mlp.gate_up_proj.weight": (2 * F, D), "mlp.down_proj.weight": (D, F)}
     projections = {"gate_proj": (F, D), "up_proj": (F, D), "down_proj": (D, F)}
     return _biased("mlp.", projections, config.get("mlp_bias", False))
+
+
+def _experts(config: Mapping[str, Any]) -> Shapes:
+    D, E, F = config["hidden_size"], config["n_routed_experts"], config["moe_intermediate_size"]
+    sizes = {f"experts.{number}": F for number in range(E)} | {"shared_experts": F * config["n_shared_experts"]}
+    shapes: Shapes = {"mlp.gate.weight": (E, D), "mlp.gate.e_score_correction_bias": (E,)}
+    for name, size in sizes.items():
+        shapes |= {f"mlp.{name}.{part}_proj.weight": (size, D) for part in ("gate", "up")}
+        shapes[f"mlp.{name}.down_proj.weight"] = (D, size)
+    return shapes
 
 
 def _norms(config: Mapping[str, Any]) -> Shapes:
