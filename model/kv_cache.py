@@ -31,6 +31,9 @@ from palladio.pallas_kernels.ragged_paged_attention import (
     ragged_paged_attention,
 )
 
+PAGE_SIZES = 16, 32, 64, 128  # tokens; what is chosen from
+LEAST_ROW_BYTES = 32  # of a column of a TPU's tile: pages are whole tiles
+
 # Groups that come out uneven leave places of the pool's arrays empty: of a short request's pages at most this share.
 # Where it would be more, all layers are one group, and their windows are masks only.
 MOST_PADDING = 0.15
@@ -148,6 +151,20 @@ class CacheSpec:
 
     def _shape(self, num_pages: int) -> tuple[int, int, int, int]:
         return kv_page_shape(num_pages, self.num_kv_heads, self.page_size, self.head_size)
+
+
+def fitting_page_size(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, least_bytes: int) -> int:
+    """Tokens of the smallest page whose keys and values, of one layer on one device, take so many bytes.
+
+    Args:
+        least_bytes: 0: of any size; otherwise for kernels that copy whole tiles.
+    """
+    for size in PAGE_SIZES[:-1]:
+        page = CacheSpec.of(config, page_size=size, dtype=dtype).device_pages(1, mesh)
+        is_whole = least_bytes == 0 or size * page.dtype.itemsize >= LEAST_ROW_BYTES
+        if is_whole and math.prod(page.shape) * page.dtype.itemsize >= least_bytes:
+            return size
+    return PAGE_SIZES[-1]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
 from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import NUM_TABLES, TABLE_PIECE
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
 from palladio.pallas_kernels.target import Target
@@ -100,7 +101,8 @@ def unpack_tokens(out: jax.Array, head_size: int) -> jax.Array:
     """out [T, K, G, lanes] → [T, N, H]: where heads share a row with the values, these lanes are the latter's."""
     T, K, G, _ = out.shape
     first = 0 if padded_head_size(head_size) >= LANES else padded_head_size(head_size)
-    return out[..., first : first + head_size].reshape(T, K * G, head_size)
+    mine: jax.Array = out[..., first : first + head_size]
+    return mine.reshape(T, K * G, head_size)
 
 
 def _nothing(like: jax.Array, target: Target) -> jax.Array:
@@ -108,8 +110,8 @@ def _nothing(like: jax.Array, target: Target) -> jax.Array:
     # Interpreted, NaN, so that tests see whether all of it is written.
     if target.interpret is not None:
         return jnp.full_like(like, jnp.nan)
-    empty: jax.Array = lax.empty(like.shape, like.dtype)
-    return empty
+    unwritten: jax.Array = lax.empty(like.shape, like.dtype)
+    return unwritten
 
 
 def _part(size: int, wanted: int, unit: int) -> int:
@@ -205,21 +207,15 @@ def _call(
     single, lanes = blocks.queries == 1, q.shape[3]
     R = q.shape[2] if single else q.shape[1] * blocks.queries
     sizes = _kernel_sizes(kv_pages, R, options, blocks)
-    table = jnp.pad(metadata.block_table, ((0, 0), (0, -metadata.block_table.shape[1] % sizes.pages)))
-    table = hbm(table[:, None], options.target)
+    width = metadata.block_table.shape[1]
+    padding = -width % (LANES if width <= TABLE_PIECE else TABLE_PIECE)
+    table = hbm(jnp.pad(metadata.block_table, ((0, 0), (0, padding))), options.target)
     sinks = _sinks(options, K)
     of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
     scalars = (*of_blocks, metadata.kv_len, _factors(options))
     block = pl.BlockSpec((1, K, R, lanes), lambda i, *_: (i, 0, 0, 0)) if single else pl.BlockSpec(memory_space=pl.ANY)
 
-    # Of the block table, scalar memory holds the rows of two requests: it has no room for all.
-    def this_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
-        return request[i], 0, 0
-
-    def next_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
-        return request[jnp.minimum(i + 1, request.shape[0] - 1)], 0, 0
-
-    operands = [table, table, q, sinks, hbm(kv_pages, options.target), *(() if others is None else (others,))]
+    operands = [table, q, sinks, hbm(kv_pages, options.target), *(() if others is None else (others,))]
     call = pl.pallas_call(
         functools.partial(attention_kernel, sizes=sizes)
         if others is None
@@ -228,8 +224,7 @@ def _call(
             num_scalar_prefetch=len(scalars),
             grid=(plan.num_blocks[0] if single else jnp.maximum(plan.num_blocks[0], 1),),
             in_specs=[
-                pl.BlockSpec((1, 1, table.shape[2]), this_table, memory_space=pltpu.SMEM),
-                pl.BlockSpec((1, 1, table.shape[2]), next_table, memory_space=pltpu.SMEM),
+                pl.BlockSpec(memory_space=pltpu.HBM),
                 block,
                 pl.BlockSpec(sinks.shape, lambda i, *_: (0, 0, 0)),
                 pl.BlockSpec(memory_space=pltpu.HBM),
@@ -243,6 +238,8 @@ def _call(
                 pltpu.VMEM((K, R, LANES), jnp.float32),
                 pltpu.VMEM((K, R, lanes), jnp.float32),
                 pltpu.SMEM((1,), jnp.int32),
+                pltpu.SMEM((NUM_TABLES * table.shape[1] + sizes.pages,), jnp.int32),
+                pltpu.SemaphoreType.DMA((NUM_TABLES,)),
                 *(() if single else (*row_scratch(K, R, lanes, q.dtype, sizes), *chunk_scratch(R, q.dtype, sizes))),
             ],
         ),
@@ -251,7 +248,7 @@ def _call(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=blocks.vmem, disable_bounds_checks=True
         ),
-        cost_estimate=_cost(sizes, plan.request.shape[0], R, q, kv_pages, table.shape[2] * S),
+        cost_estimate=_cost(sizes, plan.request.shape[0], R, q, kv_pages, table.shape[1] * S),
         interpret=interpret_mode(options.target),
         name=f"paged_attention_{'decode' if single else 'chunk'}_{R}x{sizes.keys}",
     )

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import ModelStructure, flatten_model
-from palladio.model.kv_cache import CacheLayout
+from palladio.model.kv_cache import CacheLayout, fitting_page_size
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.loading.tensor_layout import TensorLayout
@@ -252,7 +252,10 @@ def device_shape(
         num_valid_tokens: ids that may be sampled.
     """
     model = layout.config
-    cache = CacheLayout.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
+    page_size = config.cache.page_size or fitting_page_size(
+        model, dtype=dtypes.kv_cache, mesh=mesh, least_bytes=limits.least_page_bytes
+    )
+    cache = CacheLayout.of(model, page_size=page_size, dtype=dtypes.kv_cache)
     return DeviceShape(
         num_slots=limits.max_running + 1,
         num_columns=-(-limits.context_length // cache.spec.page_size),

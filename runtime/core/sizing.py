@@ -38,6 +38,8 @@ class PlatformDefaults:
         mixes: prefill steps decode as well.
         pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
             each. A CPU's memory is the host's, so only take what is likely to be used.
+        least_page_bytes: of a page of one layer on one device. A TPU's kernel starts a copy for each page, which takes
+            as long as 5 KiB of copying on v6e and 9 KiB on 7x, and every block of keys as long as a few more.
     """
 
     dtype: str
@@ -48,6 +50,7 @@ class PlatformDefaults:
     has_plain_tier: bool
     mixes: bool
     pool_per_request: int | None
+    least_page_bytes: int
 
     @classmethod
     def of(cls, platform: str) -> Self:
@@ -62,6 +65,7 @@ class PlatformDefaults:
                 has_plain_tier=False,
                 mixes=False,
                 pool_per_request=1024,
+                least_page_bytes=0,
             )
         return cls(
             dtype="bfloat16",
@@ -72,6 +76,7 @@ class PlatformDefaults:
             has_plain_tier=platform == "gpu",
             mixes=True,
             pool_per_request=None,
+            least_page_bytes=32 * 1024 if platform == "tpu" else 0,
         )
 
 
@@ -120,7 +125,7 @@ class EngineLimits:
         chunk: prompt tokens of a step; -1: prompts are not split. max_step_tokens: tokens of a prefill step.
         mixes: prefill steps decode as well.
         useful_pool_tokens: more KV cache is never, or hardly ever, used.
-        has_plain_tier: see PlatformDefaults.
+        has_plain_tier, least_page_bytes: see PlatformDefaults.
     """
 
     num_ranks: int
@@ -131,6 +136,7 @@ class EngineLimits:
     mixes: bool
     useful_pool_tokens: int
     has_plain_tier: bool
+    least_page_bytes: int
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults) -> Self:
@@ -171,6 +177,7 @@ class EngineLimits:
             and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
             useful_pool_tokens=useful,
             has_plain_tier=defaults.has_plain_tier,
+            least_page_bytes=defaults.least_page_bytes,
         )
 
     @property

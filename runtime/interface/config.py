@@ -80,7 +80,8 @@ class CacheConfig:
     """KV cache and prefix cache.
 
     Attributes:
-        page_size: Tokens per KV cache page.
+        page_size: Tokens per KV cache page. Default: 16; on a TPU the smallest of 16, 32, 64 and 128 that makes a page
+            of at least 32 KiB per layer and device.
         max_total_tokens: KV cache size in tokens, summed over all data-parallel ranks. Default: as many tokens as fit
             next to the weights and the compiled programs.
         mem_fraction_static: Fraction of device memory for weights plus KV cache. Default: 92 % of device memory minus
@@ -94,7 +95,7 @@ class CacheConfig:
             difference is logged with the request's id and turns the prefix cache off.
     """
 
-    page_size: int = 16
+    page_size: int | None = None
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
     kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"] = "auto"

@@ -56,6 +56,24 @@ def test_the_programs_of_drafts_compile(target, tmp_path):
     assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
 
 
+def test_between_the_products_of_a_prefill_layer_a_tpu_does_little(tmp_path):
+    """Of 2,048 tokens on v6e, by the compiler's estimates: rotating, and laying out rows for the kernels. Once it was
+    949,000 cycles a layer, most of them for copies of q and for zeros."""
+    only = ["--prefill", "2048", "--only", "forward"]
+    programs, table = compile_programs("tpu-v6e", "llama-3.1-8b", tmp_path, *only)
+    (row,) = (row for row in programs if "tok=2048" in row["program"])
+    assert row["product_cycles"] > 2 * 2_000_000, table
+    assert row["cycles"]["entry"] - row["product_cycles"] < 2 * 520_000, table
+
+
+def test_no_block_table_is_laid_out_anew(tmp_path):
+    """Gemma 3 has one for each of 7 layers here: 352,000 cycles each for 256 requests, more than all products."""
+    programs, table = compile_programs("tpu-v6e", "gemma-3-4b", tmp_path, "--only", "forward")
+    (row,) = (row for row in programs if "tok=256" in row["program"])
+    assert row["cycles"]["entry"] - row["product_cycles"] < 1_500_000, table
+    assert row["small_operations"] <= 320, table
+
+
 @pytest.mark.parametrize("devices", ["1", "4"])
 def test_a_gpu_samples_without_a_loop(devices, tmp_path):
     """A loop is no part of a CUDA graph: each of its turns would be launched by the host."""

@@ -349,5 +349,19 @@ FAULTS = (
         "skipped = lax.rem(token[i], ALIGNMENT)",
         ("tests/pallas_kernels/test_kv_cache_update.py",),
     ),
+    Fault(
+        "a TPU's pages are no whole tiles",
+        "model/kv_cache.py",
+        "size * page.dtype.itemsize >= LEAST_ROW_BYTES",
+        "size * page.dtype.itemsize >= LEAST_ROW_BYTES // 2",
+        ("tests/runtime/core/test_sizing.py",),
+    ),
+    Fault(
+        "a block of keys waits for some of its pages",
+        "pallas_kernels/ragged_paged_attention/tpu_pages.py",
+        "pl.when(number & (1 << power) != 0)",
+        "pl.when(number & (2 << power) != 0)",
+        ("tests/pallas_kernels/test_attention_tpu.py",),
+    ),
     *MODEL_FAULTS,
 )

@@ -14,7 +14,7 @@ import pytest
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_kernel, tpu_rows
+from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_pages, tpu_rows
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, interpreted, make
 
@@ -70,30 +70,30 @@ def test_bfloat16_accumulates_in_float32(kind):
 
 
 def test_a_missing_wait_is_found(monkeypatch):
-    monkeypatch.setattr(tpu_kernel._Buffers, "wait", lambda *_: None)
+    monkeypatch.setattr(tpu_pages.KeyBuffers, "wait", lambda *_: None)
     assert not _error(SMALL, "on_wait") < 1e-5  # a copy that nobody waits for never happens
     assert _has_race(SMALL)
 
 
 @pytest.mark.slow
 def test_a_wrong_slot_is_found(monkeypatch):
-    start, wait = tpu_kernel._Buffers.start, tpu_kernel._Buffers.wait
-    monkeypatch.setattr(tpu_kernel._Buffers, "start", lambda self, i, at, slot, ahead: start(self, i, at, 0, ahead))
-    monkeypatch.setattr(tpu_kernel._Buffers, "wait", lambda self, i, at, slot: wait(self, i, at, 0))
+    start, wait = tpu_pages.KeyBuffers.start, tpu_pages.KeyBuffers.wait
+    monkeypatch.setattr(tpu_pages.KeyBuffers, "start", lambda self, i, at, slot: start(self, i, at, 0))
+    monkeypatch.setattr(tpu_pages.KeyBuffers, "wait", lambda self, i, at, slot: wait(self, i, at, 0))
     assert not _error(SMALL, "on_wait") < 1e-5
 
 
 @pytest.mark.slow
 def test_a_page_out_of_range_is_found(monkeypatch):
-    page = tpu_kernel._Blocks.page
-    monkeypatch.setattr(tpu_kernel._Blocks, "page", lambda self, *args: page(self, *args) + 1000)
+    page = tpu_pages.QueryBlocks.page
+    monkeypatch.setattr(tpu_pages.QueryBlocks, "page", lambda self, *args: page(self, *args) + 1000)
     with pytest.raises(Exception, match=r"(?i)out of bounds|out-of-bounds|range"):
         _error(SMALL, "on_wait")
 
 
 @pytest.mark.slow
 def test_a_read_of_rows_that_nobody_wrote_is_found(monkeypatch):
-    monkeypatch.setattr(tpu_kernel._Buffers, "clear_tail", lambda *_: None)
+    monkeypatch.setattr(tpu_pages.KeyBuffers, "clear_tail", lambda *_: None)
     for mode in ("plain", "on_wait"):
         assert not _error(SMALL, mode) < 1e-5
 
