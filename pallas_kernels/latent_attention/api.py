@@ -51,7 +51,9 @@ def latent_attention(
     if metadata.kind == "decode" and metadata.kv_len.shape[0] != T:
         raise ValueError(f"a decode batch has one token a request, got {T} tokens for {metadata.kv_len.shape[0]}")
     if jnp.dtype(pages.dtype).name not in DTYPES:
-        raise NotImplementedError(f"latents are kept as {', '.join(DTYPES)}, not as {jnp.dtype(pages.dtype).name}")
+        raise NotImplementedError(
+            f"latents are kept as {', '.join(DTYPES)}, not as {jnp.dtype(pages.dtype).name}: use --kv-cache-dtype auto"
+        )
     q = pack_rows(q_latent, q_rotated, pages.shape[2], q_latent.dtype)
     calls = {name: functools.partial(call, q, pages, metadata, L, scale) for name, call in BACKENDS.items()}
     return dispatch("latent_attention", calls, AUTO_ORDER, backend)
