@@ -104,17 +104,20 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     sizes_of = tpu_config.decode_blocks if kind == "decode" else tpu_config.chunk_blocks
     blocks = sizes_of(shape, target, changes)
     queries = blocks.queries
-    NB, attend = (B, tpu.attend_tokens) if kind == "decode" else (16, tpu.attend_chunks)
+    NB = B if kind == "decode" else 16
     metadata = AttentionMetadata(array(B + 1), array(B), array(B, 128), array(), array(), "decode")
     plan = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
 
-    call_attend: Any = attend  # of either kind
-
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any) -> Any:
         q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them
-        others = () if kind == "decode" else (jnp.zeros_like(q),)
         options = AttentionOptions(H**-0.5, target=target)
-        return call_attend(q, *others, kv_pages, metadata, options, plan, blocks).reshape(NB * queries, N * H)
+        if kind == "decode":
+            out = tpu.attend_tokens(q, kv_pages, metadata, options, plan, blocks)
+        else:
+            packed = tpu.pack_chunks(q, K, NB * queries)
+            out = tpu.attend_chunks(packed, jnp.zeros_like(packed), 0, kv_pages, metadata, options, plan, blocks)
+            out = tpu.unpack_tokens(out.transpose(2, 0, 1, 3), H)
+        return out.reshape(NB * queries, N * H)
 
     args = (
         array(NB * queries, N * H, dtype=jnp.bfloat16),

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from palladio.model.classifier import Classifier
 from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
+from palladio.model.formats.stored_format import StoredFormat
 from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
-from palladio.model.quantization_config import QuantizationConfig
-from palladio.model.registry import BASE_MODELS, find_family
+from palladio.model.quantization_config import kinds_by_config, stored_format
+from palladio.model.quantization_flag import weight_kinds
+from palladio.model.registry import BASE_MODELS, CLASSIFIERS, find_family
 from palladio.model.weights.kinds import WeightKinds
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -72,6 +75,7 @@ class ModelConfig(DecoderSpec):
         weight_kinds: how they are kept on the device.
         converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
         has_head: it makes logits, so it can generate; else only hidden states.
+        classifier: its head, if it is made to classify texts; None: it is not.
         num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
             they are not loaded.
     """
@@ -90,10 +94,11 @@ class ModelConfig(DecoderSpec):
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     dtype: DType
-    quantization: QuantizationConfig | None
+    quantization: StoredFormat | None
     weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
     converted_dtype: DType | None = None
     has_head: bool = True
+    classifier: Classifier | None = None
     num_draft_layers: int = 0
 
     def __post_init__(self) -> None:
@@ -121,7 +126,7 @@ class ModelConfig(DecoderSpec):
         family = find_family(architecture)
         hf = HfConfig(config, family.defaults)
         decoder = family.describe(hf)
-        quantization = QuantizationConfig.of(config)
+        quantization = stored_format(config)
         return cls(
             **vars(decoder),
             architecture=architecture,
@@ -138,8 +143,11 @@ class ModelConfig(DecoderSpec):
             bos_token_id=hf.optional_count("bos_token_id", least=0),
             dtype=_dtype(config),
             quantization=quantization,
-            weight_kinds=quantization.kinds(family.weights, hf.num_layers) if quantization else WeightKinds(),
-            has_head=architecture not in BASE_MODELS,
+            weight_kinds=kinds_by_config(quantization, family.weights, hf.num_layers)
+            if quantization
+            else WeightKinds(),
+            has_head=architecture not in BASE_MODELS and architecture not in CLASSIFIERS,
+            classifier=Classifier.of({**family.defaults, **config}) if architecture in CLASSIFIERS else None,
             num_draft_layers=hf.optional_count("num_nextn_predict_layers", least=0, most=MAX_LAYERS) or 0,
         )
 
@@ -150,6 +158,20 @@ class ModelConfig(DecoderSpec):
             return dataclasses.replace(layer, attention=layer.attention.for_context(length))
 
         return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
+
+    def with_quantization(self, quantization: str | None, of_checkpoint: WeightKinds | None = None) -> Self:
+        """The model with the weights that --quantization asks for.
+
+        Args:
+            of_checkpoint: kinds of the weights as they are stored; None: as far as config.json tells.
+
+        Raises:
+            ConfigError: the flag does not fit the checkpoint.
+        """
+        found = self.weight_kinds if of_checkpoint is None else of_checkpoint
+        rules = find_family(self.architecture).weights
+        kinds = weight_kinds(quantization, self.quantization, found, rules, self.num_layers)
+        return dataclasses.replace(self, weight_kinds=kinds)
 
     @property
     def num_layers(self) -> int:
@@ -165,7 +187,8 @@ class ModelConfig(DecoderSpec):
 def read_model_dir(
     path: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one.
+    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. ModelOpt
+    may have written quantization_config into a file of its own.
 
     Raises:
         ConfigError: config.json is missing, or a file is not a JSON object.
@@ -177,6 +200,10 @@ def read_model_dir(
         has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
+    beside = _read_json(path / "hf_quant_config.json")  # ModelOpt's, of before it wrote config.json
+    if beside is not None and config.get("quantization_config") is None:
+        found = beside.get("quantization")
+        config["quantization_config"] = {"quant_method": "modelopt", **(found if isinstance(found, dict) else {})}
     return override(text_model(config), overrides or {}), _read_json(path / "generation_config.json")
 
 

@@ -39,6 +39,12 @@ BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: c
     {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
 )
 
+_ENDING = "ForSequenceClassification"
+CLASSIFIERS: Mapping[str, str] = MappingProxyType(  # the same with a head that scores texts, or classifies them
+    {name.removesuffix("ForCausalLM") + _ENDING: name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
+    | {f"Gemma3Text{_ENDING}": "Gemma3ForCausalLM"}
+)
+
 
 def find_family(architecture: str) -> Family:
     """The family of an architecture as config.json names it.
@@ -46,7 +52,7 @@ def find_family(architecture: str) -> Family:
     Raises:
         ConfigError: not supported; the message lists those that are.
     """
-    name = BASE_MODELS.get(architecture, architecture)
+    name = CLASSIFIERS.get(architecture, BASE_MODELS.get(architecture, architecture))
     if name not in ARCHITECTURES:
         raise ConfigError(
             f"architectures: {architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"

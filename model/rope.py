@@ -30,7 +30,7 @@ class Rotations:
 
     @classmethod
     def of(cls, ropes: tuple[RopeConfig, ...], head_size: int, positions: jax.Array) -> Self:
-        """Args: positions: i32[T]."""
+        """Args: positions: i32[T], or i32[A, T] if each has several axes."""
         return cls(ropes, tuple(rotation(rope, head_size, positions) for rope in ropes))
 
     def rotate(self, x: jax.Array, rope: RopeConfig | None) -> jax.Array:
@@ -39,8 +39,13 @@ class Rotations:
 
 
 def rotation(rope: RopeConfig, head_size: int, positions: jax.Array) -> Rotation:
-    """cos and sin of every token's angles; positions i32[T]. Computed once a step, shared by all layers."""
-    angles = positions.astype(jnp.float32)[:, None] * inverse_frequencies(rope, head_size)
+    """cos and sin of every token's angles; positions as for `Rotations.of`. Computed once a step, for all layers."""
+    wide = positions.astype(jnp.float32)
+    if positions.ndim == 2 and rope.axes:
+        by = wide[np.array(rope.axes)].T
+    else:
+        by = (wide if positions.ndim == 1 else wide[0])[:, None]
+    angles = by * inverse_frequencies(rope, head_size)
     factor = attention_factor(rope)
     return jnp.cos(angles) * factor, jnp.sin(angles) * factor
 

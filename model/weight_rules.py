@@ -5,6 +5,7 @@ from typing import Literal
 
 Transform = Literal[
     "vector",
+    "label_rows",
     "output",
     "down",
     "rows",
@@ -93,6 +94,12 @@ TABLES: tuple[WeightRule, ...] = (
     WeightRule("lm_head.weight", "lm_head.table", "rows"),
 )
 """What is before and after the layers."""
+
+CLASSES: tuple[WeightRule, ...] = (
+    WeightRule("score.weight", "score.table", "vector"),
+    WeightRule("score.bias", "score.bias", "vector"),
+)
+"""The head of a model that classifies."""
 
 OUTPUT: tuple[WeightRule, ...] = layer_rules(
     "self_attn.",

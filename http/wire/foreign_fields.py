@@ -94,6 +94,8 @@ NOT_YET: Mapping[str, NotYet] = {
     "top_a": NotYet((0,), "use top_p or min_p"),
     "tfs": NotYet((1,), "use top_p or min_p"),
     "tfs_z": NotYet((1,), "use top_p or min_p"),
+    "typical": NotYet((1,), "use top_p or min_p"),
+    "min_keep": NotYet((0,)),
     "top_n_sigma": NotYet((-1, 0), "use min_p"),
     "epsilon_cutoff": NotYet((0,), "use min_p"),
     "eta_cutoff": NotYet((0,), "use min_p"),
@@ -212,7 +214,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "image_data": NotYet(),
     "video_data": NotYet(),
     "audio_data": NotYet(),
-    "input_embeds": NotYet(),
     "return_bytes": NotYet(),
     "return_entropy": NotYet(),
     "return_sampling_mask": NotYet(),
@@ -260,10 +261,13 @@ GRAMMAR_FIELDS = frozenset(  # implemented, but refused by a server with --gramm
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
 BUDGET_FIELDS = frozenset({"thinking_token_budget", "max_thinking_tokens"})  # likewise, without a reasoning parser
+EMBEDS_FIELDS = frozenset({"input_embeds"})  # likewise, without --enable-input-embeds
 TOOL_FIELDS = frozenset({"tools", "functions"})  # likewise, in conversations whose chat template does not write tools
 
 
-def verdicts(known: Iterable[str], *, has_grammars: bool, has_reasoning: bool, has_tools: bool) -> dict[str, str]:
+def verdicts(
+    known: Iterable[str], *, has_grammars: bool, has_reasoning: bool, has_tools: bool, has_embeds: bool
+) -> dict[str, str]:
     """What becomes of each field of a request with a body: applied, metadata or refused; any other one is unknown.
 
     Args:
@@ -271,9 +275,11 @@ def verdicts(known: Iterable[str], *, has_grammars: bool, has_reasoning: bool, h
         has_grammars: the server compiles grammars.
         has_reasoning: it knows how the model reasons.
         has_tools: the chat template writes tools.
+        has_embeds: the engine takes prompts of embeddings.
     """
     names = frozenset(known)
     missing = (frozenset() if has_grammars else GRAMMAR_FIELDS) | (frozenset() if has_reasoning else BUDGET_FIELDS)
+    missing |= frozenset() if has_embeds else EMBEDS_FIELDS
     if not has_tools and "tool_choice" in names:  # a parser on its own writes none
         missing |= TOOL_FIELDS
     applied = {name: "refused" if name in missing else "applied" for name in names}
@@ -313,6 +319,8 @@ def judge(
     if is_elsewhere and OF_OTHER_ROUTES.get(name, _PLAIN).passes(value):
         return None
     meant = find_misspelt(name, known)
+    if meant is None and not is_elsewhere:  # such as one of an object of this route
+        meant = find_misspelt(name, elsewhere(), ())
     close = [meant] if meant is not None else difflib.get_close_matches(name[:80], [*known, *METADATA], n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     error = InvalidRequestError.of("unknown field: {param}{hint}", param=path, hint=hint, code="unknown_parameter")

@@ -56,6 +56,7 @@ _DEFAULTS = {
     "max_position_embeddings": 8192,
     "logit_scale": 0.0625,
     "tie_word_embeddings": True,
+    "pad_token_id": 0,
     "bos_token_id": 5,
     "eos_token_id": 255001,
 }

@@ -44,6 +44,7 @@ FAMILIES = {
             "rope_theta": 2e6,
             "no_rope_layer_interval": 4,
             "tie_word_embeddings": True,
+            "pad_token_id": 128004,
             "bos_token_id": 128000,
             "eos_token_id": 128001,
         },

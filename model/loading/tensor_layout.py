@@ -91,7 +91,7 @@ class TensorLayout:
             group = kind.head_group(self.stored.head_size if latent is None else latent.value_size)
             return group, group
         num_parts = self.num_shards // self.num_expert_parts if axis == "expert_ffw" else self.num_shards
-        return kind.cut(_size_along(axis, self.stored), num_parts)[1], kind.group
+        return kind.group_on(_size_along(axis, self.config), num_parts), kind.group
 
     @property
     def group(self) -> int:

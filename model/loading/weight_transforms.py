@@ -116,6 +116,11 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
     match transform:
         case "vector":
             return _whole(shape, tuple(range(len(shape))))
+        case "label_rows":  # of a table of tokens, those of some
+            assert stored.classifier is not None
+            D, labels = shape[1], enumerate(stored.classifier.token_ids)
+            rows = tuple(Box((1, D), (label, 0), (token_id, 0)) for label, token_id in labels)
+            return Part((stored.vocab_size, D), (stored.vocab_size, D), (0, 1), rows)
         case "rows":
             return _whole((stored.vocab_size, shape[1]), (0, 1))
         case "transposed" | "matrix":

@@ -161,11 +161,12 @@ def attention_kernel(
     slot_of: Ref,
     *chunk: Ref,
     sizes: KernelSizes,
+    num_others: int = 0,
 ) -> None:
     """Scalars request … kv_len, tables: see _Blocks; first_token: see BlockPlan; factors f32[2]. q and out: of requests
     of one token [1, K, R, Hp], of chunks see ChunkRows. sinks f32[K, ≥G, 128] (in base 2), kv_pages the cache in HBM;
     scratch: see _Buffers and _State, slot_of i32[1] the buffer to read next; chunk: see row_scratch and chunk_scratch,
-    none for requests of one token."""
+    none for requests of one token; num_others: see ChunkRows.clear_rest."""
     i = pl.program_id(0)
     blocks = _Blocks(request, position, count, num_blocks, kv_len, (table, next_table), sizes)
     buffers = _Buffers(kv_pages, rows, arrived, blocks)
@@ -232,6 +233,8 @@ def attention_kernel(
         pl.when(i + 1 == num)(lambda: moved.wait_leaving(i))
 
     pl.when(i < num)(_block)
+    if moved is not None:
+        pl.when(i + 1 >= num)(lambda: moved.clear_rest(num, num_others))
 
 
 def _take_turns(moved: ChunkRows, i: jax.Array, num: jax.Array) -> None:

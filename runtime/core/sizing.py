@@ -180,8 +180,10 @@ class EngineLimits:
 
     def buckets(self, config: EngineConfig, defaults: PlatformDefaults) -> Buckets:
         """The shapes of steps."""
+        num_drafts = config.speculative.num_drafts
         if config.execution.deterministic:
-            return Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+            one = Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+            return one.with_drafts(num_drafts) if num_drafts else one
         execution = config.execution
         buckets = Buckets.create(
             max_running=self.max_running,
@@ -191,6 +193,8 @@ class EngineLimits:
             decode=execution.cuda_graph_bs,
             max_decode=execution.cuda_graph_max_bs,
         )
+        if num_drafts:
+            return buckets.with_drafts(num_drafts)
         if not config.source.is_embedding:
             return buckets
         return dataclasses.replace(buckets, decode=(), sample=buckets.sample[-1:])

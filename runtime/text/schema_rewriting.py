@@ -17,7 +17,8 @@ from palladio.runtime.text.schema_emulation import (
     MAX_CONDITIONS,
     MAX_WRITTEN,
     with_condition,
-    with_low_bounds,
+    with_countable_bounds,
+    with_named_properties,
     with_orders,
     without_excluded,
 )
@@ -80,12 +81,11 @@ class _Writer:
             raise UnsupportedSchemaError(f"{path}: {error}") from None
 
     def _emulate(self, part: dict[str, Any]) -> dict[str, Any]:
-        part = with_low_bounds(part)
+        part = with_countable_bounds(part)
+        if "propertyNames" in part:
+            part = self._counted(with_named_properties(part, self._root), "propertyNames")
         if part.get("uniqueItems") is True:
-            part = with_orders(part, self._root)
-            self._num_written += len(json.dumps(part))
-            if self._num_written > 2 * MAX_WRITTEN:
-                raise ValueError("uniqueItems comes to too much text with those before it: leave it out")
+            part = self._counted(with_orders(part, self._root), "uniqueItems")
         if isinstance(part.get("not"), Mapping) and part["not"]:
             part = without_excluded(part, self._root)
         if not {"if", "then", "else"}.isdisjoint(part):
@@ -93,6 +93,13 @@ class _Writer:
             if self._num_conditions > MAX_CONDITIONS:
                 raise ValueError(f"`if` is there more than {MAX_CONDITIONS} times, the limit: they combine")
             part = with_condition(part, self._root)
+        return part
+
+    def _counted(self, part: dict[str, Any], keyword: str) -> dict[str, Any]:
+        """The part, which is longer than what the client wrote."""
+        self._num_written += len(json.dumps(part))
+        if self._num_written > 2 * MAX_WRITTEN:
+            raise ValueError(f"{keyword} comes to too much text with those before it: leave it out")
         return part
 
 

@@ -73,10 +73,13 @@ def test_experts_over_four_devices_stay_where_they_are(target, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["tpu-v6e", "tpu7x", "h200"])
-@pytest.mark.parametrize(("quantization", "share"), [("int8", 0.505), ("fp8-block", 0.87)])
+@pytest.mark.parametrize(
+    ("quantization", "share"),
+    [("int8", 0.505), ("w8a8_int8", 0.505), ("w8a8_fp8", 0.505), ("fp8-block", 0.87), ("int4", 0.46), ("awq", 0.81)],
+)
 def test_weights_of_8_bits_are_widened_inside_products_only(target, quantization, share, tmp_path):
-    """Their bytes are half, but for the tables that FP8 checkpoints keep plain; scratch is what dense weights need, and
-    a few blocks of scales. A widened projection would be 112 MiB."""
+    """Their bytes are half or a quarter, but for the tables that checkpoints keep plain, and int4 in 8 bits; scratch is
+    what dense weights need, and a few blocks of scales. A widened projection would be 112 MiB."""
     flags = ["--only", "forward", *ODD]
     dense, _ = compile_programs(target, "llama-3.1-8b", tmp_path, *flags)
     small, table = compile_programs(target, "llama-3.1-8b", tmp_path, *flags, "--quantization", quantization)
@@ -100,9 +103,10 @@ def test_a_tied_table_of_8_bits_over_four_devices(target, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["tpu-v6e", "h200"])
-def test_experts_of_8_bits_are_widened_by_the_kernels(target, tmp_path):
+@pytest.mark.parametrize("quantization", ["int8", "awq", "mxfp4"])
+def test_experts_of_8_and_4_bits_are_widened_by_the_kernels(target, quantization, tmp_path):
     """A device's gates in bfloat16 would be 96 MiB."""
-    flags = ["--devices", "4", "--expert-parts", "4", "--only", "forward", "--quantization", "int8", *ODD]
+    flags = ["--devices", "4", "--expert-parts", "4", "--only", "forward", "--quantization", quantization, *ODD]
     programs, table = compile_programs(target, "qwen3-30b-a3b", tmp_path, *flags)
     assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
     for row in programs:

@@ -87,8 +87,8 @@ def test_the_cache_of_the_published_sizes() -> None:
 
 
 def test_a_step_keeps_one_row_a_token_and_copies_no_cache(tmp_path: Path) -> None:
-    """What the compiler says: in float32 a page of 16 tokens more is 16 · 2,560 bytes of arguments a layer, no temporary
-    memory, and all of it is written in place."""
+    """What the compiler says: in float32 a page of 16 tokens more is 16 · 2,560 bytes of arguments a layer, without
+    temporary memory, and all of it is written in place."""
     sizes = {name: V3[name] for name in ("kv_lora_rank", "qk_rope_head_dim")}
     config, model = load(make_checkpoint(tmp_path, "deepseek_v3", **sizes))
     found = []
@@ -136,7 +136,11 @@ def test_pairs_are_taken_apart_while_loading(tmp_path: Path) -> None:
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: True is not supported"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method: 'noaux_tc' is not supported; only greedy and group"),
         ("deepseek_v2", {"mlp_bias": True}, "mlp_bias: True is not supported"),
-        ("glm4_moe_lite", {"mlp_layer_types": ["sparse"]}, "mlp_layer_types must list dense or sparse for each of the 2"),
+        (
+            "glm4_moe_lite",
+            {"mlp_layer_types": ["sparse"]},
+            "mlp_layer_types must list dense or sparse for each of the 2",
+        ),
     ],
 )
 def test_bad_configs_name_the_key(family: str, overrides: dict[str, Any], message: str) -> None:

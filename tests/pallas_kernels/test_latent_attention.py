@@ -52,7 +52,9 @@ def attend(case: Case, data: Data, pages: np.ndarray, queries: np.ndarray, backe
 
 
 @pytest.mark.parametrize(
-    ("backend", "case"), [*(("xla", case) for case in LAYOUTS), *(("reference", case) for case in LAYOUTS[::4])], ids=str
+    ("backend", "case"),
+    [*(("xla", case) for case in LAYOUTS), *(("reference", case) for case in LAYOUTS[::4])],
+    ids=str,
 )
 def test_matches_the_oracle(backend: str, case: Case) -> None:
     data = make(case)
@@ -78,7 +80,8 @@ def test_a_row_is_written_in_one_piece_and_nothing_else_is() -> None:
     pages = rng.standard_normal(latent_page_shape(4, 8, L, R)).astype(np.float32)
     latent, rotated = rng.standard_normal((3, L)), rng.standard_normal((3, R))
     page_ids, offsets = np.array([2, 2, 3], np.int32), np.array([6, 7, 0], np.int32)
-    out = np.array(latent_cache_update(*map(jnp.asarray, (pages, latent, rotated)), CacheWrites(page_ids, offsets)))
+    writes = CacheWrites(jnp.asarray(page_ids), jnp.asarray(offsets))
+    out = np.array(latent_cache_update(jnp.asarray(pages), jnp.asarray(latent), jnp.asarray(rotated), writes))
     expected = pages.copy()
     for token, cell in enumerate(zip(page_ids, offsets, strict=True)):
         expected[cell] = 0.0

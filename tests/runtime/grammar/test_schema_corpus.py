@@ -140,6 +140,10 @@ def test_digits_and_letters_are_ascii(
         ({"uniqueItems": True, "type": "array", "maxItems": 1}, [["x"], []], [["x", "y"]]),
         ({"uniqueItems": True, "type": ["array", "null"], "items": {"const": 1}}, [None, [1]], [[1, 1], 1]),
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, [0, -(10**18)], [2**63, 1.5]),
+        ({"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}, [0, -1.5, 2.5, 10**12], ["x"]),
+        ({"type": ["number", "null"], "maximum": 1.7e308}, [None, 7.25], ["x"]),
+        ({"type": "object", "propertyNames": {"pattern": "^k\\d$"}}, [{}, {"k1": "x"}], [{"k": 1}, {"kk": 1}]),
+        ({"type": "object", "propertyNames": {"const": "a"}, "required": ["a"]}, [{"a": 1}], [{}, {"a": 1, "b": 1}]),
         (
             {
                 "type": "object",
@@ -175,6 +179,8 @@ LETTERS = {"enum": list("abcdef")}
         ({"uniqueItems": True, "items": {"type": "string"}}, "at #: uniqueItems is supported for items of an enum"),
         ({"uniqueItems": True, "items": LETTERS, "minItems": 9}, "uniqueItems leaves at most 6 items"),
         ({"uniqueItems": True, "items": {"enum": ["x" * 600, *"abcd"]}}, "takes .* characters, over the limit"),
+        ({"items": {"propertyNames": {"maxLength": 3}}}, "at #/items: .*propertyNames.* an enum, a const or a pattern"),
+        ({"properties": {"a": {}}, "propertyNames": {"const": "a"}}, "propertyNames.* beside properties"),
         ({"not": {"const": {}}}, '"not" of constants that are objects'),
         ({"type": "string", "not": {"const": 'a"b'}}, "a quotation mark or a backslash"),
         ({"not": {"required": ["x"]}}, '"not" is supported for constants'),
@@ -203,6 +209,11 @@ HOSTILE: dict[str, Any] = {
     },
     "a circle": {"type": "array", "uniqueItems": True, "items": {"$ref": "#/items"}},
     "many values": {"type": "array", "uniqueItems": True, "items": {"enum": list(range(30_000))}},
+    "many names": {
+        "items": {"items": {"propertyNames": {"enum": [f"{n}" for n in range(900)]}, "additionalProperties": True}},
+        "propertyNames": {"enum": [f"{n}" for n in range(9000)]},
+        "additionalProperties": {"propertyNames": {"enum": [f"{n}" for n in range(900)]}},
+    },
     "many of them": {"prefixItems": [{"uniqueItems": True, "items": {"enum": list("abcde")}} for _ in range(500)]},
     "many joined": {"allOf": [{"$ref": "#/$defs/x"}] * 3000, "$defs": {"x": {"properties": {"a": {"$ref": "#"}}}}},
     "many excluded": {"not": {"enum": [f"{n}" * 20 for n in range(3000)]}},
