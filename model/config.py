@@ -64,7 +64,7 @@ class ModelConfig(DecoderSpec):
         intermediate_size: F, of the MLP.
         num_heads: query heads (N).
         num_kv_heads: key and value heads (K).
-        head_size: H.
+        head_size: H; of latent attention, of the part that is rotated.
         head_counts: of a layout that pads or copies heads; None: every head counts.
         max_position_embeddings: tokens of context that the model is made for, rope scaling included.
         tie_word_embeddings: logits use the embedding's own table.
@@ -105,6 +105,11 @@ class ModelConfig(DecoderSpec):
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"num_attention_heads {self.num_heads} is not a multiple of num_key_value_heads {self.num_kv_heads}"
+            )
+        if self.latent is not None and self.num_heads != self.num_kv_heads:
+            raise ConfigError(
+                f"num_key_value_heads {self.num_kv_heads} must be num_attention_heads {self.num_heads}: latent "
+                "attention has no groups"
             )
         if self.head_size % 2:
             raise ConfigError(f"head_dim must be even (rotary embeddings rotate pairs), found {self.head_size}")
@@ -147,13 +152,10 @@ class ModelConfig(DecoderSpec):
         )
 
     def for_context(self, length: int) -> Self:
-        """The model as it serves sequences of up to so many tokens: LongRoPE depends on it, and a window that none of
-        them fills is none."""
+        """The model as it serves sequences of up to so many tokens: rotary embeddings and windows depend on it."""
 
         def fitted(layer: LayerSpec) -> LayerSpec:
-            rope = layer.attention.rope and layer.attention.rope.for_context(length)
-            window = layer.attention.window if (layer.attention.window or length) < length else None
-            return dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rope=rope, window=window))
+            return dataclasses.replace(layer, attention=layer.attention.for_context(length))
 
         return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
 

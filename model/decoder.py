@@ -12,8 +12,9 @@ from palladio.model.class_head import ClassHead
 from palladio.model.config import ModelConfig
 from palladio.model.embedding import TokenTable
 from palladio.model.forward_batch import ForwardBatch
-from palladio.model.kv_cache import CacheGroups, PagedStep
-from palladio.model.layer_spec import DenseSpec, LayerSpec, SparseSpec
+from palladio.model.kv_cache import CacheGroups, plan_steps
+from palladio.model.latent_attention import LatentAttention
+from palladio.model.layer_spec import AttentionSpec, DenseSpec, LatentSpec, LayerSpec, SparseSpec
 from palladio.model.mlp import GatedMLP, PlainMLP
 from palladio.model.module import Context, Module
 from palladio.model.moe import SparseMLP
@@ -30,7 +31,7 @@ class DecoderLayer(Module):
         norm = functools.partial(Norm, context, config.hidden_size, spec.norm)
         has_inner, has_outer = spec.norm_placement != "post", spec.norm_placement in ("post", "sandwich")
         self.attention_norm = norm() if has_inner else None
-        self.attention = Attention(context, config, spec.attention, kernels, mesh)
+        self.attention = _attention(context, config, spec.attention, kernels, mesh)
         self.attention_output_norm = norm() if has_outer else None
         self.mlp_norm = norm() if has_inner and spec.norm_placement != "parallel" else None
         self.mlp = _mlp(context, config, spec.mlp, kernels, mesh)
@@ -39,7 +40,7 @@ class DecoderLayer(Module):
         self.residual_scale = spec.residual_scale
 
     def __call__(self, x: jax.Array, by: LayerContext, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x [T, D], kv_pages [P, K, S, 2·Hp] → both after this layer."""
+        """x [T, D], kv_pages [P, …], see the attention's own → both after this layer."""
         normed = x if self.attention_norm is None else self.attention_norm(x)
         attended, kv_pages = self.attention(normed, by, kv_pages)
         x = self._add(x, attended, self.attention_output_norm)
@@ -53,6 +54,14 @@ class DecoderLayer(Module):
         if norm is not None:
             out = norm(out)
         return x + (out if self.residual_scale == 1.0 else out * self.residual_scale)
+
+
+def _attention(
+    context: Context, config: ModelConfig, spec: AttentionSpec | LatentSpec, kernels: Kernels, mesh: Mesh
+) -> Attention | LatentAttention:
+    if isinstance(spec, LatentSpec):
+        return LatentAttention(context, config, spec, kernels, mesh)
+    return Attention(context, config, spec, kernels, mesh)
 
 
 def _mlp(
@@ -108,7 +117,7 @@ class CausalLM(Module):
         x = batch.with_embeds(x)
         by = batch.positions if batch.rotary_positions is None else batch.rotary_positions
         rotations = Rotations.of(self.config.ropes, self.config.head_size, by)
-        steps = PagedStep.of_tables(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
+        steps = plan_steps(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
         by_table = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
         written = list(kv_cache)
         for layer, (table, array) in zip(self.layers, self.places, strict=True):

@@ -105,6 +105,26 @@ def first_dense_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     return tuple(layer >= first for layer in range(num_layers))
 
 
+def typed_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
+    """Of each layer, whether it has experts, by mlp_layer_types; without it all but the first have.
+
+    Raises:
+        ConfigError: it does not name every layer's kind.
+    """
+    types = keys.values.get("mlp_layer_types")
+    if types is None:
+        return tuple(layer > 0 for layer in range(num_layers))
+    if (
+        not isinstance(types, list)
+        or len(types) != num_layers
+        or any(kind not in ("dense", "sparse") for kind in types)
+    ):
+        raise ConfigError(
+            f"mlp_layer_types must list dense or sparse for each of the {num_layers} layers, found {shown(types)}"
+        )
+    return tuple(kind == "sparse" for kind in types)
+
+
 def sparse_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     """Of each layer, whether it has experts, by decoder_sparse_step and mlp_only_layers; the others have a plain MLP.
 

@@ -5,9 +5,10 @@ traced and lowered once.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from palladio.model.experts_config import ExpertsConfig
+from palladio.model.latent_config import LatentConfig
 from palladio.model.rope_config import RopeConfig
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
@@ -73,6 +74,37 @@ class AttentionSpec:
     qk_norm: QKNormSpec | None = None
     qkv_bias: bool = False
     output_bias: bool = False
+
+    def for_context(self, length: int) -> "AttentionSpec":
+        """As it serves sequences of up to so many tokens: a window that none of them fills is none."""
+        window = self.window if (self.window or length) < length else None
+        return dataclasses.replace(self, rope=self.rope and self.rope.for_context(length), window=window)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatentSpec:
+    """Latent attention (MLA); ModelConfig.latent has its sizes.
+
+    Attributes:
+        rope: rotary embedding of the rotated part of queries and keys.
+        scale: factor on scores.
+        norm: of latents, and of what is between the two projections of queries.
+        bias: of the projections down, and of the one back.
+    """
+
+    rope: RopeConfig
+    scale: float
+    norm: NormSpec
+    bias: bool = False
+
+    @property
+    def window(self) -> None:
+        """A query sees all keys before it."""
+        return None
+
+    def for_context(self, length: int) -> "LatentSpec":
+        """As it serves sequences of up to so many tokens."""
+        return dataclasses.replace(self, rope=self.rope.for_context(length))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,11 +183,15 @@ class LayerSpec:
         residual_scale: factor on what attention and MLP add to the hidden states.
     """
 
-    attention: AttentionSpec
+    attention: AttentionSpec | LatentSpec
     mlp: DenseSpec | SparseSpec
     norm: NormSpec
     norm_placement: NormPlacement = "pre"
     residual_scale: float = 1.0
+
+    def with_attention(self, **fields: Any) -> "LayerSpec":
+        """The same with other values in fields of its attention."""
+        return dataclasses.replace(self, attention=dataclasses.replace(self.attention, **fields))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,6 +202,7 @@ class DecoderSpec:
         layers: from the embedding up.
         norm: the last one, before the head.
         experts: sizes of the layers with a mixture of experts; None: no layer has one.
+        latent: sizes of latent attention, which all layers have, or none (None).
         embedding_scale: factor on embeddings, rounded to the dtype of activations.
         logits_scale: factor on logits.
         logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.
@@ -175,6 +212,7 @@ class DecoderSpec:
     layers: tuple[LayerSpec, ...]
     norm: NormSpec
     experts: ExpertsConfig | None = None
+    latent: LatentConfig | None = None
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_soft_cap: float | None = None

@@ -11,10 +11,13 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
         "Cohere2ForCausalLM": "palladio.model.families.cohere",
         "CohereForCausalLM": "palladio.model.families.cohere",
+        "DeepseekV2ForCausalLM": "palladio.model.families.deepseek",
+        "DeepseekV3ForCausalLM": "palladio.model.families.deepseek",
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
         "Glm4ForCausalLM": "palladio.model.families.glm4",
+        "Glm4MoeLiteForCausalLM": "palladio.model.families.glm4_moe_lite",
         "Glm4MoeForCausalLM": "palladio.model.families.glm4_moe",
         "GraniteForCausalLM": "palladio.model.families.granite",
         "LlamaForCausalLM": "palladio.model.families.llama",

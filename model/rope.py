@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from palladio.model.rope_config import RopeConfig
+from palladio.model.rope_config import RopeConfig, yarn_mscale
 
 Rotation = tuple[jax.Array, jax.Array]
 """cos and sin, f32[T, R/2] each: R dimensions of a head are rotated."""
@@ -92,12 +92,8 @@ def attention_factor(rope: RopeConfig) -> float:
     if rope.kind == "longrope":
         return 1.0 if rope.factor <= 1 else math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_max_position))
     if rope.mscale is not None and rope.mscale_all_dim is not None:
-        return _yarn_mscale(rope.factor, rope.mscale) / _yarn_mscale(rope.factor, rope.mscale_all_dim)
-    return _yarn_mscale(rope.factor, 1.0)
-
-
-def _yarn_mscale(factor: float, mscale: float) -> float:
-    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+        return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim)
+    return yarn_mscale(rope.factor, 1.0)
 
 
 def _llama3(rope: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:

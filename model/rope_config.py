@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
@@ -170,6 +171,11 @@ class RopeConfig:
         )
         return rope.for_context(max_position)
 
+    @property
+    def score_factor(self) -> float:
+        """Of latent attention: on scores, beside that of the head size. It makes up for a longer context."""
+        return yarn_mscale(self.factor, self.mscale_all_dim or 0.0) ** 2
+
     def for_context(self, length: int) -> Self:
         """For sequences of up to so many tokens. It is decided for all of them before the first one: keys that are in
         the cache cannot change their frequencies when a sequence outgrows the original context."""
@@ -209,6 +215,11 @@ class RopeConfig:
         if self.kind != "yarn":
             return max_position
         return max(max_position, int(self.factor * self.original_max_position))
+
+
+def yarn_mscale(factor: float, mscale: float) -> float:
+    """What yarn multiplies queries and keys by."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
 def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from palladio.model.config_keys import Keys
+from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import ConfigError
 from palladio.model.experts_config import ExpertsConfig
 from palladio.model.layer_spec import RouterGroups, RouterSpec
@@ -21,6 +21,24 @@ def sigmoid_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
         score="sigmoid",
         has_bias=True,
         groups=_groups(keys, experts, "best_two"),
+        scale=keys.number("routed_scaling_factor"),
+    )
+
+
+def softmax_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
+    """Of DeepSeek-V2: shares of all experts, which stay as they are.
+
+    Raises:
+        ConfigError: a key does not fit; the message names it.
+    """
+    keys.require("scoring_func", "softmax", default="softmax")
+    keys.require("norm_topk_prob", False, default=False)
+    method = keys.values.get("topk_method")
+    if method not in (None, "greedy", "group_limited_greedy"):
+        raise ConfigError(f"topk_method: {shown(method)} is not supported; only greedy and group_limited_greedy")
+    return RouterSpec(
+        renormalize=False,
+        groups=_groups(keys, experts, "best") if method == "group_limited_greedy" else None,
         scale=keys.number("routed_scaling_factor"),
     )
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
+from palladio.model.weights.kinds import round_up
 from palladio.runtime.execution.program import Program
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
@@ -98,6 +99,8 @@ class WorkspaceEstimate:
         compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize
         num_tokens, num_rows = buckets.max_prefill_tokens, sum(buckets.sample)
         heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size // num_shards
+        if model.latent is not None:  # queries and results in terms of rows of the cache
+            heads = model.num_heads * round_up(model.latent.row_size, 128) // num_shards
         ffw = _FFW_ARRAYS * model.intermediate_size // num_shards
         if model.experts is not None:  # a row for each expert of each token, wherever it is, and what gate and up make
             columns = model.experts.intermediate_size * num_expert_parts // num_shards

@@ -34,6 +34,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("qwen3_moe", {"attention_bias": True, "mlp_only_layers": [0]}, False),
     *((family, keys, False) for family, variants in tiny_families.VARIANTS.items() for keys in variants),
     *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe")),
+    *((family, {}, True) for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")),
 )
 
 BIASES = {"qkv.bias", "output.bias", "gate_up.bias", "down.bias"}

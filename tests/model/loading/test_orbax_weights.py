@@ -159,7 +159,7 @@ def test_a_parameter_that_was_never_written_is_named(source: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gemma3", "olmo2", "cohere", "phi3", "starcoder2"])
+@pytest.mark.parametrize("family", ["gemma3", "olmo2", "cohere", "phi3", "starcoder2", "deepseek_v3"])
 def test_families_on_one_device_and_on_four(family: str, tmp_path: Path) -> None:
     """Scales of each head, fused tensors, biases of norms."""
     source, out = make_checkpoint(tmp_path / "source", family), tmp_path / "out"

@@ -149,7 +149,9 @@ def test_other_kinds_are_made_while_loading(quantization: str, kind: str, tmp_pa
     assert_equal(numbers(model), numbers(load(wide)[1]))
 
 
-@pytest.mark.parametrize(("family", "form"), [("qwen2", "tensor"), ("glm4", "row"), ("qwen3_moe", "block")])
+@pytest.mark.parametrize(
+    ("family", "form"), [("qwen2", "tensor"), ("glm4", "row"), ("qwen3_moe", "block"), ("deepseek_v3", "block")]
+)
 def test_float8_stays_float8(family: str, form: str, tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path, family)
     to_fp8(path, form)
@@ -194,6 +196,7 @@ def wide_logits(path: str, sizes: list[int], quantization: str | None) -> list[l
         pytest.param("qwen2", "fp8", 192, id="768 over 4, of blocks a quarter as large"),
         pytest.param("qwen2_tied", "fp8", 360, id="2880 over 8, of blocks an eighth as large"),
         pytest.param("qwen3_moe", "fp8", 80, marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", "fp8", 80, marks=pytest.mark.slow),
         pytest.param("qwen2_tied", "int8", 90, id="a tied table, split over devices"),
     ],
 )
