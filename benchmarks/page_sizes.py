@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     for size in PAGE_SIZES:
         share, computed, empty = chat(size, args.chats, args.turns, args.tokens, args.answer)
-        print(f"pages of {size:3}: {share:.1%} of earlier tokens cached, {computed:.0f} computed a turn, {empty:.0f} empty")
+        found = f"{share:.1%} of earlier tokens cached, {computed:.0f} computed a turn, {empty:.0f} empty"
+        print(f"pages of {size:3}: {found}")
     return 0
 
 

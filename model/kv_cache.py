@@ -7,6 +7,7 @@ divided between them by what requests need, page by page.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -129,20 +130,6 @@ class CacheSpec(PageSpec):
         return kv_page_shape(num_pages, self.num_kv_heads, self.page_size, self.head_size)
 
 
-def fitting_page_size(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, least_bytes: int) -> int:
-    """Tokens of the smallest page whose keys and values, of one layer on one device, take so many bytes.
-
-    Args:
-        least_bytes: 0: of any size; otherwise for kernels that copy whole tiles.
-    """
-    for size in PAGE_SIZES[:-1]:
-        page = CacheSpec.of(config, page_size=size, dtype=dtype).device_pages(1, mesh)
-        is_whole = least_bytes == 0 or size * page.dtype.itemsize >= LEAST_ROW_BYTES
-        if is_whole and math.prod(page.shape) * page.dtype.itemsize >= least_bytes:
-            return size
-    return PAGE_SIZES[-1]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheLayout:
     """The pool of a model's pages, all but their number.
@@ -187,6 +174,20 @@ class CacheLayout:
     def abstract(self, num_pages: int, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
         """What `allocate` makes, without the memory."""
         return (self.spec.array(num_pages, mesh),) * self.groups.num_arrays
+
+
+def fitting_page_size(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, least_bytes: int) -> int:
+    """Tokens of the smallest page that takes so many bytes, of one layer on one device.
+
+    Args:
+        least_bytes: 0: of any size; otherwise for kernels that copy whole tiles.
+    """
+    for size in PAGE_SIZES[:-1]:
+        page = CacheLayout.of(config, page_size=size, dtype=dtype).spec.device_pages(1, mesh)
+        is_whole = least_bytes == 0 or size * page.dtype.itemsize >= LEAST_ROW_BYTES
+        if is_whole and math.prod(page.shape) * page.dtype.itemsize >= least_bytes:
+            return size
+    return PAGE_SIZES[-1]
 
 
 @jax.tree_util.register_dataclass

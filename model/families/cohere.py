@@ -1,6 +1,5 @@
 """Command R (Cohere) and Command R7B, A (Cohere2): attention and MLP side by side, after one LayerNorm."""
 
-
 from palladio.model.family import Family
 from palladio.model.hf_config import FULL, SLIDING, HfConfig
 from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QKNormSpec

@@ -57,7 +57,7 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
 
 @pytest.mark.parametrize(("page_size", "kv_heads"), [(16, 8), (32, 2), (64, 1)])
 def test_a_block_of_keys_takes_no_longer_than_its_copy(page_size, kv_heads, tmp_path):
-    """On v6e, with the page size that is chosen for so many KV heads a device. 110 bundles: waits, and the loop itself."""
+    """On v6e, with the page size chosen for so many KV heads a device. 110 bundles: waits, and the loop itself."""
     sizes = ["--page-size", str(page_size), "--kv-heads", str(kv_heads)]
     (row,) = _run("tpu_schedule.py", tmp_path, "table", "--chip", "v6e", "--kind", "decode", *sizes)["rows"]
     assert "error" not in row, row
