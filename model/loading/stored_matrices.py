@@ -16,12 +16,15 @@ from palladio.model.weights.scaled import Scaled
 Tensors = Mapping[str, StoredTensor]
 
 
-def find_matrix(name: str, tensors: Tensors, stored: StoredFormat | None) -> StoredMatrix | None:
+def find_matrix(
+    name: str, tensors: Tensors, stored: StoredFormat | None, *, inputs_first: bool = False
+) -> StoredMatrix | None:
     """A matrix, or any other parameter; None: there is none.
 
     Args:
         name: of its tensor, if it is stored plainly.
         stored: how the checkpoint stores quantized matrices; None: it has none.
+        inputs_first: see WeightRule.
 
     Raises:
         CheckpointError: tensors are missing, or do not fit together.
@@ -36,6 +39,10 @@ def find_matrix(name: str, tensors: Tensors, stored: StoredFormat | None) -> Sto
             f"{tensor} has dtype {tensor.dtype}, as quantized weights do, and config.json {how}: it does not belong to "
             "this checkpoint"
         )
+    if inputs_first and len(tensor.shape) > 1:
+        *lead, size, out = tensor.shape
+        shape = (*lead, out, size)
+        return StoredMatrix((name,), (tensor,), shape, None, lambda arrays: FileMatrix(arrays[0].swapaxes(-1, -2)))
     return StoredMatrix((name,), (tensor,), tensor.shape, None, lambda arrays: FileMatrix(arrays[0]))
 
 

@@ -235,7 +235,7 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             if name not in found:
-                found[name] = find_matrix(name, left, config.quantization)
+                found[name] = find_matrix(name, left, config.quantization, inputs_first=rule.inputs_first)
             matrix = found[name]
             if matrix is None:
                 missing.append(name)
