@@ -1,7 +1,7 @@
 """Matrices of a checkpoint, in one tensor or in several: what makes up each, and whether a weight can be made of it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from palladio.model.errors import CheckpointError
 from palladio.model.formats.fp8 import FLOAT8
@@ -9,7 +9,7 @@ from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Ten
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.parameters import Slot
 from palladio.model.loading.safetensors_file import FLOATS, StoredTensor
-from palladio.model.weights.file_matrix import FileMatrix
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 from palladio.model.weights.scaled import Scaled
 
@@ -42,8 +42,12 @@ def find_matrix(
     if inputs_first and len(tensor.shape) > 1:
         *lead, size, out = tensor.shape
         shape = (*lead, out, size)
-        return StoredMatrix((name,), (tensor,), shape, None, lambda arrays: FileMatrix(arrays[0].swapaxes(-1, -2)))
+        return StoredMatrix((name,), (tensor,), shape, None, _transposed, is_transposed=True)
     return StoredMatrix((name,), (tensor,), tensor.shape, None, lambda arrays: FileMatrix(arrays[0]))
+
+
+def _transposed(arrays: Sequence[HostArray]) -> FileMatrix:
+    return FileMatrix(arrays[0].swapaxes(-1, -2))
 
 
 def read_matrix(checkpoint: Checkpoint, matrix: StoredMatrix) -> FileMatrix:

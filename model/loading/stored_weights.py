@@ -242,10 +242,11 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
                 continue
             used.update(matrix.names)
             part = part_of(rule.transform, known_form(slots[param].values)[0], layout, expert)
-            if matrix.shape != part.file_shape:
+            shapes = matrix.shape, part.file_shape
+            if shapes[0] != shapes[1]:
+                shown = [shape[:-2] + shape[:-3:-1] if matrix.is_transposed else shape for shape in shapes]
                 raise CheckpointError(
-                    f"shape mismatch: {matrix.tensors[0]} has shape {matrix.shape}, config.json requires "
-                    f"{part.file_shape}"
+                    f"shape mismatch: {matrix.tensors[0]} has shape {shown[0]}, config.json requires {shown[1]}"
                 )
             scales = (form for each in slots[param].params.values() if (form := scale_form(each)) is not None)
             check_kind(slots[param], matrix)
