@@ -50,6 +50,11 @@ class StoredMatrix:
     kind: WeightKind | None
     unpack: Callable[[Sequence[HostArray]], FileMatrix]
 
+    @property
+    def is_quantized(self) -> bool:
+        """Its numbers are not those of one plain tensor."""
+        return self.kind is not None or len(self.tensors) > 1
+
 
 class StoredFormat:
     """How a checkpoint stores quantized matrices.
