@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 from palladio import __version__
 from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
+from palladio.model.loading.nibbles import is_packed, pack, packed_shape, unpack
 from palladio.model.loading.parameters import Parameters, flat_outputs, known_form, scale_form
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.stored_weights import stored_arrays
@@ -34,7 +35,7 @@ from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.scaled import FlatOutputs, ScaleForm
 
 MANIFEST = "palladio_checkpoint.json"
-FORMAT = 3
+FORMAT = 4
 _PARAMETERS = "parameters"
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"
@@ -165,7 +166,7 @@ class Manifest:
 
 
 def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress: Callable[[int, int], None]) -> None:
-    """Converts a model directory; what an earlier run finished is kept.
+    """Converts a model directory or a GGUF file; what an earlier run finished is kept.
 
     Args:
         dtype: of the parameters in `out` that are not quantized.
@@ -195,6 +196,7 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
             forms = {path: known_form(param) for path, (_, param) in params.items()}
             read = stored_arrays(source, layout, parameters, mesh, only=names)
             arrays = {path: array.reshape(forms[path][0]) for path, array in read}
+            arrays |= {name: pack(each) for name, each in arrays.items() if is_packed(each.shape, each.dtype)}
             _save(target, arrays, {path: forms[path][1] for path in arrays})
     progress(len(groups), len(groups))
     stored = {name: StoredParameter.of(name, parameters, layout) for name in params}
@@ -217,7 +219,8 @@ def _written_kind(kind: WeightKind) -> dict[str, Any]:
 
 
 def _read_kind(written: Mapping[str, Any]) -> WeightKind:
-    return WeightKind(written["storage"], written["group"], written["has_zeros"], written["activation_bits"])
+    old = {"has_real_zeros": False}
+    return WeightKind(**{name: value for name, value in (old | dict(written)).items() if name != "name"})
 
 
 def _begin(out: Path, settings: Mapping[str, Any]) -> None:
@@ -259,11 +262,22 @@ def restored_arrays(
             shape = stored[name].shape
             sharding = _sharding_of_stored(shape, stored[name].axes, mesh)
             wanted[name] = jax.ShapeDtypeStruct(shape, params[name][1].dtype, sharding=sharding)
+            if is_packed(shape, params[name][1].dtype):
+                sharding = _sharding_of_stored(packed_shape(shape), stored[name].axes, mesh)
+                wanted[name] = jax.ShapeDtypeStruct(packed_shape(shape), jnp.uint8, sharding=sharding)
         for name, array in _restore(path / _PARAMETERS / group, wanted).items():
             param = params[name][1]
+            if array.dtype != param.dtype:
+                array = _unpacker(_sharding_of_stored(stored[name].shape, stored[name].axes, mesh))(array)
             if array.shape != param.shape:  # what has its size is laid out as it was
                 array = _placer(stored[name].axes, layout, mesh, scale_form(param), flat_outputs(param))(array)
             yield name, array
+
+
+@functools.lru_cache(maxsize=32)
+def _unpacker(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    """One for all layers, as `_placer`."""
+    return jax.jit(unpack, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=32)
