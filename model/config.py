@@ -71,6 +71,7 @@ class ModelConfig(DecoderSpec):
         quantization: how the checkpoint stores weights; None: plainly.
         weight_kinds: how they are kept on the device.
         converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
+        stored_dtype: that holds all matrices of the files; None: none were read.
         has_head: it makes logits, so it can generate; else only hidden states.
     """
 
@@ -91,6 +92,7 @@ class ModelConfig(DecoderSpec):
     quantization: QuantizationConfig | None
     weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
     converted_dtype: DType | None = None
+    stored_dtype: DType | None = None
     has_head: bool = True
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from palladio.model.config import ModelConfig
+from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.loading.checkpoint import Checkpoint, has_safetensors
 from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
@@ -52,6 +52,7 @@ def agree_with_weights(
     with Checkpoint(path) as checkpoint:
         tensors = by_name(checkpoint)
         _check_layers(path, tensors, config)
+        config = dataclasses.replace(config, stored_dtype=_dtype_of_matrices(tensors))
         if config.quantization is not None and kinds.kind is not None:
             config = dataclasses.replace(config, weight_kinds=_kinds_of_tensors(tensors, config, kinds.kind))
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
@@ -91,6 +92,11 @@ def _kinds_of_tensors(tensors: Mapping[str, StoredTensor], config: ModelConfig, 
     rules = find_family(config.architecture).weights
     dense = dense_weights(rules, config.num_layers, is_plain, num_experts)
     return WeightKinds(kind, dense)
+
+
+def _dtype_of_matrices(tensors: Mapping[str, StoredTensor]) -> DType:
+    found = {tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1}
+    return "bfloat16" if found == {"BF16"} else "float16" if found == {"F16"} else "float32"
 
 
 def _is_tied(config: ModelConfig) -> bool:
