@@ -6,7 +6,7 @@
     python benchmarks/aot_steps.py --target tpu-v5e --all --json out.json
 
 The programs are those of StepPrograms, with the sizes that an engine would choose: the KV cache fills the device.
-With --quantization, weights are of 8 bits, and no program may hold a widened copy of one.
+With --quantization, weights are of 8 or 4 bits, and no program may hold a widened copy of one.
 
 Each must compile, fit, update what it is given to update (the KV cache, the sampler's state) in place, never call the
 host, and on a GPU have no branch on data. Copies of a layer's whole cache are counted, and are an error but on TPU,
@@ -38,7 +38,7 @@ from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.quantization_config import weight_kinds
+from palladio.model.quantization_flag import MADE
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.core.engine_plan import memory_needs
@@ -48,6 +48,7 @@ from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_
 from palladio.runtime.execution.program import StaticModel
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
+from palladio.runtime.execution.proposer import NgramProposer
 from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -67,9 +68,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3-30b-a3b": QWEN3_30B,
     "gemma-3-4b": GEMMA3_4B,
 }
+STORED: dict[str, dict[str, Any]] = {  # how checkpoints are quantized
+    "fp8-block": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    "mxfp4": {"quant_method": "mxfp4"},
+}
 DTYPE = jnp.bfloat16
 DEFAULTS = PlatformDefaults.of("tpu")
-PROGRAMS = ("forward", "sample", "decode", "score", "reset", "tables", "compare")
+PROGRAMS = ("draft", "forward", "verify", "sample", "decode", "score", "reset", "tables", "compare")
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?\w+\[([\d,]*)\].*?[)\]}] ([a-z][\w-]*)\(")
 _COPIES = ("copy", "copy-start", "transpose", "convert")
@@ -81,6 +87,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _UNKNOWN_CYCLES = 1 << 62  # libtpu writes the largest integer
 _FUSION = re.compile(r" fusion\(.*calls=%?([\w.-]+)")
+_PRODUCT = re.compile(r" (?:convolution|dot)\(")
 _WIDE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (?:bf16|f16|f32)\[([\d,]+)\].*?[)\]}] ([a-z][\w-]*)\(")
 _NO_RESULTS = ("parameter", "get-tuple-element", "bitcast")
 _CALLBACK = re.compile(r'custom_call_target="\w*callback')
@@ -98,6 +105,8 @@ class Facts:
         loops: all of them, also those within others. data_loops: those whose trip count the compiler does not know.
         collectives: how many of each shape and kind.
         cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as a loop's turn.
+        product_cycles: the part of the entry's that is products and what is fused with them; 0 of a GPU.
+        small_operations: of the entry: fusions, copies, pads and so on that are no products. Of a TPU.
     """
 
     widened: int
@@ -108,6 +117,8 @@ class Facts:
     data_loops: int
     collectives: dict[str, int]
     cycles: dict[str, int]
+    product_cycles: int
+    small_operations: int
 
     @classmethod
     def of(cls, hlo: str, cache_shape: tuple[int, ...], weight_sizes: Collection[int]) -> "Facts":
@@ -117,12 +128,17 @@ class Facts:
         """
         counts: collections.Counter[str] = collections.Counter()
         cycles: collections.Counter[str] = collections.Counter()
-        computation = ""
+        computation, multiplies = "", _computations_with_products(hlo)
         for line in hlo.splitlines():
             if start := _COMPUTATION.match(line):
                 computation = "entry" if start[1] else start[2]
             if estimate := _CYCLES.search(line):
                 cycles[computation] += int(estimate[1])
+                if computation == "entry" and 0 < int(estimate[1]) < _UNKNOWN_CYCLES:
+                    called = _FUSION.search(line)
+                    is_product = _PRODUCT.search(line) is not None or (called is not None and called[1] in multiplies)
+                    counts["product cycles"] += is_product * int(estimate[1])
+                    counts["small operation"] += not is_product
             match = _INSTRUCTION.match(line)
             if match is None:
                 continue
@@ -147,7 +163,24 @@ class Facts:
             counts["data loop"],
             dict(collectives),
             {name: count for name, count in cycles.items() if 0 < count < _UNKNOWN_CYCLES},
+            counts["product cycles"],
+            counts["small operation"],
         )
+
+
+def _computations_with_products(hlo: str) -> set[str]:
+    """Names, those that call them from within a fusion included."""
+    found: set[str] = set()
+    while True:
+        before, computation = len(found), ""
+        for line in hlo.splitlines():
+            if start := _COMPUTATION.match(line):
+                computation = start[2]
+            called = _FUSION.search(line)
+            if _PRODUCT.search(line) is not None or (called is not None and called[1] in found):
+                found.add(computation)
+        if len(found) == before:
+            return found
 
 
 def _wide_results(hlo: str) -> Iterator[int]:
@@ -162,13 +195,10 @@ def _wide_results(hlo: str) -> Iterator[int]:
 
 
 def quantized(hf_config: Mapping[str, Any], quantization: str | None) -> ModelConfig:
-    """A model of 8-bit weights. Args: quantization: int8, fp8, or fp8-block, of 128 × 128; None: of none."""
-    if quantization is None or quantization == "int8":
-        model = ModelConfig.from_hf(hf_config)
-        return dataclasses.replace(model, weight_kinds=weight_kinds(quantization, None, model.weight_kinds))
-    block = [128, 128] if quantization == "fp8-block" else None
-    stored = {"quant_method": "fp8", "weight_block_size": block}
-    return ModelConfig.from_hf({**hf_config, "quantization_config": stored})
+    """A model of 8-bit or 4-bit weights. Args: quantization: a value of the flag, or a name in STORED."""
+    if quantization in STORED:
+        return ModelConfig.from_hf({**hf_config, "quantization_config": STORED[quantization]})
+    return ModelConfig.from_hf(hf_config).with_quantization(quantization)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,6 +210,7 @@ class Sizes:
     max_running: int
     context_length: int
     decode_steps: int
+    drafts: int = 0
 
     @property
     def useful_tokens(self) -> int:
@@ -194,6 +225,7 @@ def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
         vocab_size=config.vocab_size,
         num_valid_tokens=config.vocab_size,
         num_decode_steps=sizes.decode_steps,
+        proposer=NgramProposer(sizes.drafts, 1, 12) if sizes.drafts else None,
         checks_cache=True,
         dtype=DTYPE,
         cache=CacheLayout.of(config, page_size=sizes.page_size, dtype=DTYPE),
@@ -257,8 +289,11 @@ def compile_all(
     state = shape.abstract(weights, pages)
     (cache_shape,) = {array.sharding.shard_shape(array.shape) for array in state.kv_cache}
     num_tokens = (pages - 1) // shape.num_tables * sizes.page_size
-    small = (leaf for leaf in weights if leaf.dtype.itemsize == 1)
-    weight_sizes = {math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in small}
+    sizes_of = collections.defaultdict(set)
+    for leaf in weights:
+        sizes_of[str(leaf.dtype)].add(math.prod(leaf.sharding.shard_shape(leaf.shape)))
+    small = (found for dtype, found in sizes_of.items() if jnp.dtype(dtype).itemsize == 1)
+    weight_sizes = set().union(*small) - sizes_of["float32"]  # zero points are as many as scales
     print(
         f"weights {bytes_per_device(weights) / 2**30:.2f} GiB, "
         f"KV cache {bytes_per_device(state.kv_cache) / 2**30:.2f} GiB "
@@ -314,20 +349,23 @@ def _sizes(args: argparse.Namespace, config: ModelConfig) -> Sizes:
         prefill = (bucket for bucket in buckets.prefill if bucket.num_tokens in args.prefill)
         chosen = tuple(prefill) or tuple(PrefillBucket(n, 1) for n in args.prefill)
         buckets = Buckets(tuple(args.decode), chosen, tuple(args.decode))
-    return Sizes(buckets, args.page_size, DEFAULTS.max_running, context_length, args.decode_steps)
+    if args.drafts:
+        buckets = buckets.with_drafts(args.drafts)
+    return Sizes(buckets, args.page_size, DEFAULTS.max_running, context_length, args.decode_steps, args.drafts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", choices=TARGETS, required=True)
     parser.add_argument("--model", choices=MODELS, default="qwen2.5-0.5b")
-    parser.add_argument("--quantization", choices=("int8", "fp8", "fp8-block"), help="weights of 8 bits")
+    parser.add_argument("--quantization", choices=(*MADE, *STORED), help="weights of 8 or 4 bits")
     parser.add_argument("--layers", type=int, help="other than the model's own, for a quick look")
     parser.add_argument("--devices", type=int, default=1, help="tensor parallelism")
     parser.add_argument("--groups", type=int, default=1, help="of so many devices, with requests of their own")
     parser.add_argument("--expert-parts", type=int, default=1, help="of a group's devices, with experts of their own")
     parser.add_argument("--decode", type=int, nargs="*", default=[1, 64], help="requests of decode buckets")
     parser.add_argument("--decode-steps", type=int, default=1, help="forward passes of a decode step")
+    parser.add_argument("--drafts", type=int, default=0, help="tokens that are proposed for a request at once")
     parser.add_argument("--prefill", type=int, nargs="*", default=[2048], help="tokens of prefill buckets")
     parser.add_argument("--all", action="store_true", help="every bucket of an engine with default flags")
     parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=PROGRAMS)

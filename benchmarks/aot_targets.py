@@ -15,13 +15,13 @@ os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import dataclasses
-import math
 import time
 from typing import Any, Literal
 
 import jax
 from jax.sharding import Mesh
 
+from palladio.model.functional import num_bytes
 from palladio.model.sharding import make_mesh
 from palladio.runtime.planning.compile_only import compile_only_devices
 
@@ -119,7 +119,7 @@ def compile_for(mesh: Mesh, jitted: Any, args: tuple[Any, ...]) -> Compiled:
 def bytes_per_device(tree: Any) -> int:
     """Of arrays, or of their shapes; those without a sharding are whole on every device."""
     return sum(
-        math.prod(x.shape if x.sharding is None else x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+        num_bytes(x.shape if x.sharding is None else x.sharding.shard_shape(x.shape), x.dtype)
         for x in jax.tree.leaves(tree)
     )
 

@@ -30,6 +30,7 @@ from server_process import provenance
 
 from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.kv_cache import PAGE_SIZES
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.startup import build_scheduler
 from palladio.runtime.interface.config import EngineConfig
@@ -105,10 +106,9 @@ def make_scheduler(platform: Platform, flags: dict[str, Any]) -> tuple[Scheduler
     limits = EngineLimits.of(config, ModelConfig.from_hf(*read_model_dir(path)), platform.defaults)
     buckets = limits.buckets(config, platform.defaults)
     num_tokens = config.cache.max_total_tokens or limits.useful_pool_tokens
-    num_pages = num_tokens // config.cache.page_size + 1
-    return build_scheduler(config, limits, buckets, num_pages, PageGroups(config.cache.page_size), seed=0).schedulers[
-        0
-    ], buckets
+    page_size = config.cache.page_size or PAGE_SIZES[0]
+    num_pages = num_tokens // page_size + 1
+    return build_scheduler(config, limits, buckets, num_pages, PageGroups(page_size), seed=0).schedulers[0], buckets
 
 
 class Simulation:

@@ -40,7 +40,26 @@ SWEEP: dict[str, list[dict[str, int]]] = {
     "decode": [{"keys": 256}, {"keys": 1024}],
     "prefill": [{"heads": 4}, {"rows": 256}, {"keys": 256}],
 }
-NUM_HEADS, NUM_KV_HEADS, PAGE = 32, 8, 64
+GROUP, NUM_KV_HEADS, PAGE = 4, 8, 64  # queries per KV head, and what flags may change
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kernel:
+    """What is compiled. changes: of its sizes, in a sweep."""
+
+    chip: str
+    kind: str
+    head_size: int
+    kv_dtype: str
+    num_kv_heads: int
+    page_size: int
+    changes: dict[str, int]
+
+    @property
+    def is_compared(self) -> bool:
+        """With figures of other kernels."""
+        sizes = self.head_size, self.kv_dtype, self.num_kv_heads, self.page_size
+        return sizes == (128, "bfloat16", NUM_KV_HEADS, PAGE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,12 +77,12 @@ class Blocks:
     ones: bool
 
 
-def inner_blocks(segments: Sequence[Segment], blocks: Blocks) -> tuple[Segment, Segment]:
+def inner_blocks(segments: Sequence[Segment], blocks: Blocks, num_kv_heads: int) -> tuple[Segment, Segment]:
     """A block of keys of all heads without and with a mask: the two segments that multiply most, as often as they run,
     and with a mask the loop before it that writes the limits."""
     order = sorted(range(len(segments)), key=lambda i: segments[i].units["MXU"], reverse=True)
     plain, masked = sorted(order[:2])
-    turns = NUM_KV_HEADS // blocks.heads if blocks.heads else 1
+    turns = num_kv_heads // blocks.heads if blocks.heads else 1
     pair = [_times(segments[i], turns) for i in (plain, masked)]
     between = [s for s in segments[plain + 1 : masked] if s.units["VSTORE"] >= 16 and not s.units["VLOAD"]]
     if blocks.heads and between:
@@ -77,7 +96,14 @@ def _times(segment: Segment, count: int) -> Segment:
     return Segment(segment.depth, segment.bundles * count, {unit: n * count for unit, n in segment.units.items()})
 
 
-def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str, int], report: str) -> None:
+def copy_bundles(segments: Sequence[Segment]) -> int:
+    """Of starting the copies of a block's pages: the longest piece of the loop over blocks that is scalar alone."""
+    return max(
+        s.bundles for s in segments if s.depth == 2 and not any(s.units[unit] for unit in UNITS if unit != "SALU")
+    )
+
+
+def child(kernel: Kernel, report: str) -> None:
     """Compiles one kernel in this process, which dumps its schedule; writes its sizes to `report`."""
     import aot_targets
     import jax
@@ -92,6 +118,13 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import limit_rows
     from palladio.pallas_kernels.target import Target
 
+    chip, kind, head_size, changes, kv_dtype = (
+        kernel.chip,
+        kernel.kind,
+        kernel.head_size,
+        kernel.changes,
+        kernel.kv_dtype,
+    )
     mesh = aot_targets.Target("tpu", CHIPS[chip], 0).mesh()
     target = Target.of(mesh.devices.flat[0])
     whole = NamedSharding(mesh, PartitionSpec())
@@ -99,22 +132,25 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     def array(*sizes: int, dtype: Any = jnp.int32) -> Any:
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=whole)
 
-    B, N, K, H, S = 64, NUM_HEADS, NUM_KV_HEADS, head_size, PAGE
+    B, N, K, H, S = 64, GROUP * kernel.num_kv_heads, kernel.num_kv_heads, head_size, kernel.page_size
     shape = AttentionShape(N, K, H, S, 128, B, jnp.bfloat16, jnp.dtype(kv_dtype))
     sizes_of = tpu_config.decode_blocks if kind == "decode" else tpu_config.chunk_blocks
     blocks = sizes_of(shape, target, changes)
     queries = blocks.queries
-    NB, attend = (B, tpu.attend_tokens) if kind == "decode" else (16, tpu.attend_chunks)
+    NB = B if kind == "decode" else 16
     metadata = AttentionMetadata(array(B + 1), array(B), array(B, 128), array(), array(), "decode")
     plan = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
 
-    call_attend: Any = attend  # of either kind
-
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any) -> Any:
         q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them
-        others = () if kind == "decode" else (jnp.zeros_like(q),)
         options = AttentionOptions(H**-0.5, target=target)
-        return call_attend(q, *others, kv_pages, metadata, options, plan, blocks).reshape(NB * queries, N * H)
+        if kind == "decode":
+            out = tpu.attend_tokens(q, kv_pages, metadata, options, plan, blocks)
+        else:
+            packed = tpu.pack_chunks(q, K, NB * queries)
+            out = tpu.attend_chunks(packed, jnp.zeros_like(packed), 0, kv_pages, metadata, options, plan, blocks)
+            out = tpu.unpack_tokens(out.transpose(2, 0, 1, 3), H)
+        return out.reshape(NB * queries, N * H)
 
     args = (
         array(NB * queries, N * H, dtype=jnp.bfloat16),
@@ -128,12 +164,12 @@ def child(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str
     Path(report).write_text(json.dumps({"sizes": sizes, "compile_cpu_seconds": program.compile_cpu_seconds}))
 
 
-def measure(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[str, int]) -> dict[str, Any]:
+def measure(kernel: Kernel) -> dict[str, Any]:
     """One row of the table: bundles of a block of keys without and with a mask, and what they use."""
-    row: dict[str, Any] = {"chip": chip, "kind": kind, "head_size": head_size, "kv_dtype": kv_dtype, "changes": changes}
+    row, chip, kind = dataclasses.asdict(kernel), kernel.chip, kernel.kind
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        given = [chip, kind, str(head_size), kv_dtype, json.dumps(changes), str(report)]
+        given = [json.dumps(row), str(report)]
         environment = os.environ | {"LIBTPU_INIT_ARGS": dump_flags(Path(folder))}
         command = [sys.executable, __file__, "child", *given]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -141,11 +177,12 @@ def measure(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[s
             return row | {"error": done.stderr.strip()[-300:]}
         compiled = json.loads(report.read_text())
         blocks = Blocks(**compiled["sizes"])
-        plain, masked = inner_blocks(read_schedule(Path(folder), "paged_attention"), blocks)
+        segments = read_schedule(Path(folder), "paged_attention")
+        plain, masked = inner_blocks(segments, blocks, kernel.num_kv_heads)
     from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
 
-    itemsize = 2 if kv_dtype == "bfloat16" else 1
-    copied = blocks.keys * NUM_KV_HEADS * 2 * padded_head_size(head_size) * itemsize
+    itemsize = 2 if kernel.kv_dtype == "bfloat16" else 1
+    copied = blocks.keys * kernel.num_kv_heads * 2 * padded_head_size(kernel.head_size) * itemsize
     compute, copy = plain.bundles / CLOCK_GHZ[chip] / 1000, copied / BANDWIDTH_GBS[chip] / 1000
     work = blocks.keys * (blocks.rows if kind == "prefill" else 1)
     row |= dataclasses.asdict(blocks) | {
@@ -154,13 +191,15 @@ def measure(chip: str, kind: str, head_size: int, kv_dtype: str, changes: dict[s
         "bundles_per_unit": max(plain.bundles, masked.bundles) / work,
         "spills": plain.units["SPILL"] + masked.units["SPILL"],
         "units": plain.units,
+        "copy_bundles": copy_bundles(segments),
+        "pages": blocks.keys // kernel.page_size,
         "copied_bytes": copied,
         "compute_us": compute,
         "copy_us": copy,
         "compute_per_copy": compute / copy,
         "compile_cpu_seconds": compiled["compile_cpu_seconds"],
     }
-    if (chip, kind) in RPA_V3 and (head_size, kv_dtype) == (128, "bfloat16"):
+    if (chip, kind) in RPA_V3 and kernel.is_compared:
         scale = work / (512 * 512 if kind == "prefill" else 512)
         peers = RPA_V3[chip, kind] * scale
         row |= {"ratio_to_rpa_v3": peers / plain.bundles, "ratio_to_rpa_v3_masked": peers / masked.bundles}
@@ -187,6 +226,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", choices=("decode", "prefill"), nargs="+", default=("decode", "prefill"))
     parser.add_argument("--head-size", type=int, nargs="+", default=(128,))
     parser.add_argument("--kv-dtype", default="bfloat16")
+    parser.add_argument("--page-size", type=int, default=PAGE)
+    parser.add_argument("--kv-heads", type=int, default=NUM_KV_HEADS, help="of one device")
     parser.add_argument("--write", action="store_true", help="of a sweep: the best sizes go to pallas_kernels/tuned")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
@@ -195,7 +236,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for kind in args.kind:
             for head_size in args.head_size:
                 for changes in ({}, *(SWEEP[kind] if args.command == "sweep" else ())):
-                    rows.append(measure(chip, kind, head_size, args.kv_dtype, changes))
+                    sizes = head_size, args.kv_dtype, args.kv_heads, args.page_size
+                    rows.append(measure(Kernel(chip, kind, *sizes, changes)))
                     print({key: value for key, value in rows[-1].items() if key != "units"}, flush=True)
                     if args.json:  # after each row: what was compiled is kept if the rest is not
                         report = {
@@ -211,6 +253,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:
-        child(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5], json.loads(sys.argv[6]), sys.argv[7])
+        child(Kernel(**json.loads(sys.argv[2])), sys.argv[3])
     else:
         sys.exit(main())

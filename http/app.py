@@ -28,6 +28,7 @@ from palladio.http.responses.routes_responses import responses_router
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.routes.routes_capabilities import capabilities_router
+from palladio.http.routes.routes_classify import CLASSIFY, NATIVE_CLASSIFY
 from palladio.http.routes.routes_completions import COMPLETIONS
 from palladio.http.routes.routes_embeddings import EMBEDDINGS, ENCODE
 from palladio.http.routes.routes_generate import GENERATE
@@ -37,6 +38,7 @@ from palladio.http.routes.routes_model_control import model_control_router
 from palladio.http.routes.routes_models import models_router
 from palladio.http.routes.routes_observe import observe_router
 from palladio.http.routes.routes_reasoning import reasoning_router
+from palladio.http.routes.routes_scores import PAIR_ENDPOINTS, RERANK
 from palladio.http.routes.routes_tokenize import tokenize_router
 from palladio.http.routes.routes_tools import tools_router
 from palladio.http.security.access import browser_guard, cors, describe_access
@@ -94,9 +96,9 @@ def create_app(
     ]
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app)
-    for endpoint in (CHAT, COMPLETIONS, GENERATE, EMBEDDINGS, ENCODE):
+    for endpoint in (CHAT, COMPLETIONS, GENERATE, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context)
-    for endpoint in (GENERATE, ENCODE):
+    for endpoint in (GENERATE, ENCODE, RERANK, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context, by_put=True)
     routers = (models_router, tokenize_router, admin_router, reasoning_router, tools_router, stored_router)
     others = (capabilities_router, observe_router, messages_router, ollama_router, load_router, invocations_router)

@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
 from palladio.model.kv_cache import PagedStep
+from palladio.model.latent_cache import LatentStep
 from palladio.model.layer_spec import AttentionSpec
 from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
@@ -24,13 +25,13 @@ class LayerContext:
     Attributes:
         positions: i32[T], of each token in its sequence.
         rotations: of queries and keys.
-        step: how the layer's pages are written and read.
+        step: how the layer's pages are written and read, by layers of its kind.
         num_tokens: i32[], real tokens of T; the others are padding.
     """
 
     positions: jax.Array
     rotations: Rotations
-    step: PagedStep
+    step: PagedStep | LatentStep
     num_tokens: jax.Array
 
 

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from palladio.model.classifier import Classifier
 from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
-from palladio.model.hf_config import HfConfig
+from palladio.model.formats.stored_format import StoredFormat
+from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
-from palladio.model.quantization_config import QuantizationConfig
-from palladio.model.registry import BASE_MODELS, find_family
+from palladio.model.quantization_config import kinds_by_config, stored_format
+from palladio.model.quantization_flag import weight_kinds
+from palladio.model.registry import BASE_MODELS, CLASSIFIERS, find_family
 from palladio.model.weights.kinds import WeightKinds
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -61,7 +64,7 @@ class ModelConfig(DecoderSpec):
         intermediate_size: F, of the MLP.
         num_heads: query heads (N).
         num_kv_heads: key and value heads (K).
-        head_size: H.
+        head_size: H; of latent attention, of the part that is rotated.
         head_counts: of a layout that pads or copies heads; None: every head counts.
         max_position_embeddings: tokens of context that the model is made for, rope scaling included.
         tie_word_embeddings: logits use the embedding's own table.
@@ -73,6 +76,9 @@ class ModelConfig(DecoderSpec):
         converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
         stored_dtype: that holds all matrices of the files; None: none were read.
         has_head: it makes logits, so it can generate; else only hidden states.
+        classifier: its head, if it is made to classify texts; None: it is not.
+        num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
+            they are not loaded.
     """
 
     architecture: str
@@ -89,16 +95,23 @@ class ModelConfig(DecoderSpec):
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     dtype: DType
-    quantization: QuantizationConfig | None
+    quantization: StoredFormat | None
     weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
     converted_dtype: DType | None = None
     stored_dtype: DType | None = None
     has_head: bool = True
+    classifier: Classifier | None = None
+    num_draft_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"num_attention_heads {self.num_heads} is not a multiple of num_key_value_heads {self.num_kv_heads}"
+            )
+        if self.latent is not None and self.num_heads != self.num_kv_heads:
+            raise ConfigError(
+                f"num_key_value_heads {self.num_kv_heads} must be num_attention_heads {self.num_heads}: latent "
+                "attention has no groups"
             )
         if self.head_size % 2:
             raise ConfigError(f"head_dim must be even (rotary embeddings rotate pairs), found {self.head_size}")
@@ -115,7 +128,7 @@ class ModelConfig(DecoderSpec):
         family = find_family(architecture)
         hf = HfConfig(config, family.defaults)
         decoder = family.describe(hf)
-        quantization = QuantizationConfig.of(config)
+        quantization = stored_format(config)
         return cls(
             **vars(decoder),
             architecture=architecture,
@@ -132,20 +145,35 @@ class ModelConfig(DecoderSpec):
             bos_token_id=hf.optional_count("bos_token_id", least=0),
             dtype=_dtype(config),
             quantization=quantization,
-            weight_kinds=quantization.kinds(family.weights, hf.num_layers) if quantization else WeightKinds(),
-            has_head=architecture not in BASE_MODELS,
+            weight_kinds=kinds_by_config(quantization, family.weights, hf.num_layers)
+            if quantization
+            else WeightKinds(),
+            has_head=architecture not in BASE_MODELS and architecture not in CLASSIFIERS,
+            classifier=Classifier.of({**family.defaults, **config}) if architecture in CLASSIFIERS else None,
+            num_draft_layers=hf.optional_count("num_nextn_predict_layers", least=0, most=MAX_LAYERS) or 0,
         )
 
     def for_context(self, length: int) -> Self:
-        """The model as it serves sequences of up to so many tokens: LongRoPE depends on it, and a window that none of
-        them fills is none."""
+        """The model as it serves sequences of up to so many tokens: rotary embeddings and windows depend on it."""
 
         def fitted(layer: LayerSpec) -> LayerSpec:
-            rope = layer.attention.rope and layer.attention.rope.for_context(length)
-            window = layer.attention.window if (layer.attention.window or length) < length else None
-            return dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rope=rope, window=window))
+            return dataclasses.replace(layer, attention=layer.attention.for_context(length))
 
         return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
+
+    def with_quantization(self, quantization: str | None, of_checkpoint: WeightKinds | None = None) -> Self:
+        """The model with the weights that --quantization asks for.
+
+        Args:
+            of_checkpoint: kinds of the weights as they are stored; None: as far as config.json tells.
+
+        Raises:
+            ConfigError: the flag does not fit the checkpoint.
+        """
+        found = self.weight_kinds if of_checkpoint is None else of_checkpoint
+        rules = find_family(self.architecture).weights
+        kinds = weight_kinds(quantization, self.quantization, found, rules, self.num_layers)
+        return dataclasses.replace(self, weight_kinds=kinds)
 
     @property
     def num_layers(self) -> int:
@@ -161,7 +189,8 @@ class ModelConfig(DecoderSpec):
 def read_model_dir(
     path: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one.
+    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. ModelOpt
+    may have written quantization_config into a file of its own.
 
     Raises:
         ConfigError: config.json is missing, or a file is not a JSON object.
@@ -173,6 +202,10 @@ def read_model_dir(
         has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
+    beside = _read_json(path / "hf_quant_config.json")  # ModelOpt's, of before it wrote config.json
+    if beside is not None and config.get("quantization_config") is None:
+        found = beside.get("quantization")
+        config["quantization_config"] = {"quant_method": "modelopt", **(found if isinstance(found, dict) else {})}
     return override(text_model(config), overrides or {}), _read_json(path / "generation_config.json")
 
 

@@ -8,11 +8,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from palladio.model.attention import Attention, LayerContext
+from palladio.model.class_head import ClassHead
 from palladio.model.config import ModelConfig
 from palladio.model.embedding import TokenTable
 from palladio.model.forward_batch import ForwardBatch
-from palladio.model.kv_cache import CacheGroups, PagedStep
-from palladio.model.layer_spec import DenseSpec, LayerSpec, SparseSpec
+from palladio.model.kv_cache import CacheGroups, plan_steps
+from palladio.model.latent_attention import LatentAttention
+from palladio.model.layer_spec import AttentionSpec, DenseSpec, LatentSpec, LayerSpec, SparseSpec
 from palladio.model.mlp import GatedMLP, PlainMLP
 from palladio.model.module import Context, Module
 from palladio.model.moe import SparseMLP
@@ -29,7 +31,7 @@ class DecoderLayer(Module):
         norm = functools.partial(Norm, context, config.hidden_size, spec.norm)
         has_inner, has_outer = spec.norm_placement != "post", spec.norm_placement in ("post", "sandwich")
         self.attention_norm = norm() if has_inner else None
-        self.attention = Attention(context, config, spec.attention, kernels, mesh)
+        self.attention = _attention(context, config, spec.attention, kernels, mesh)
         self.attention_output_norm = norm() if has_outer else None
         self.mlp_norm = norm() if has_inner and spec.norm_placement != "parallel" else None
         self.mlp = _mlp(context, config, spec.mlp, kernels, mesh)
@@ -38,7 +40,7 @@ class DecoderLayer(Module):
         self.residual_scale = spec.residual_scale
 
     def __call__(self, x: jax.Array, by: LayerContext, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x [T, D], kv_pages [P, K, S, 2·Hp] → both after this layer."""
+        """x [T, D], kv_pages [P, …], see the attention's own → both after this layer."""
         normed = x if self.attention_norm is None else self.attention_norm(x)
         attended, kv_pages = self.attention(normed, by, kv_pages)
         x = self._add(x, attended, self.attention_output_norm)
@@ -52,6 +54,14 @@ class DecoderLayer(Module):
         if norm is not None:
             out = norm(out)
         return x + (out if self.residual_scale == 1.0 else out * self.residual_scale)
+
+
+def _attention(
+    context: Context, config: ModelConfig, spec: AttentionSpec | LatentSpec, kernels: Kernels, mesh: Mesh
+) -> Attention | LatentAttention:
+    if isinstance(spec, LatentSpec):
+        return LatentAttention(context, config, spec, kernels, mesh)
+    return Attention(context, config, spec, kernels, mesh)
 
 
 def _mlp(
@@ -88,6 +98,8 @@ class CausalLM(Module):
         self.norm = Norm(context, config.hidden_size, config.norm)
         has_table = config.has_head and not config.tie_word_embeddings
         self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None
+        classifier = config.classifier
+        self.score = None if classifier is None else ClassHead(context, classifier, config.hidden_size)
 
     def __call__(self, batch: ForwardBatch, kv_cache: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """One forward step.
@@ -102,8 +114,10 @@ class CausalLM(Module):
         x = self.embedding.embed(batch.token_ids)
         if self.config.embedding_scale != 1.0:
             x *= jnp.asarray(self.config.embedding_scale, x.dtype)
-        rotations = Rotations.of(self.config.ropes, self.config.head_size, batch.positions)
-        steps = PagedStep.of_tables(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
+        x = batch.with_embeds(x)
+        by = batch.positions if batch.rotary_positions is None else batch.rotary_positions
+        rotations = Rotations.of(self.config.ropes, self.config.head_size, by)
+        steps = plan_steps(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
         by_table = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
         written = list(kv_cache)
         for layer, (table, array) in zip(self.layers, self.places, strict=True):
@@ -111,8 +125,10 @@ class CausalLM(Module):
         return self.norm(x), tuple(written)
 
     @property
-    def head(self) -> TokenTable:
-        """The table that logits come from; meaningless if the model has no head."""
+    def head(self) -> TokenTable | ClassHead | None:
+        """What logits come from, of tokens or of labels; None: the model makes none."""
+        if not self.config.has_head:
+            return self.score
         return self.lm_head or self.embedding
 
     def logits(self, hidden: jax.Array, num_valid_tokens: int | None = None) -> jax.Array:
@@ -123,11 +139,27 @@ class CausalLM(Module):
             num_valid_tokens: ids from here on are padding of the vocabulary: the tokenizer does not know them, and
                 their logits become -inf; None: all are real.
         """
+        logits = self._head_logits(hidden)
+        if num_valid_tokens is None or num_valid_tokens >= self.config.vocab_size:
+            return logits
+        return jnp.where(jnp.arange(self.config.vocab_size) < num_valid_tokens, logits, -jnp.inf)
+
+    def classify(self, hidden: jax.Array) -> jax.Array:
+        """[R, D] → f32[R, L], the logits of labels of rows after the final norm."""
+        classifier = self.config.classifier
+        assert classifier is not None
+        if not classifier.tokens:
+            assert self.score is not None
+            return self.score.logits(hidden)
+        logits = self._head_logits(hidden)
+        return logits[:, 1:] - logits[:, :1] if classifier.is_difference else logits
+
+    def _head_logits(self, hidden: jax.Array) -> jax.Array:
+        """As the language model makes them."""
+        assert self.head is not None
         logits = self.head.logits(hidden)
         if self.config.logits_scale != 1.0:
             logits *= self.config.logits_scale
         if (cap := self.config.logits_soft_cap) is not None:
             logits = cap * jnp.tanh(logits / cap)
-        if num_valid_tokens is None or num_valid_tokens >= self.config.vocab_size:
-            return logits
-        return jnp.where(jnp.arange(self.config.vocab_size) < num_valid_tokens, logits, -jnp.inf)
+        return logits

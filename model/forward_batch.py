@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 
 from palladio.pallas_kernels.kv_cache_update import CacheWrites
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
@@ -30,6 +31,11 @@ class ForwardBatch:
         num_requests: i32[], real rows of B.
         num_decodes: i32[], the first so many requests own one token each; more may, and they need not be counted.
         kind: static; "decode" promises T == B and one token per row (row b is token b), so cheaper code may run.
+        embeds: [R, D], rows that may stand in the place of tokens' embeddings, which are in `embed_rows`; None: no
+            token has one.
+        embed_rows: i32[T], the row of each token; -1: it has the one of its id.
+        rotary_positions: i32[T], what each token is rotated by, or i32[A, T] if that has several axes; None: its
+            position in the sequence. Where it lies in the cache, and the position that its seed goes by, are others.
     """
 
     token_ids: jax.Array
@@ -43,6 +49,9 @@ class ForwardBatch:
     num_requests: jax.Array
     num_decodes: jax.Array
     kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})
+    embeds: jax.Array | None = None
+    embed_rows: jax.Array | None = None
+    rotary_positions: jax.Array | None = None
 
     @property
     def num_tokens(self) -> jax.Array:
@@ -53,6 +62,13 @@ class ForwardBatch:
     def num_columns(self) -> int:
         """C, of each block table."""
         return self.block_tables[0].shape[1]
+
+    def with_embeds(self, x: jax.Array) -> jax.Array:
+        """x [T, D] with the rows of `embeds` where tokens have one."""
+        if self.embeds is None or self.embed_rows is None:
+            return x
+        rows = self.embeds[jnp.maximum(self.embed_rows, 0)].astype(x.dtype)
+        return jnp.where(self.embed_rows[:, None] >= 0, rows, x)
 
     def attention_metadata(self) -> AttentionMetadata:
         """The part that attention needs, with the first block table."""

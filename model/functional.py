@@ -1,10 +1,13 @@
 """A model as a flat tuple of arrays: what jit takes. Fewer Python objects a call, so less host time a step."""
 
 import dataclasses
+import math
 from typing import Self
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 
@@ -37,12 +40,12 @@ def unflatten_model(structure: ModelStructure, leaves: tuple[jax.Array, ...]) ->
 
 @dataclasses.dataclass(frozen=True)
 class LogitsHead:
-    """The part of a flat model that makes logits: programs that only sample are called with no other arrays.
+    """The part of a flat model that makes logits: programs that only sample, or classify, take no other arrays.
 
     Attributes:
         structure: of the whole model.
         num_leaves: of the whole model.
-        indices: which of them `CausalLM.logits` reads.
+        indices: which of them `CausalLM.head` has.
     """
 
     structure: ModelStructure
@@ -52,7 +55,8 @@ class LogitsHead:
     @classmethod
     def of(cls, structure: ModelStructure, num_leaves: int) -> Self:
         numbered = unflatten_model(structure, tuple(range(num_leaves)))  # type: ignore[arg-type]  # in place of arrays
-        return cls(structure, num_leaves, tuple(jax.tree.leaves(nnx.state(numbered.head))))
+        indices = () if numbered.head is None else tuple(jax.tree.leaves(nnx.state(numbered.head)))
+        return cls(structure, num_leaves, indices)
 
     def select(self, leaves: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         """The head's arrays, out of the whole model's."""
@@ -60,6 +64,19 @@ class LogitsHead:
 
     def logits(self, head: tuple[jax.Array, ...], hidden: jax.Array, num_valid_tokens: int) -> jax.Array:
         """hidden [R, D] → f32[R, V], see CausalLM.logits; `head` as `select` gives it."""
+        return self._model(head).logits(hidden, num_valid_tokens)
+
+    def classify(self, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
+        """hidden [R, D] → f32[R, L], see CausalLM.classify; `head` as `select` gives it."""
+        return self._model(head).classify(hidden)
+
+    def _model(self, head: tuple[jax.Array, ...]) -> CausalLM:
+        """With the head alone."""
         known = dict(zip(self.indices, head, strict=True))
         leaves = tuple(known.get(i) for i in range(self.num_leaves))
-        return unflatten_model(self.structure, leaves).logits(hidden, num_valid_tokens)  # type: ignore[arg-type]
+        return unflatten_model(self.structure, leaves)  # type: ignore[arg-type]
+
+
+def num_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
+    """Of an array on a device, where two numbers of 4 bits share a byte."""
+    return -(-math.prod(shape) * jax.dtypes.itemsize_bits(jnp.dtype(dtype)) // 8)

@@ -29,7 +29,7 @@ class HfConfig(Keys):
         num_layers: of the decoder.
         num_heads: of queries (N).
         num_kv_heads: of keys and values (K).
-        head_size: H.
+        head_size: H; of latent attention, of the part that is rotated.
         max_position: tokens of context, before what rope scaling adds.
     """
 
@@ -40,7 +40,8 @@ class HfConfig(Keys):
         self.require("is_causal", True, default=True)
         self.hidden_size = self.count("hidden_size", most=MAX_HIDDEN_SIZE)
         self.num_heads = self.count("num_attention_heads", most=MAX_HEADS)
-        self.head_size = self.count_or_default("head_dim", most=MAX_HEAD_SIZE) or self._derived_head_size()
+        rotated = self.optional_count("qk_rope_head_dim", most=MAX_HEAD_SIZE)  # of latent attention
+        self.head_size = rotated or self.count_or_default("head_dim", most=MAX_HEAD_SIZE) or self._derived_head_size()
         self.num_kv_heads = self.optional_count("num_key_value_heads", most=MAX_HEADS) or self.num_heads
         self.num_layers = self.count("num_hidden_layers", most=MAX_LAYERS)
         self.max_position = self.count_or_default("max_position_embeddings", most=MAX_CONTEXT) or 2048

@@ -9,18 +9,19 @@ divided between them by what requests need, page by page.
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.forward_batch import ForwardBatch
+from palladio.model.latent_cache import LatentCacheSpec, LatentStep
 from palladio.model.layer_spec import AttentionSpec
-from palladio.model.sharding import ShardingRules, num_ranks, num_shards
+from palladio.model.page_spec import PageSpec
+from palladio.model.sharding import num_ranks, num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update, plan_writes
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -30,6 +31,9 @@ from palladio.pallas_kernels.ragged_paged_attention import (
     plan_attention,
     ragged_paged_attention,
 )
+
+PAGE_SIZES = 16, 32, 64, 128  # tokens; what is chosen from
+LEAST_ROW_BYTES = 32  # of a column of a TPU's tile: pages are whole tiles
 
 # Groups that come out uneven leave places of the pool's arrays empty: of a short request's pages at most this share.
 # Where it would be more, all layers are one group, and their windows are masks only.
@@ -104,49 +108,25 @@ def _group(window: int | None, layers: list[int], size: int) -> CacheGroup:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CacheSpec:
-    """A layer's pages: keys and values of attention with grouped queries. Nobody else knows their layout.
+class CacheSpec(PageSpec):
+    """Pages [P, K, S, 2·Hp] of keys and values, of attention with grouped queries. Devices of a group share the heads.
 
     Attributes:
         num_kv_heads: K.
         head_size: H.
-        page_size: tokens a page (S).
-        dtype: of keys and values. On CPU prefer float32: XLA:CPU copies a bfloat16 cache at every write.
     """
 
     AXES: ClassVar = ("ranks", "kv_heads", None, None)
 
     num_kv_heads: int
     head_size: int
-    page_size: int
-    dtype: np.dtype
-
-    @classmethod
-    def of(cls, config: ModelConfig, *, page_size: int, dtype: DTypeLike) -> Self:
-        """Of a model's layers, which all have the same."""
-        return cls(
-            num_kv_heads=config.num_kv_heads,
-            head_size=config.head_size,
-            page_size=page_size,
-            dtype=jnp.dtype(dtype),
-        )
-
-    @property
-    def bytes_per_page(self) -> int:
-        """Of one layer, on all devices together."""
-        return math.prod(self._shape(1)) * self.dtype.itemsize
-
-    def array(self, num_pages: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
-        """[G·P, K, S, 2·Hp], of each data-parallel rank so many pages, split over the ranks and over K."""
-        sharding = ShardingRules().sharding(mesh, self.AXES)
-        return jax.ShapeDtypeStruct(self._shape(num_ranks(mesh) * num_pages), self.dtype, sharding=sharding)
 
     def device_pages(self, num_pages: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
-        """[P, K, S, 2·Hp], of one device: what kernels get."""
+        """[P, K, S, 2·Hp], see PageSpec."""
         shape = dataclasses.replace(self, num_kv_heads=self.num_kv_heads // num_shards(mesh))._shape(num_pages)
         return jax.ShapeDtypeStruct(shape, self.dtype)
 
-    def _shape(self, num_pages: int) -> tuple[int, int, int, int]:
+    def _shape(self, num_pages: int) -> tuple[int, ...]:
         return kv_page_shape(num_pages, self.num_kv_heads, self.page_size, self.head_size)
 
 
@@ -155,16 +135,21 @@ class CacheLayout:
     """The pool of a model's pages, all but their number.
 
     Attributes:
-        spec: a layer's pages. groups: which layers share tables.
+        spec: a layer's pages; all layers have the same. groups: which layers share tables.
     """
 
-    spec: CacheSpec
+    spec: CacheSpec | LatentCacheSpec
     groups: CacheGroups
 
     @classmethod
     def of(cls, config: ModelConfig, *, page_size: int, dtype: DTypeLike) -> Self:
         """The cache that a model needs."""
-        spec = CacheSpec.of(config, page_size=page_size, dtype=dtype)
+        pages: dict[str, Any] = {"page_size": page_size, "dtype": jnp.dtype(dtype)}
+        spec: CacheSpec | LatentCacheSpec
+        if config.latent is not None:
+            spec = LatentCacheSpec(sizes=config.latent, **pages)
+        else:
+            spec = CacheSpec(num_kv_heads=config.num_kv_heads, head_size=config.head_size, **pages)
         return cls(spec=spec, groups=CacheGroups.of(config))
 
     @property
@@ -189,6 +174,20 @@ class CacheLayout:
     def abstract(self, num_pages: int, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
         """What `allocate` makes, without the memory."""
         return (self.spec.array(num_pages, mesh),) * self.groups.num_arrays
+
+
+def fitting_page_size(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, least_bytes: int) -> int:
+    """Tokens of the smallest page that takes so many bytes, of one layer on one device.
+
+    Args:
+        least_bytes: 0: of any size; otherwise for kernels that copy whole tiles.
+    """
+    for size in PAGE_SIZES[:-1]:
+        page = CacheLayout.of(config, page_size=size, dtype=dtype).spec.device_pages(1, mesh)
+        is_whole = least_bytes == 0 or size * page.dtype.itemsize >= LEAST_ROW_BYTES
+        if is_whole and math.prod(page.shape) * page.dtype.itemsize >= least_bytes:
+            return size
+    return PAGE_SIZES[-1]
 
 
 @jax.tree_util.register_dataclass
@@ -259,3 +258,17 @@ class PagedStep:
             backend=kernels.attention,
             target=kernels.target,
         )
+
+
+def plan_steps(
+    batch: ForwardBatch,
+    config: ModelConfig,
+    dtype: DTypeLike,
+    kv_cache: tuple[jax.Array, ...],
+    kernels: Kernels,
+    num_shards: int = 1,
+) -> list[PagedStep] | list[LatentStep]:
+    """How a step writes and reads the pages of each block table; for the arguments see PagedStep.of_tables."""
+    if config.latent is not None:
+        return [LatentStep.of(batch, kv_cache[0].shape[1])]
+    return PagedStep.of_tables(batch, config, dtype, kv_cache, kernels, num_shards)

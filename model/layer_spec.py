@@ -5,9 +5,10 @@ traced and lowered once.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from palladio.model.experts_config import ExpertsConfig
+from palladio.model.latent_config import LatentConfig
 from palladio.model.rope_config import RopeConfig
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
@@ -74,6 +75,37 @@ class AttentionSpec:
     qkv_bias: bool = False
     output_bias: bool = False
 
+    def for_context(self, length: int) -> "AttentionSpec":
+        """As it serves sequences of up to so many tokens: a window that none of them fills is none."""
+        window = self.window if (self.window or length) < length else None
+        return dataclasses.replace(self, rope=self.rope and self.rope.for_context(length), window=window)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatentSpec:
+    """Latent attention (MLA); ModelConfig.latent has its sizes.
+
+    Attributes:
+        rope: rotary embedding of the rotated part of queries and keys.
+        scale: factor on scores.
+        norm: of latents, and of what is between the two projections of queries.
+        bias: of the projections down, and of the one back.
+    """
+
+    rope: RopeConfig
+    scale: float
+    norm: NormSpec
+    bias: bool = False
+
+    @property
+    def window(self) -> None:
+        """A query sees all keys before it."""
+        return None
+
+    def for_context(self, length: int) -> "LatentSpec":
+        """As it serves sequences of up to so many tokens."""
+        return dataclasses.replace(self, rope=self.rope.for_context(length))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DenseSpec:
@@ -91,14 +123,36 @@ class DenseSpec:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RouterGroups:
+    """Experts in groups of equal size, of which a token goes to the experts of the best.
+
+    Attributes:
+        number: of groups. kept: of a token, those whose experts may be chosen.
+        score: of a group: its best expert (best), or the sum of its two best (best_two).
+    """
+
+    number: int
+    kept: int
+    score: Literal["best", "best_two"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RouterSpec:
-    """How a token's experts are chosen: the largest shares of a softmax over all of them.
+    """How a token's experts are chosen: those with the largest scores, which are their weights as well.
 
     Attributes:
         renormalize: the weights of a token's experts are divided by their sum.
+        score: softmax: shares of all experts; sigmoid: of each by itself.
+        has_bias: a bias of each expert is added to the scores by which experts are chosen, not to the weights.
+        groups: they are chosen from the best groups alone; None: from all.
+        scale: factor on the weights, at last.
     """
 
     renormalize: bool
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    has_bias: bool = False
+    groups: RouterGroups | None = None
+    scale: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,12 +162,13 @@ class SparseSpec:
     Attributes:
         router: which experts a token goes to.
         activation: of each expert's gate.
-        has_shared_expert: one more expert, which every token goes to, behind a gate of its own.
+        shared_expert: one more expert, which every token goes to: behind a gate of its own (gated), or as it is
+            (plain); None: there is none.
     """
 
     router: RouterSpec
     activation: Activation = "silu"
-    has_shared_expert: bool = False
+    shared_expert: Literal["gated", "plain"] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,11 +183,15 @@ class LayerSpec:
         residual_scale: factor on what attention and MLP add to the hidden states.
     """
 
-    attention: AttentionSpec
+    attention: AttentionSpec | LatentSpec
     mlp: DenseSpec | SparseSpec
     norm: NormSpec
     norm_placement: NormPlacement = "pre"
     residual_scale: float = 1.0
+
+    def with_attention(self, **fields: Any) -> "LayerSpec":
+        """The same with other values in fields of its attention."""
+        return dataclasses.replace(self, attention=dataclasses.replace(self.attention, **fields))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,6 +202,7 @@ class DecoderSpec:
         layers: from the embedding up.
         norm: the last one, before the head.
         experts: sizes of the layers with a mixture of experts; None: no layer has one.
+        latent: sizes of latent attention, which all layers have, or none (None).
         embedding_scale: factor on embeddings, rounded to the dtype of activations.
         logits_scale: factor on logits.
         logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.
@@ -152,6 +212,7 @@ class DecoderSpec:
     layers: tuple[LayerSpec, ...]
     norm: NormSpec
     experts: ExpertsConfig | None = None
+    latent: LatentConfig | None = None
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_soft_cap: float | None = None

@@ -46,11 +46,22 @@ class Context:
     weights: DTypeLike
     rngs: nnx.Rngs | None
 
-    def param(self, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer) -> nnx.Param:
-        """A parameter that remembers its logical axes (model/sharding.py) and its initializer."""
+    def param(
+        self,
+        shape: tuple[int, ...],
+        axes: tuple[str | None, ...],
+        init: Initializer,
+        dtype: DTypeLike | None = None,
+    ) -> nnx.Param:
+        """A parameter that remembers its logical axes (model/sharding.py) and its initializer.
+
+        Args:
+            dtype: whatever that of weights is; None: that of weights.
+        """
         assert len(shape) == len(axes)
+        dtype = self.weights if dtype is None else dtype
         if self.rngs is None:
-            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, self.weights)
+            value: jax.Array | jax.ShapeDtypeStruct = jax.ShapeDtypeStruct(shape, dtype)
         else:
-            value = init(self.rngs.params(), shape, self.weights)
+            value = init(self.rngs.params(), shape, dtype)
         return nnx.Param(value, logical_axes=axes, initializer=init)

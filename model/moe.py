@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.layer_spec import RouterSpec, SparseSpec
+from palladio.model.layer_spec import RouterGroups, RouterSpec, SparseSpec
 from palladio.model.mlp import ACTIVATIONS
 from palladio.model.module import Context, Initializer, Module
 from palladio.model.sharding import EXPERT_AXIS, GROUP_AXES, ShardingRules, num_expert_parts, num_shards, on_each_device
@@ -36,12 +36,16 @@ class SparseMLP(Module):
         experts, D = config.experts, config.hidden_size
         assert experts is not None
         E, F = experts.num_places, experts.intermediate_size
-        shared = experts.shared_intermediate_size if spec.has_shared_expert else None
+        shared = experts.shared_intermediate_size
         self.router = context.param((D, experts.num_experts), (None, None), Initializer("uniform"))
+        bias = Initializer("zeros")  # float32, as small differences choose other experts
+        has_bias = spec.router.has_bias
+        self.router_bias = context.param((experts.num_experts,), (None,), bias, jnp.float32) if has_bias else None
         self.gate: Weight = Dense(context, (E, D, F), ("experts", None, "expert_ffw"), inputs=1)
         self.up: Weight = Dense(context, (E, D, F), ("experts", None, "expert_ffw"), inputs=1)
         self.down: Weight = Dense(context, (E, F, D), ("experts", "expert_ffw", None), inputs=1)
-        self.shared = None if shared is None else SharedExpert(context, D, shared)
+        has_shared, is_gated = spec.shared_expert is not None, spec.shared_expert == "gated"
+        self.shared = SharedExpert(context, D, shared or 0, is_gated=is_gated) if has_shared else None
         self.num_chosen = experts.num_chosen
         self.spec = spec
         self.kernels = kernels
@@ -51,7 +55,8 @@ class SparseMLP(Module):
         """[T, D] → [T, D]; rows from num_tokens on are padding, which goes to no expert."""
         rules = ShardingRules()
         shared = () if self.shared is None else self.shared.params
-        params = ((self.router,), self.gate.params, self.up.params, self.down.params, *shared)
+        router = (self.router,) if self.router_bias is None else (self.router, self.router_bias)
+        params = (router, self.gate.params, self.up.params, self.down.params, *shared)
         specs = [tuple(rules.spec(param.get_metadata()["logical_axes"]) for param in each) for each in params]
         compute = on_each_device(
             self._own_part, self.mesh, in_specs=(rules.spec(()), rules.spec(()), *specs), out_specs=rules.spec(())
@@ -63,10 +68,11 @@ class SparseMLP(Module):
         """All of the layer, with the experts and columns that one device has; the sum over devices is the result.
 
         Args:
+            router: its kernel, and its bias if it has one.
             params: of gate, up and down; then those of the shared expert.
         """
         experts, shared = params[:3], params[3:]
-        weights, chosen = choose_experts(x, router[0], self.num_chosen, self.spec.router)
+        weights, chosen = choose_experts(x, router[0], self.num_chosen, self.spec.router, *router[1:])
         if num_expert_parts(self.mesh) > 1:
             chosen -= lax.axis_index(EXPERT_AXIS) * experts[0][0].shape[0]
         is_real = jnp.arange(x.shape[0]) < num_tokens
@@ -116,18 +122,18 @@ class SparseMLP(Module):
 
 
 class SharedExpert(Module):
-    """An expert that every token goes to, behind a gate of one number: gate and up [D, 2, F], down [F, D]."""
+    """An expert that every token goes to, perhaps behind a gate of one number: gate and up [D, 2, F], down [F, D]."""
 
-    def __init__(self, context: Context, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(self, context: Context, hidden_size: int, intermediate_size: int, *, is_gated: bool) -> None:
         D, F = hidden_size, intermediate_size
         self.gate_up: Weight = Dense(context, (D, 2, F), (None, None, "shared_ffw"), inputs=0)
         self.down: Weight = Dense(context, (F, D), ("shared_ffw", None), inputs=0)
-        self.gate = context.param((D, 1), (None, None), Initializer("uniform"))
+        self.gate = context.param((D, 1), (None, None), Initializer("uniform")) if is_gated else None
 
     @property
     def params(self) -> tuple[tuple[Any, ...], ...]:
         """As a call takes their values."""
-        return self.gate_up.params, self.down.params, (self.gate,)
+        return self.gate_up.params, self.down.params, () if self.gate is None else (self.gate,)
 
     def __call__(
         self, x: jax.Array, gate_up: Arrays, down: Arrays, gate: Arrays, *, activation: Callable[[jax.Array], jax.Array]
@@ -136,10 +142,12 @@ class SharedExpert(Module):
         both = self.gate_up.matmul(x, arrays=gate_up)  # [T, 2, F]
         inner = activation(both[:, 0]) * both[:, 1]
         out = self.down.matmul(inner, out_dtype=jnp.float32, arrays=down)
-        return out * jax.nn.sigmoid(_in_float32(x, gate[0]))
+        return out * jax.nn.sigmoid(_in_float32(x, gate[0])) if gate else out
 
 
-def choose_experts(x: jax.Array, router: jax.Array, num_chosen: int, spec: RouterSpec) -> tuple[jax.Array, jax.Array]:
+def choose_experts(
+    x: jax.Array, router: jax.Array, num_chosen: int, spec: RouterSpec, bias: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
     """The router, in float32 whatever the dtype: small differences of its logits choose other experts.
 
     Args:
@@ -147,15 +155,35 @@ def choose_experts(x: jax.Array, router: jax.Array, num_chosen: int, spec: Route
         router: [D, E].
         num_chosen: C.
         spec: how they are chosen.
+        bias: f32[E], of a router that has one.
 
     Returns:
-        f32[T, C], weights of the chosen experts, the largest first, and i32[T, C], their numbers.
+        f32[T, C], weights of the chosen experts, the first choice first, and i32[T, C], their numbers.
     """
-    shares = jax.nn.softmax(_in_float32(x, router), axis=-1)
-    weights, chosen = lax.top_k(shares, num_chosen)
+    logits = _in_float32(x, router)
+    scores = jax.nn.softmax(logits, axis=-1) if spec.score == "softmax" else jax.nn.sigmoid(logits)
+    choice = scores if bias is None else scores + bias
+    if spec.groups is not None:
+        choice = _of_best_groups(choice, spec.groups)
+    weights, chosen = lax.top_k(choice, num_chosen)
+    if choice is not scores:
+        weights = jnp.take_along_axis(scores, chosen, axis=-1)
     if spec.renormalize:
-        weights /= jnp.sum(weights, axis=-1, keepdims=True)
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        weights /= total if spec.score == "softmax" else total + 1e-20  # all sigmoids may be 0
+    if spec.scale != 1.0:
+        weights *= spec.scale
     return weights, chosen.astype(jnp.int32)
+
+
+def _of_best_groups(choice: jax.Array, groups: RouterGroups) -> jax.Array:
+    """f32[T, E] → the same, with -inf for the experts of groups that a token does not go to."""
+    T, E = choice.shape
+    grouped = choice.reshape(T, groups.number, E // groups.number)
+    scores = jnp.sum(lax.top_k(grouped, 1 if groups.score == "best" else 2)[0], axis=-1)
+    _, kept = lax.top_k(scores, groups.kept)
+    is_kept = jnp.any(kept[:, :, None] == jnp.arange(groups.number), axis=1)
+    return jnp.where(is_kept[:, :, None], grouped, -jnp.inf).reshape(T, E)
 
 
 def _in_float32(x: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -1,155 +1,108 @@
-"""How a checkpoint stores its weights, by config.json and by --quantization, and how they are kept on the device."""
+"""How a checkpoint stores its weights, by config.json, and of which kinds they are then."""
 
-import dataclasses
+import collections
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Self, get_args
+from typing import Any
 
 from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import ConfigError
+from palladio.model.formats.awq import Awq
+from palladio.model.formats.compressed_tensors import CompressedTensors
+from palladio.model.formats.fp8 import Fp8
+from palladio.model.formats.gptq import Gptq
+from palladio.model.formats.modelopt import ModelOptFp8
+from palladio.model.formats.mxfp4 import Mxfp4
+from palladio.model.formats.stored_format import StoredFormat, module_of
 from palladio.model.weight_rules import WeightRule
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 
-Quantization = Literal["fp8", "int8", "dequantize"]
-QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
-"""Values of --quantization. fp8: of a checkpoint that is stored so. int8: made while any other loads. dequantize: a
-quantized checkpoint becomes dense."""
-
-MADE: Mapping[str, WeightKind] = {
-    "int8": WeightKind("int8"),
+FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | Mxfp4]] = {
+    "fp8": Fp8,
+    "fbgemm_fp8": Fp8,
+    "awq": Awq,
+    "gptq": Gptq,
+    "compressed-tensors": CompressedTensors,
+    "modelopt": ModelOptFp8,
+    "mxfp4": Mxfp4,
 }
-"""Kinds that are made of plain weights while they load, by the value of the flag."""
+"""By quantization_config.quant_method."""
 
-_MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
-_MAX_NAMES = 10_000  # of modules that are not quantized
 _NO_MATRIX = ("vector", "transposed")  # transforms of norms, biases, routers
 _NO_MATRIX_ENDS = ("_bias", "_scale", "_scales")
-_TABLES = ("embedding.table", "lm_head.table")
+TABLES = ("embedding.table", "lm_head.table")
 
 
-@dataclasses.dataclass(frozen=True)
-class QuantizationConfig:
-    """Weights stored as float8 e4m3 with scales.
+def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
+    """What config.json says; None: nothing.
 
-    Attributes:
-        block_size: rows and columns (as stored: out, in) that share a scale; None: one scale a tensor or a row.
-        ignored: modules that are stored plainly: those whose names begin or end with one of these.
+    Raises:
+        ConfigError: it says something unsupported.
     """
-
-    block_size: tuple[int, int] | None
-    ignored: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self | None:
-        """What config.json says; None: nothing.
-
-        Raises:
-            ConfigError: it says something unsupported.
-        """
-        found = config.get("quantization_config")
-        if found is None:
-            return None
-        if not isinstance(found, Mapping):
-            raise ConfigError(f"quantization_config must be an object, found {shown(found)}")
-        if found.get("quant_method") != "fp8":
-            raise ConfigError(
-                f"quantization_config.quant_method: {shown(found.get('quant_method'))} is not supported; only fp8"
-            )
-        keys = Keys(found, "quantization_config.")
-        keys.require("fmt", "e4m3", default="e4m3")
-        keys.require("activation_scheme", "dynamic", default="dynamic")
-        ignored = _names(found, "modules_to_not_convert") + _names(found, "ignored_layers")
-        return cls(_block_size(found), ignored)
-
-    @property
-    def kind(self) -> WeightKind:
-        """Of the weights that are stored so."""
-        return WeightKind("float8_e4m3fn", None if self.block_size is None else self.block_size[1])
-
-    def ignores(self, module: str) -> bool:
-        """Args: module: name as in the checkpoint."""
-        return any(module.startswith(name) or module.endswith(name) for name in self.ignored)
-
-    def kinds(self, rules: Iterable[WeightRule], num_layers: int) -> WeightKinds:
-        """Of the weights, as far as config.json tells. Tables are quantized by no one."""
-        dense = dense_weights(rules, num_layers, lambda tensor: self.ignores(tensor.removesuffix(".weight")))
-        return WeightKinds(self.kind, tuple(sorted({*dense, *_TABLES})))
+    found = config.get("quantization_config")
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"quantization_config must be an object, found {shown(found)}")
+    method = found.get("quant_method")
+    if not isinstance(method, str) or method not in FORMATS:
+        raise ConfigError(
+            f"quantization_config.quant_method: {shown(method)} is not supported; supported: {', '.join(FORMATS)}. "
+            "Give a checkpoint in one of these formats, or one that is not quantized"
+        )
+    return FORMATS[method].of(Keys(found, "quantization_config."))
 
 
-def dense_weights(
-    rules: Iterable[WeightRule], num_layers: int, is_plain: Callable[[str], bool | None], num_experts: int = 1
-) -> tuple[str, ...]:
-    """Names of the weights of which a tensor is stored plainly, as WeightKinds has them.
+def kinds_by_config(stored: StoredFormat | None, rules: Iterable[WeightRule], num_layers: int) -> WeightKinds:
+    """Of a checkpoint's weights, as far as config.json tells. Tables are quantized by no one.
 
     Args:
-        is_plain: of a tensor's name; None: there is no such tensor.
+        stored: None: it is not quantized.
+    """
+    if stored is None:
+        return WeightKinds()
+
+    def kind(rule: WeightRule, name: str) -> tuple[WeightKind | None]:
+        return (None if rule.param in TABLES else stored.kind(module_of(name)),)
+
+    return kinds_of(rules, num_layers, kind)
+
+
+def kinds_of(
+    rules: Iterable[WeightRule],
+    num_layers: int,
+    kind: Callable[[WeightRule, str], tuple[WeightKind | None] | None],
+    num_experts: int = 1,
+) -> WeightKinds:
+    """The kinds of a model's weights. One whose tensors are of several is dense.
+
+    Args:
+        kind: of a tensor, by its rule and its name; None: there is no such tensor.
         num_experts: of each layer, where tensors are numbered by them.
     """
-    found: dict[str, dict[int, bool]] = {}  # weight with {layer} → layer → plain
+    found: dict[str, dict[int, set[WeightKind | None]]] = {}  # weight with {layer} → layer → kinds of its tensors
     for rule in rules:
         if rule.transform in _NO_MATRIX or rule.transform.endswith(_NO_MATRIX_ENDS):
             continue
         experts = range(num_experts if "{expert}" in rule.name else 1)
         for layer in range(num_layers if "{layer}" in rule.name else 1):
-            told = [is_plain(rule.name.format(layer=layer, expert=expert)) for expert in experts]
-            known = [plain for plain in told if plain is not None]
-            if known:
-                layers = found.setdefault(rule.param, {})
-                layers[layer] = layers.get(layer, False) or any(known)
-    dense: set[str] = set()
+            told = [kind(rule, rule.name.format(layer=layer, expert=expert)) for expert in experts]
+            kinds = {each[0] for each in told if each is not None}
+            if kinds:
+                found.setdefault(rule.param, {}).setdefault(layer, set()).update(kinds)
+    usual: dict[str, WeightKind | None] = {}  # by weight with {layer}
+    single: dict[str, WeightKind | None] = {}  # by weight of one layer, where it is another one
     for weight, layers in found.items():
-        if all(layers.values()):
-            dense.add(weight)
-        else:
-            dense |= {weight.format(layer=layer) for layer, plain in layers.items() if plain}
-    return tuple(sorted(dense))
-
-
-def weight_kinds(
-    quantization: str | None, stored: QuantizationConfig | None, of_checkpoint: WeightKinds
-) -> WeightKinds:
-    """What --quantization makes of a checkpoint's weights.
-
-    Args:
-        quantization: the flag; None: they are kept as they are stored.
-        of_checkpoint: as they are stored.
-
-    Raises:
-        ConfigError: the flag does not fit the checkpoint.
-    """
-    if quantization == "fp8" and stored is None:
-        raise ConfigError(
-            "--quantization fp8: the checkpoint is not quantized (config.json has no quantization_config), and the "
-            "server quantizes to int8 only; use --quantization int8, leave the flag out, or give an FP8 checkpoint"
-        )
-    if quantization == "dequantize" and stored is None:
-        raise ConfigError("--quantization dequantize: the checkpoint is not quantized; leave the flag out")
-    made = MADE.get(quantization or "")
-    if made is not None and stored is not None:
-        raise ConfigError(
-            f"--quantization {quantization}: the checkpoint is quantized to FP8 already (quantization_config in "
-            "config.json); leave the flag out, or give a checkpoint that is not quantized"
-        )
-    if made is not None:
-        return WeightKinds(made)
-    return WeightKinds() if quantization == "dequantize" else of_checkpoint
-
-
-def _block_size(found: Mapping[str, Any]) -> tuple[int, int] | None:
-    block = found.get("weight_block_size")
-    if block is None:
-        return None
-    if not (isinstance(block, list) and len(block) == 2 and all(type(n) is int and 0 < n <= _MAX_BLOCK for n in block)):
-        raise ConfigError(
-            f"quantization_config.weight_block_size must be two numbers in 1 … {_MAX_BLOCK}, found {shown(block)}"
-        )
-    return block[0], block[1]
-
-
-def _names(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    names = found.get(key)
-    if names is None:
-        return ()
-    is_list = isinstance(names, list) and len(names) <= _MAX_NAMES
-    if not is_list or not all(isinstance(name, str) and name for name in names):
-        raise ConfigError(f"quantization_config.{key} must be a list of module names, found {shown(names)}")
-    return tuple(names)
+        of_layers = {layer: next(iter(kinds)) if len(kinds) == 1 else None for layer, kinds in layers.items()}
+        usual[weight] = collections.Counter(of_layers.values()).most_common(1)[0][0]
+        single |= {weight.format(layer=layer): kind for layer, kind in of_layers.items() if kind != usual[weight]}
+    counts = collections.Counter(kind for kind in (*usual.values(), *single.values()) if kind is not None)
+    if not counts:
+        return WeightKinds()
+    main = counts.most_common(1)[0][0]
+    named = {name: kind for name, kind in usual.items() if kind != main} | single
+    others = tuple((name, named[name]) for name in sorted(named))
+    return WeightKinds(
+        main,
+        tuple(name for name, kind in others if kind is None),
+        tuple((name, kind) for name, kind in others if kind is not None),
+    )

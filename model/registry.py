@@ -11,10 +11,14 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
         "Cohere2ForCausalLM": "palladio.model.families.cohere",
         "CohereForCausalLM": "palladio.model.families.cohere",
+        "DeepseekV2ForCausalLM": "palladio.model.families.deepseek",
+        "DeepseekV3ForCausalLM": "palladio.model.families.deepseek",
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
         "Glm4ForCausalLM": "palladio.model.families.glm4",
+        "Glm4MoeLiteForCausalLM": "palladio.model.families.glm4_moe_lite",
+        "Glm4MoeForCausalLM": "palladio.model.families.glm4_moe",
         "GraniteForCausalLM": "palladio.model.families.granite",
         "LlamaForCausalLM": "palladio.model.families.llama",
         "MistralForCausalLM": "palladio.model.families.mistral",
@@ -35,6 +39,12 @@ BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: c
     {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
 )
 
+_ENDING = "ForSequenceClassification"
+CLASSIFIERS: Mapping[str, str] = MappingProxyType(  # the same with a head that scores texts, or classifies them
+    {name.removesuffix("ForCausalLM") + _ENDING: name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
+    | {f"Gemma3Text{_ENDING}": "Gemma3ForCausalLM"}
+)
+
 
 def find_family(architecture: str) -> Family:
     """The family of an architecture as config.json names it.
@@ -42,7 +52,7 @@ def find_family(architecture: str) -> Family:
     Raises:
         ConfigError: not supported; the message lists those that are.
     """
-    name = BASE_MODELS.get(architecture, architecture)
+    name = CLASSIFIERS.get(architecture, BASE_MODELS.get(architecture, architecture))
     if name not in ARCHITECTURES:
         raise ConfigError(
             f"architectures: {architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from palladio.model.rope_config import RopeConfig
+from palladio.model.rope_config import RopeConfig, yarn_mscale
 
 Rotation = tuple[jax.Array, jax.Array]
 """cos and sin, f32[T, R/2] each: R dimensions of a head are rotated."""
@@ -30,7 +30,7 @@ class Rotations:
 
     @classmethod
     def of(cls, ropes: tuple[RopeConfig, ...], head_size: int, positions: jax.Array) -> Self:
-        """Args: positions: i32[T]."""
+        """Args: positions: i32[T], or i32[A, T] if each has several axes."""
         return cls(ropes, tuple(rotation(rope, head_size, positions) for rope in ropes))
 
     def rotate(self, x: jax.Array, rope: RopeConfig | None) -> jax.Array:
@@ -39,8 +39,13 @@ class Rotations:
 
 
 def rotation(rope: RopeConfig, head_size: int, positions: jax.Array) -> Rotation:
-    """cos and sin of every token's angles; positions i32[T]. Computed once a step, shared by all layers."""
-    angles = positions.astype(jnp.float32)[:, None] * inverse_frequencies(rope, head_size)
+    """cos and sin of every token's angles; positions as for `Rotations.of`. Computed once a step, for all layers."""
+    wide = positions.astype(jnp.float32)
+    if positions.ndim == 2 and rope.axes:
+        by = wide[np.array(rope.axes)].T
+    else:
+        by = (wide if positions.ndim == 1 else wide[0])[:, None]
+    angles = by * inverse_frequencies(rope, head_size)
     factor = attention_factor(rope)
     return jnp.cos(angles) * factor, jnp.sin(angles) * factor
 
@@ -87,12 +92,8 @@ def attention_factor(rope: RopeConfig) -> float:
     if rope.kind == "longrope":
         return 1.0 if rope.factor <= 1 else math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_max_position))
     if rope.mscale is not None and rope.mscale_all_dim is not None:
-        return _yarn_mscale(rope.factor, rope.mscale) / _yarn_mscale(rope.factor, rope.mscale_all_dim)
-    return _yarn_mscale(rope.factor, 1.0)
-
-
-def _yarn_mscale(factor: float, mscale: float) -> float:
-    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+        return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim)
+    return yarn_mscale(rope.factor, 1.0)
 
 
 def _llama3(rope: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
@@ -9,9 +10,12 @@ from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import ConfigError
 
 MAX_CONTEXT = 1 << 27  # tokens; 13 times the longest that is published. Positions are int32
+MAX_SECTION = 1 << 12  # frequencies
 
-_BESIDE_SCALING = frozenset(("rope_theta", "rope_type", "type", "partial_rotary_factor"))
-_OTHER_NAMES = {"su": "longrope"}  # of kinds, in older files
+_BESIDE_SCALING = frozenset(
+    ("rope_theta", "rope_type", "type", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+)
+_OTHER_NAMES = {"su": "longrope", "mrope": "default"}  # of kinds, in older files
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ class RopeConfig:
         long_divisors, short_divisors: longrope: of each frequency, for contexts longer than the original one and for
             others.
         is_long: longrope: which of the two counts.
+        axes: of each frequency, the axis of a position that has several (mrope); (): all go by the first one.
     """
 
     theta: float
@@ -54,6 +59,7 @@ class RopeConfig:
     long_divisors: tuple[float, ...] = ()
     short_divisors: tuple[float, ...] = ()
     is_long: bool = True
+    axes: tuple[int, ...] = ()
 
     @classmethod
     def from_hf(
@@ -82,7 +88,12 @@ class RopeConfig:
         if theta <= 1:
             raise ConfigError(f"{where}rope_theta must be greater than 1, found {theta}")
         _warn_of_lost_theta(config, where, theta)
-        rope = cls(theta=theta, fraction=_fraction(config, keys, default_fraction), is_interleaved=is_interleaved)
+        rope = cls(
+            theta=theta,
+            fraction=_fraction(config, keys, default_fraction),
+            is_interleaved=is_interleaved,
+            axes=_axes(keys, found),
+        )
         return rope._scaled(config, keys, found, where, max_position)
 
     def _scaled(
@@ -160,6 +171,11 @@ class RopeConfig:
         )
         return rope.for_context(max_position)
 
+    @property
+    def score_factor(self) -> float:
+        """Of latent attention: on scores, beside that of the head size. It makes up for a longer context."""
+        return yarn_mscale(self.factor, self.mscale_all_dim or 0.0) ** 2
+
     def for_context(self, length: int) -> Self:
         """For sequences of up to so many tokens. It is decided for all of them before the first one: keys that are in
         the cache cannot change their frequencies when a sequence outgrows the original context."""
@@ -177,6 +193,11 @@ class RopeConfig:
             raise ConfigError(
                 f"partial_rotary_factor {self.fraction} rotates {rotated} of the {head_size} dimensions of a head "
                 "(head_dim); their number must be even (rotary embeddings rotate pairs) and not 0"
+            )
+        if self.axes and len(self.axes) != rotated // 2:
+            raise ConfigError(
+                f"mrope_section must add up to {rotated // 2} (half of the {rotated} dimensions of a head that are "
+                f"rotated), found {len(self.axes)}"
             )
         if self.kind == "longrope" and {len(self.long_divisors), len(self.short_divisors)} != {rotated // 2}:
             raise ConfigError(
@@ -196,6 +217,11 @@ class RopeConfig:
         return max(max_position, int(self.factor * self.original_max_position))
 
 
+def yarn_mscale(factor: float, mscale: float) -> float:
+    """What yarn multiplies queries and keys by."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
 def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The object that holds the rope's parameters, and its name (with a dot) for messages."""
     for name in ("rope_scaling", "rope_parameters"):
@@ -208,6 +234,27 @@ def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
             raise ConfigError(f"{name}: different rotary embeddings for different layer types are not supported")
         return f"{name}.", found
     return "", {}
+
+
+def _axes(keys: Keys, found: Mapping[str, Any]) -> tuple[int, ...]:
+    """What mrope_section says: how many frequencies go by each axis, one behind the other, or in turns as far as each
+    axis has some, those of the first one between and behind the others'."""
+    given = found.get("mrope_section")
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not given:
+        raise ConfigError(f"mrope_section must be a list of whole numbers, found {shown(given)}")
+    sections = [Keys({"mrope_section": size}).count("mrope_section", most=MAX_SECTION) for size in given]
+    if not keys.flag("mrope_interleaved", default=False):
+        return tuple(axis for axis, size in enumerate(sections) for _ in range(size))
+    axes, count = [0] * sum(sections), len(sections)
+    for axis, size in enumerate(sections[1:], 1):
+        places = range(axis, size * count, count)
+        if len(places) and places[-1] >= len(axes):
+            raise ConfigError(f"mrope_section: axis {axis} has too many frequencies to take turns, found {sections}")
+        for place in places:
+            axes[place] = axis
+    return tuple(axes)
 
 
 def _fraction(config: Mapping[str, Any], keys: Keys, default: float | None) -> float:

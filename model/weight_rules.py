@@ -5,6 +5,7 @@ from typing import Literal
 
 Transform = Literal[
     "vector",
+    "label_rows",
     "output",
     "down",
     "rows",
@@ -30,6 +31,7 @@ Transform = Literal[
     "inner",
     "inner_bias",
     "transposed",
+    "matrix",
     "expert_in",
     "expert_down",
     "experts_gate",
@@ -38,6 +40,12 @@ Transform = Literal[
     "shared_gate",
     "shared_up",
     "shared_down",
+    "latent_query",
+    "latent_row",
+    "latent_row_bias",
+    "latent_keys",
+    "latent_values",
+    "latent_output",
 ]
 """How a file's tensor becomes (a part of) a parameter; model/loading/weight_transforms.py says what each does."""
 
@@ -87,6 +95,12 @@ TABLES: tuple[WeightRule, ...] = (
 )
 """What is before and after the layers."""
 
+CLASSES: tuple[WeightRule, ...] = (
+    WeightRule("score.weight", "score.table", "vector"),
+    WeightRule("score.bias", "score.bias", "vector"),
+)
+"""The head of a model that classifies."""
+
 OUTPUT: tuple[WeightRule, ...] = layer_rules(
     "self_attn.",
     "attention.",
@@ -109,6 +123,24 @@ ATTENTION: tuple[WeightRule, ...] = (
     *OUTPUT,
 )
 """Queries, keys and values each by itself, and the projection back."""
+
+LATENT_ATTENTION: tuple[WeightRule, ...] = layer_rules(
+    "self_attn.",
+    "attention.",
+    ("q_proj.weight", "query.kernel", "latent_query"),
+    ("q_a_proj.weight", "query_down.kernel", "matrix"),
+    ("q_a_proj.bias", "query_down.bias", "vector"),
+    ("q_a_layernorm.weight", "query_norm.scale", "vector"),
+    ("q_b_proj.weight", "query_up.kernel", "latent_query"),
+    ("kv_a_proj_with_mqa.weight", "row.kernel", "latent_row"),
+    ("kv_a_proj_with_mqa.bias", "row.bias", "latent_row_bias"),
+    ("kv_a_layernorm.weight", "row_norm.scale", "vector"),
+    ("kv_b_proj.weight", "key_up", "latent_keys"),
+    ("kv_b_proj.weight", "value_up", "latent_values"),
+    ("o_proj.weight", "output.kernel", "latent_output"),
+    ("o_proj.bias", "output.bias", "vector"),
+)
+"""Of latent attention."""
 
 FUSED_QKV: tuple[WeightRule, ...] = layer_rules(
     "self_attn.",
@@ -192,6 +224,23 @@ EXPERTS: tuple[WeightRule, ...] = (
     *STACKED_EXPERTS,
 )
 """Experts as Qwen named them."""
+
+MOE_EXPERTS: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "mlp.",
+        "mlp.",
+        ("gate.weight", "router", "transposed"),
+        ("gate.e_score_correction_bias", "router_bias", "vector"),
+        ("experts.{expert}.gate_proj.weight", "gate", "expert_in", "split"),
+        ("experts.{expert}.up_proj.weight", "up", "expert_in", "split"),
+        ("experts.{expert}.down_proj.weight", "down", "expert_down", "split"),
+        ("shared_experts.gate_proj.weight", "shared.gate_up", "shared_gate"),
+        ("shared_experts.up_proj.weight", "shared.gate_up", "shared_up"),
+        ("shared_experts.down_proj.weight", "shared.down", "shared_down"),
+    ),
+    *STACKED_EXPERTS,
+)
+"""Experts as DeepSeek named them, and GLM."""
 
 MIXTRAL_EXPERTS: tuple[WeightRule, ...] = (
     *layer_rules(

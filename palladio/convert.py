@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from palladio.child import run_module
-from palladio.model.quantization_config import QUANTIZATIONS
+from palladio.model.errors import ConfigError
+from palladio.model.quantization_flag import QuantizationFlag
 
 
 def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -29,11 +30,16 @@ def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     )
     parser.add_argument(
         "--quantization",
-        choices=QUANTIZATIONS,
+        metavar="KIND",
         default="",
         help="bits of the weights, as of `palladio serve` (default: as the checkpoint stores them)",
     )
     args = parser.parse_args(argv)
+    if args.quantization:
+        try:
+            QuantizationFlag.of(args.quantization)
+        except ConfigError as error:
+            parser.error(str(error))
     return run_module(
         "palladio.convert_worker",
         *(args.source, args.out, args.dtype, args.quantization),

@@ -17,6 +17,7 @@ from palladio.launch_server import run_worker
 from palladio.model.config import DTYPES, ModelConfig, read_model_dir
 from palladio.model.loading.orbax_weights import convert, is_converted
 from palladio.model.loading.stored_config import agree_with_weights
+from palladio.runtime.core.class_tokens import with_class_tokens
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import LoadProgress
@@ -39,7 +40,7 @@ def _convert(source: Path, out: Path, dtype: str, quantization: str | None) -> N
         raise ConfigError(f"{source} is already a converted checkpoint; give the Hugging Face model directory")
     if out.exists() and out.samefile(source):
         raise ConfigError(f"OUT {out} is the model directory itself; give another directory")
-    published = ModelConfig.from_hf(*read_model_dir(source))
+    published = with_class_tokens(ModelConfig.from_hf(*read_model_dir(source)), source)
     config = agree_with_weights(source, published, "safetensors", quantization)
     display, start = ProgressDisplay(), time.perf_counter()
     try:

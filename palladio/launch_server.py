@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
-from palladio.follow import FollowRequest, become_follower
 from palladio.host_environment import find_hosts
 from palladio.http.server import serve
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
@@ -24,6 +23,7 @@ from palladio.runtime.interface.user_dirs import user_data_dir
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.server_args import ServerArgs, names_model, parse_server_args
+from palladio.worker_host import WorkerHostRequest, become_worker_host
 
 # XLA takes 75 % of a GPU when it starts, and jax then reports that as the device's memory: --mem-fraction-static 0.85
 # would mean 0.64 of the GPU. With 1.0 jax reports the whole GPU, so the flag means what it says. XLA then asks for all
@@ -56,8 +56,8 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
         args = read_command(argv, environment, default_model=default_model)
         config = args.engine_config()
         if config.parallel.node_rank:
-            request = FollowRequest(config, args.http.log_level, args.observability.log_format)
-            become_follower(request, {**environment, **gpu_memory(environment)})
+            request = WorkerHostRequest(config, args.http.log_level, args.observability.log_format)
+            become_worker_host(request, {**environment, **gpu_memory(environment)})
         transport = ProcessTransport(environment=gpu_memory(environment))
         return serve(AsyncEngine(config, transport), args.http, args.observability)
     except PalladioError as error:

@@ -21,7 +21,6 @@ from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_config_file, read_model_dir
 from palladio.model.loading.orbax_weights import is_converted
 from palladio.model.loading.stored_config import agree_with_weights
-from palladio.model.quantization_config import weight_kinds
 from palladio.runtime.core.engine_plan import overrides_of
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.core.memory import MemoryPlan
@@ -103,8 +102,7 @@ def _read_model(config: EngineConfig) -> ModelConfig:
         if is_converted(folder):
             how = config.source.load_format, config.source.quantization
             return _as_served(agree_with_weights(folder, model, *how), config)
-    kinds = weight_kinds(config.source.quantization, model.quantization, model.weight_kinds)
-    return _as_served(dataclasses.replace(model, weight_kinds=kinds), config)
+    return _as_served(model.with_quantization(config.source.quantization), config)
 
 
 def _as_served(model: ModelConfig, config: EngineConfig) -> ModelConfig:

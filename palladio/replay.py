@@ -65,7 +65,7 @@ def replay(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         print(USAGE, end="")
         return 0 if argv else 2
     try:
-        dump = read_dump(Path(argv[0]))
+        dump = _without_media(read_dump(Path(argv[0])))
         config = _configure(dump, argv[1:])
         transport = ProcessTransport(environment=gpu_memory(environment))  # a crash must not take this process along
         outcomes = asyncio.run(_replay_all(AsyncEngine(config, transport), dump.requests))
@@ -99,6 +99,15 @@ def read_dump(path: Path) -> CrashDump:
         return msgspec.json.decode(data, type=CrashDump)
     except (msgspec.ValidationError, PalladioError) as error:
         raise ConfigError(f"{path} is corrupt or from another version ({_version(content)}): {error}") from error
+
+
+def _without_media(dump: CrashDump) -> CrashDump:
+    """The requests whose prompts are of token ids alone."""
+    kept = [sample for sample in dump.requests if not sample.request.media]
+    if len(kept) < len(dump.requests):
+        count = len(dump.requests) - len(kept)
+        print(f"not replayed: {count} requests whose prompts have parts that are no token ids, which a dump lacks")
+    return dataclasses.replace(dump, requests=kept)
 
 
 def _version(content: Mapping[str, Any]) -> str:

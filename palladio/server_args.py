@@ -1,4 +1,4 @@
-"""The command line: the fields of nine small configs as one flat set of flags, plus the flags of other servers.
+"""The command line: the fields of ten small configs as one flat set of flags, plus the flags of other servers.
 
 Flags take dashes or underscores, `--flag value` or `--flag=value`; the last one wins.
 """
@@ -19,15 +19,16 @@ from palladio.runtime.interface.config import (
     CacheConfig,
     EngineConfig,
     ExecutionConfig,
-    GrammarConfig,
     ModelSource,
     SchedulerConfig,
     SurvivalConfig,
 )
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.foreign_flags import ForeignFlags, load_foreign_flags
+from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
+from palladio.runtime.interface.speculative_config import SpeculativeConfig
 
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 _ONCE = frozenset({"api_key", "admin_api_key"})  # of others the last one wins; no key is to be lost in silence
@@ -44,6 +45,7 @@ class ServerArgs:
     parallel: ParallelConfig = ParallelConfig()
     survival: SurvivalConfig = SurvivalConfig()
     grammar: GrammarConfig = GrammarConfig()
+    speculative: SpeculativeConfig = SpeculativeConfig()
     http: HttpConfig = HttpConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
 
@@ -59,6 +61,7 @@ class ServerArgs:
             parallel=self.parallel,
             survival=self.survival,
             grammar=self.grammar,
+            speculative=self.speculative,
         )
 
     def flags(self) -> dict[str, Any]:

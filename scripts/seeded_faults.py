@@ -23,7 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from server_process import provenance  # noqa: E402
 
-from tests.faults.faults import FAULTS, Fault  # noqa: E402
+from tests.faults.fault import Fault  # noqa: E402
+from tests.faults.faults import FAULTS  # noqa: E402
 
 SECONDS = 600  # that one run of pytest may take
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - (.*))?$", re.MULTILINE)

@@ -22,10 +22,10 @@ from palladio.runtime.interface.errors import (
     OverloadedError,
 )
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.messages import (
     BucketSteps,
     ControlReply,
-    EmbeddingSpec,
     EngineReady,
     EngineStats,
     HistogramData,
@@ -46,7 +46,9 @@ from palladio.runtime.interface.outputs import (
     TokenLogprob,
     WaitTimes,
 )
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.detokenizer import StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -75,6 +77,7 @@ class Call:
     params: SamplingParams
     options: RequestOptions
     received: float = 0.0
+    media: tuple[Media, ...] = ()
     finished: bool = False
     aborted: bool = False
 
@@ -95,7 +98,7 @@ class FakeEngine:
         refuse_in_queue: seconds that each request is in the queue for memory; its timeout passes there.
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
         cached_tokens: of a sample, by prompt ids and sample index.
-        embedding: it makes embeddings (see fake_embedding), and says nothing.
+        embedding: it makes embeddings (see fake_embedding), and says nothing. embeds: of prompts, if it takes them.
         ranks: data-parallel ones, if there are several.
         config, state, progress, failure, liveness, sampling_defaults: as EngineClient has them.
 
@@ -125,6 +128,7 @@ class FakeEngine:
         self.abort_status = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.embedding: EmbeddingSpec | None = None
+        self.embeds: EmbedsSpec | None = None
         self.ranks: list[RankStats] = []
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
@@ -160,11 +164,10 @@ class FakeEngine:
             eos_token_ids=[EOS_ID],
             device="cpu fake",
             dtype="float32",
-            num_programs=0,
-            compile_seconds=0.0,
-            cache_hits=0,
+            **dict.fromkeys(("num_programs", "compile_seconds", "cache_hits"), 0),
             random_seed=0,
             embedding=self.embedding,
+            embeds=self.embeds,
         )
 
     async def start(self) -> None:
@@ -203,8 +206,8 @@ class FakeEngine:
         options = request.options.resolve(self.config.scheduler)
         if self.refuse_in_queue is not None:
             raise self._refusal(request_id, prompt_ids, received, self.refuse_in_queue)
-        call = self._running[request_id] = Call(request_id, prompt_ids, params, options, received)
-        self.calls.append(call)
+        self.calls.append(call := Call(request_id, prompt_ids, params, options, received, request.media))
+        self._running[request_id] = call
         try:
             await asyncio.sleep(self.first_delay)
             samples = [_Sample(self, call, index, call.received) for index in range(params.n)]
@@ -240,9 +243,8 @@ class FakeEngine:
         room = self.info.context_length - len(prompt_ids)
         if room < 0 or (room == 0 and params.max_tokens != 0):
             raise ContextLengthError(f"The input ({len(prompt_ids)} tokens) is too long (2048)", param="prompt")
-        if (params.max_tokens or 0) > room:
-            message = "{param} ({wanted}) over {room}"
-            raise ContextLengthError.of(message, param="max_tokens", wanted=params.max_tokens, room=room)
+        if (wanted := params.max_tokens or 0) > room:
+            raise ContextLengthError.of("{param} ({n}) over {room}", param="max_tokens", n=wanted, room=room)
 
     async def abort(self, request_id: str | None) -> int:
         calls = [c for c in self._running.values() if request_id is None or c.request_id == request_id]

@@ -39,6 +39,7 @@ HTTP_FLOORS = (
 MODEL_FLOORS = (
     ("loading",),
     ("",),  # what a step computes, from the decoder down
+    ("formats",),  # how checkpoints store quantized matrices
     ("families", "weights"),
 )
 FLOORS = {"runtime": RUNTIME_FLOORS, "http": HTTP_FLOORS, "model": MODEL_FLOORS}
@@ -89,7 +90,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/execution/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
     "runtime/front/request_table.py:RequestTable.process": "a request",
     "runtime/front/supervisor.py:Supervisor._start": "the engine's start",
-    "runtime/core/engine_plan.py:_num_valid_tokens": "tokenizers raises bare Exception for a malformed file",
+    "runtime/core/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
 }
 GETATTR = {  # file:function → whose type it asks

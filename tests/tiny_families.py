@@ -15,6 +15,21 @@ _LONGROPE = {
     "long_factor": [1.5, 2.0, 3.5, 6.0],
 }
 
+_LATENT = {
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.7,
+    "pad_token_id": 0,
+}
+_YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "beta_fast": 4, "beta_slow": 1}
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
@@ -114,6 +129,93 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.5,
         "pad_token_id": 0,
     },
+    "glm4_moe": {  # a layer with a plain MLP, then those of experts, in groups
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 20,
+        "n_shared_experts": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.7,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
+        "pad_token_id": 0,
+    },
+    "deepseek_v2": {  # like V2-Lite: one projection of queries, no groups; yarn with mscale
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "num_key_value_heads": 6,
+        **_LATENT,
+        "q_lora_rank": None,
+        "topk_method": "greedy",
+        "norm_topk_prob": False,
+        "first_k_dense_replace": 1,
+        "rope_scaling": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+    },
+    "deepseek_v2_groups": {  # like V2
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "num_key_value_heads": 6,
+        **_LATENT,
+        "attention_bias": True,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": False,
+        "first_k_dense_replace": 0,
+    },
+    "deepseek_v3": {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 6,
+        **_LATENT,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
+        "rope_scaling": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.3},
+    },
+    "kimi_k2": {  # a V3 without groups, of few heads
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "rms_norm_eps": 1e-2,  # not that of latents
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        **_LATENT,
+        "attention_bias": True,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
+        "rope_theta": 50000.0,
+        "rope_scaling": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "glm4_moe_lite": {
+        "architectures": ["Glm4MoeLiteForCausalLM"],
+        "model_type": "glm4_moe_lite",
+        "num_attention_heads": 5,  # no divisor of hidden_size
+        "num_key_value_heads": 5,
+        **_LATENT,
+        "qk_nope_head_dim": 20,
+        "v_head_dim": 24,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "mlp_layer_types": ["sparse", "dense"],
+        "num_nextn_predict_layers": 0,
+        "pad_token_id": 0,
+    },
     "starcoder2": {
         "architectures": ["Starcoder2ForCausalLM"],
         "model_type": "starcoder2",
@@ -141,6 +243,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "cohere": (_UNTIED,),
     "cohere2": (_BIASED, _UNTIED),
     "starcoder2": (_UNTIED,),
+    "deepseek_v3": ({"q_lora_rank": None},),
+    "glm4_moe_lite": (_BIASED, {"q_lora_rank": None}),
 }
 """Keys of config.json with which a family has tensors that it has not as above."""
 
@@ -156,26 +260,50 @@ UNUSED_RULES = {
     "CohereForCausalLM": _MLP_BIAS,
     "Cohere2ForCausalLM": {*_MLP_BIAS, "query_norm.scale", "key_norm.scale"},
     "Glm4ForCausalLM": {"output.bias", "down.bias"},
+    "Glm4MoeForCausalLM": {*_MLP_BIAS, "output.bias"},
+    "DeepseekV2ForCausalLM": {*_MLP_BIAS, "router_bias"},
+    "DeepseekV3ForCausalLM": _MLP_BIAS,
+    "Glm4MoeLiteForCausalLM": _MLP_BIAS,
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
 _NORM_BIAS = ("starcoder2",)
-_NO_OUTPUT_BIAS = ("glm4",)
+_NO_OUTPUT_BIAS = ("glm4", "glm4_moe")
 
 
 def weight_shapes(config: Mapping[str, Any]) -> Shapes:
     """Every tensor's name and shape, of one of the families above."""
     D, V, layers = config["hidden_size"], config["vocab_size"], config["num_hidden_layers"]
     shapes: Shapes = {"model.embed_tokens.weight": (V, D), "model.norm.weight": (D,)}
+    types = config.get("mlp_layer_types") or ["sparse"] * layers
     if config["model_type"] in _NORM_BIAS:
         shapes["model.norm.bias"] = (D,)
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (V, D)
-    layer = _attention(config) | _mlp(config) | _norms(config)
-    return shapes | {f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in layer.items()}
+    layer = _attention(config) | _norms(config)
+    for i in range(layers):
+        is_sparse = "n_routed_experts" in config and i >= config.get("first_k_dense_replace", 0)
+        mlp = _experts(config) if is_sparse and types[i] == "sparse" else _mlp(config)
+        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in (layer | mlp).items()}
+    return shapes
+
+
+def _latent_attention(config: Mapping[str, Any]) -> Shapes:
+    D, N, L, R = (config[key] for key in ("hidden_size", "num_attention_heads", "kv_lora_rank", "qk_rope_head_dim"))
+    plain, value, rank = config["qk_nope_head_dim"], config["v_head_dim"], config["q_lora_rank"]
+    down = {"kv_a_proj_with_mqa": (L + R, D), "o_proj": (D, N * value)}
+    shapes: Shapes = {"self_attn.kv_a_layernorm.weight": (L,), "self_attn.kv_b_proj.weight": (N * (plain + value), L)}
+    if rank is None:
+        shapes["self_attn.q_proj.weight"] = (N * (plain + R), D)
+    else:
+        down["q_a_proj"] = (rank, D)
+        shapes |= {"self_attn.q_a_layernorm.weight": (rank,), "self_attn.q_b_proj.weight": (N * (plain + R), rank)}
+    return shapes | _biased("self_attn.", down, config.get("attention_bias", False))
 
 
 def _attention(config: Mapping[str, Any]) -> Shapes:
+    if "kv_lora_rank" in config:
+        return _latent_attention(config)
     D, N, K = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
     H = config.get("head_dim") or D // N
     kind = config["model_type"]
@@ -188,6 +316,7 @@ def _attention(config: Mapping[str, Any]) -> Shapes:
         "gemma3_text": ((H,), (H,)),
         "olmo2": ((N * H,), (K * H,)),
         "olmo3": ((N * H,), (K * H,)),
+        "glm4_moe": ((H,), (H,)),
     }
     if config.get("use_qk_norm", False):
         by_kind["cohere"] = (N, H), (K, H)
@@ -204,6 +333,18 @@ def _mlp(config: Mapping[str, Any]) -> Shapes:
         return {"mlp.gate_up_proj.weight": (2 * F, D), "mlp.down_proj.weight": (D, F)}
     projections = {"gate_proj": (F, D), "up_proj": (F, D), "down_proj": (D, F)}
     return _biased("mlp.", projections, config.get("mlp_bias", False))
+
+
+def _experts(config: Mapping[str, Any]) -> Shapes:
+    D, E, F = config["hidden_size"], config["n_routed_experts"], config["moe_intermediate_size"]
+    sizes = {f"experts.{number}": F for number in range(E)} | {"shared_experts": F * config["n_shared_experts"]}
+    shapes: Shapes = {"mlp.gate.weight": (E, D)}
+    if config["model_type"] != "deepseek_v2":
+        shapes["mlp.gate.e_score_correction_bias"] = (E,)
+    for name, size in sizes.items():
+        shapes |= {f"mlp.{name}.{part}_proj.weight": (size, D) for part in ("gate", "up")}
+        shapes[f"mlp.{name}.down_proj.weight"] = (D, size)
+    return shapes
 
 
 def _norms(config: Mapping[str, Any]) -> Shapes:

@@ -46,12 +46,12 @@ class AnthropicChat:
     """
 
     def __init__(self, body: CountTokensRequest, names: RequestNames, name: str | None = None) -> None:
-        conversation = AnthropicConversation(body)
+        conversation = AnthropicConversation(body, names)
         self._paths = conversation.paths
         fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
         fields |= {"messages": conversation.messages, "rid": name, "tools": _tools(body, names)}
         fields |= {"continue_final_message": True} if conversation.continues else {}
-        fields |= _tool_choice(body) | _thinking(body)
+        fields |= _tool_choice(body, names) | _thinking(body)
         self._format_path, fields["response_format"] = _response_format(body)
         if body.output_config is not None and not (body.thinking is not None and body.thinking.type == "disabled"):
             fields["reasoning_effort"] = body.output_config.effort
@@ -90,9 +90,10 @@ def _tools(body: CountTokensRequest, names: RequestNames) -> list[dict[str, Any]
     return tools
 
 
-def _tool_choice(body: CountTokensRequest) -> dict[str, Any]:
+def _tool_choice(body: CountTokensRequest, names: RequestNames) -> dict[str, Any]:
     if body.tool_choice is None:
         return {}
+    check_tool_fields(body.tool_choice, "tool_choice", ("type", "name", "disable_parallel_tool_use"), {}, names)
     alone = body.tool_choice.get("disable_parallel_tool_use")
     if alone is not None and not isinstance(alone, bool):
         path = "tool_choice.disable_parallel_tool_use"

@@ -5,14 +5,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
+from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.protocol import UnreadFields
 from palladio.runtime.interface.errors import InvalidRequestError
 
 _TEXTS = ("content", "reasoning_content")
+_OF_ANSWERS = ("id", "type", "model", "stop_reason", "stop_sequence", "stop_details", "container", "usage", "warnings")
+_MESSAGE = frozenset({"role", "content", *_OF_ANSWERS})  # which clients send back
+_BLOCK = frozenset(
+    {"type", "text", "citations", "parsed_output", "thinking", "signature", "data", "id", "name", "input"}
+)
+_PART = _BLOCK | {"caller", "tool_use_id", "content", "is_error"}
 _ERROR = "Error: "  # before the result of a tool that failed: chat templates know of no other way to say so
 
 
 class AnthropicConversation:
     """
+    Args:
+        names: are told of fields that nothing reads, and may let them pass with a warning.
+
     Attributes:
         messages: as chat has them.
         paths: in the client's request, of each.
@@ -22,15 +33,18 @@ class AnthropicConversation:
         InvalidRequestError: a message is malformed, or holds what is not served; `param` is its path.
     """
 
-    def __init__(self, body: CountTokensRequest) -> None:
+    def __init__(self, body: CountTokensRequest, names: RequestNames) -> None:
+        self._unread = UnreadFields(names)
         self.messages: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self._said: list[dict[str, list[str]]] = []  # of each message: texts by key, which are joined once
         if body.system:
-            self._add({"role": "system", "content": _joined(_blocks(body.system, "system"), "system")}, "system")
+            blocks = self._blocks(body.system, "system")
+            self._add({"role": "system", "content": _joined(blocks, "system")}, "system")
         for position, message in enumerate(body.messages):
             path = f"messages.{position}"
-            blocks = _blocks(message.get("content"), f"{path}.content")
+            self._unread.tell(message, path, _MESSAGE)
+            blocks = self._blocks(message.get("content"), f"{path}.content")
             match message.get("role"):
                 case "user":
                     self._user(blocks, path)
@@ -48,12 +62,19 @@ class AnthropicConversation:
             what = "calls tools: their results must follow" if last.get("tool_calls") else "has no text to go on from"
             raise InvalidRequestError(f"{self.paths[-1]}: the last message {what}", param=self.paths[-1])
 
+    def _blocks(self, content: object, path: str) -> list[dict[str, Any]]:
+        blocks = _blocks(content, path)
+        for position, block in enumerate(blocks):
+            self._unread.tell(block, f"{path}.{position}", _PART)
+        return blocks
+
     def _user(self, blocks: Sequence[Mapping[str, Any]], path: str) -> None:
         texts: list[str] = []
         for position, block in enumerate(blocks):
             where = f"{path}.content.{position}"
             if block.get("type") == "tool_result":
                 self._flush(texts, path)
+                self._blocks(block.get("content") or [], f"{where}.content")
                 self._add(_tool_result(block, where), path)
             else:
                 texts.append(_text(block, where))

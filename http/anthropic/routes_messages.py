@@ -15,6 +15,9 @@ from palladio.http.generation.sse import EventStream
 from palladio.http.prompts.chat_messages import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import RequestNames
+from palladio.runtime.front.samples import LengthLimit
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
 
 
 def messages_router(context: Context) -> APIRouter:
@@ -47,10 +50,28 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
     name = f"msg_{call.request_id}"
     chat = await run_encoding(lambda: AnthropicChat(body, call.names, name), entries_size(body.messages))
     call.names.add(chat.names)
-    run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True)
+    run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True, lowers_length=True)
+    _warn_of_length(context, call, run.request, body.max_tokens)
     events = AnthropicEvents(run, name, context.model_name(body.model))
     events.message |= call.names.warnings()
     if body.stream:
         return EventStream(await run.start(), events)
     await run.feed(events.write)
     return Response(orjson.dumps(events.message), media_type="application/json")
+
+
+def _warn_of_length(context: Context, call: Call, request: GenerationRequest, max_tokens: int) -> None:
+    """Clients of this API must give max_tokens, and give what the largest models can: it is a limit here, no demand.
+
+    Raises:
+        InvalidRequestError: warnings are errors (--unknown-fields refuse).
+    """
+    limit = LengthLimit.of(context.engine.info)
+    room = limit.limit - len(request.prompt_ids)
+    if 0 < room < max_tokens:
+        message = "{param} is {value}, but the prompt leaves {room} tokens of {limit}"
+        code = "context_length_exceeded"
+        error = InvalidRequestError.of(
+            message, param="max_tokens", code=code, value=max_tokens, room=room, limit=limit.name
+        )
+        call.names.warn(error, outcome="lowered to that")

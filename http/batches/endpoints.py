@@ -7,14 +7,19 @@ from palladio.http.chat.chat_run import CHAT
 from palladio.http.generation.generation import Endpoint
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.routes_responses import complete_response
+from palladio.http.routes.routes_classify import CLASSIFY
 from palladio.http.routes.routes_completions import COMPLETIONS
 from palladio.http.routes.routes_embeddings import EMBEDDINGS
+from palladio.http.routes.routes_scores import RERANK, SCORE
 
 ENDPOINTS: tuple[Endpoint[Any], ...] = (
     CHAT,
     COMPLETIONS,
     Endpoint("/v1/responses", ResponseRequest, complete_response),
     EMBEDDINGS,
+    SCORE,
+    RERANK,
+    CLASSIFY,
 )
 
 

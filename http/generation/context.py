@@ -28,7 +28,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     ModelNotFoundError,
 )
-from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.text.tokenizer import Tokenizer
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
@@ -104,10 +104,14 @@ class Context:
             InvalidRequestError: it makes embeddings.
         """
         self.require_ready()
-        if self.engine.info.embedding is not None:
+        spec = self.engine.info.embedding
+        if spec is not None:
             raise InvalidRequestError(
                 "this server makes embeddings (--is-embedding) and generates no text: use /v1/embeddings, or start it "
                 "without --is-embedding"
+                if spec.classes is None
+                else "this server's model classifies texts and generates no text: use /v1/classify, /v1/score or "
+                "/v1/rerank"
             )
 
     def metadata(self) -> dict[str, Any]:
@@ -125,6 +129,23 @@ class Context:
         if self.engine.info.embedding is None:
             raise InvalidRequestError("this server generates text: start it with --is-embedding to get embeddings")
         return self.engine.info.embedding
+
+    def require_classes(self) -> EmbeddingSpec:
+        """The logits that the engine makes.
+
+        Raises:
+            EngineNotReadyError, EngineDeadError: no engine runs.
+            InvalidRequestError: its model has no head that classifies.
+        """
+        self.require_ready()
+        spec = self.engine.info.embedding
+        if spec is None or spec.classes is None:
+            does = "generates text" if spec is None else "makes embeddings"
+            raise InvalidRequestError(
+                f"this server {does}, its model has no classes: serve a …ForSequenceClassification model with "
+                "--is-embedding"
+            )
+        return spec
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -16,8 +16,7 @@ from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
 from palladio.http.wire.errors import RequestNames
-from palladio.http.wire.protocol import SamplingFields, WireModel
-from palladio.http.wire.protocol_embeddings import EmbeddingRequest
+from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
@@ -247,7 +246,7 @@ class Call:
         """For the observer. Args: as the body gives them."""
         return Origin(self.route, self.shown_id, self.headers, not no_logs, log_metrics is not False, self.caller.owner)
 
-    def options(self, body: SamplingFields | EmbeddingRequest) -> RequestOptions:
+    def options(self, body: PromptFields) -> RequestOptions:
         """
         Raises:
             InvalidRequestError: a value is out of range.

@@ -5,8 +5,7 @@ from typing import Any
 
 from palladio.http.wire.body import read_json
 from palladio.http.wire.errors import RequestNames
-from palladio.http.wire.protocol import SamplingFields, screen
-from palladio.http.wire.protocol_embeddings import EmbeddingRequest
+from palladio.http.wire.protocol import PromptFields, SamplingFields, screen
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import MAX_LOGPROBS, RequestOptions, SamplingParams
 from palladio.runtime.interface.grammar_spec import Grammar, GrammarKind
@@ -52,7 +51,7 @@ def default_length(params: SamplingParams, defaults: Mapping[str, Any], of_route
     return defaults.get("max_tokens", of_route) if params.max_tokens is None else None
 
 
-def request_options(body: SamplingFields | EmbeddingRequest) -> RequestOptions:
+def request_options(body: PromptFields) -> RequestOptions:
     """
     Raises:
         InvalidRequestError: a value is out of range.
@@ -66,7 +65,7 @@ def request_options(body: SamplingFields | EmbeddingRequest) -> RequestOptions:
     )
 
 
-def request_name(body: SamplingFields | EmbeddingRequest, generated: str) -> str:
+def request_name(body: PromptFields, generated: str) -> str:
     """The request's id: the client's own (`rid` is SGLang's name, `request_id` vLLM's), or the generated one."""
     if body.rid is not None and body.request_id is not None and body.rid != body.request_id:
         raise InvalidRequestError("rid and request_id name the same parameter; give one", param="rid")

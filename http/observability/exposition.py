@@ -110,11 +110,20 @@ def _share(count: int, total: int) -> float:
     return count / total if total else 0.0
 
 
+def _accept_length(part: RankStats) -> float:
+    return 1 + _share(part.num_accepted_drafts, part.num_draft_rows)
+
+
+def _accept_rate(part: RankStats) -> float:
+    return _share(part.num_accepted_drafts, part.num_draft_tokens)
+
+
 def _per_kind(read: Callable[[int, int], float]) -> Callable[[EngineStats], Samples]:
     """A value of decode steps and one of prefill steps. Args: read: of the tokens computed, and those of padding."""
 
     def samples(stats: EngineStats) -> Samples:
-        for kind in ("decode", "prefill"):
+        verifies = any(step.kind == "verify" for step in stats.steps)
+        for kind in ("decode", "prefill", "verify")[: 3 if verifies else 2]:
             steps = [step for step in stats.steps if step.kind == kind]
             computed, padding = sum(step.computed_tokens for step in steps), sum(step.padding_tokens for step in steps)
             yield {"kind": kind}, read(computed, padding)
@@ -289,6 +298,10 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "Tokens evicted from the prefix cache",
         _per_rank(lambda part: part.num_evicted_tokens),
     ),
+    Metric("gauge", "sglang:spec_accept_length", "Tokens a row in steps with drafts", _per_rank(_accept_length)),
+    Metric("gauge", "sglang:spec_accept_rate", "Share of drafts that were right", _per_rank(_accept_rate)),
+    Metric("counter", "palladio:draft_tokens", "Drafts verified", _per_rank(lambda part: part.num_draft_tokens)),
+    Metric("counter", "palladio:accepted_drafts", "Right drafts", _per_rank(lambda part: part.num_accepted_drafts)),
     Metric(
         "gauge",
         "palladio:cache_enabled",

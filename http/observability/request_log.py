@@ -15,6 +15,7 @@ from palladio.http.observability.request_record import RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.generation_request import SamplingParams
+from palladio.runtime.interface.prompt_parts import text_ids
 from palladio.runtime.telemetry.logs import fields, make_formatter
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -59,9 +60,8 @@ class RequestLog:
             self._write("received", record.name, values)
             return
         limit = None if self._level >= 3 else PARTIAL_TOKENS
-        prompts = [
-            request.prompt_ids[:limit] for request in record.requests
-        ]  # one more character than is shown, if there is one
+        texts = [text_ids(r.prompt_ids, r.media) if r.media else r.prompt_ids for r in record.requests]
+        prompts = [text[:limit] for text in texts]  # one more character than is shown, if there is one
 
         def with_text() -> None:
             values["prompt"] = [self._cut(_text(prompt, tokenizer)) for prompt in prompts]

@@ -93,7 +93,7 @@ class ResponseChat:
             raise InvalidRequestError("input is missing: give a string, or a list of items", param="input")
         fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
         tools, self._tool_paths = _tools(body, names)
-        fields |= {"messages": messages, "rid": name, "tools": tools, "tool_choice": _tool_choice(body)}
+        fields |= {"messages": messages, "rid": name, "tools": tools, "tool_choice": _tool_choice(body, names)}
         fields["response_format"] = _response_format(body)
         if body.reasoning is not None and body.reasoning.effort is not None:
             fields["reasoning"] = ReasoningOptions(effort=body.reasoning.effort)
@@ -152,13 +152,18 @@ def _tools(body: InputTokensRequest, names: RequestNames) -> tuple[list[dict[str
         tools.append({"type": "function", "function": kept})
     if left_out:
         logger.info("Ignored tools of a request that are not functions: %s", ", ".join(left_out))
+        kinds = ", ".join(dict.fromkeys(left_out))
+        message = "not supported: {param} of type {kinds}, which are not functions"
+        error = InvalidRequestError.of(message, param="tools", code="unsupported_parameter", kinds=kinds)
+        names.warn(error, outcome="left out")
     return tools, paths
 
 
-def _tool_choice(body: InputTokensRequest) -> str | dict[str, Any] | None:
+def _tool_choice(body: InputTokensRequest, names: RequestNames) -> str | dict[str, Any] | None:
     choice = body.tool_choice
     if not isinstance(choice, dict):
         return choice
+    check_tool_fields(choice, "tool_choice", ("type", "name", "mode", "tools"), {}, names)
     match choice.get("type"):
         case "function":
             return _function(choice)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.protocol import UnreadFields
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -11,6 +13,12 @@ Response = dict[str, Any]  # which has items as its output
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
+# What items and their parts may hold: what is read, and what else OpenAI's items have, which clients send back.
+_ITEM = frozenset(
+    {"type", "id", "status", "role", "content", "phase", "summary", "encrypted_content", "call_id", "name", "arguments"}
+    | {"output", "namespace", "caller", "created_by", "internal_chat_message_metadata_passthrough"}
+)
+_PART = frozenset({"type", "text", "refusal", "annotations", "logprobs", "parsed", "prompt_cache_breakpoint"})
 _PREFIXES: Mapping[str, str] = {
     "message": "msg",
     "function_call": "fc",
@@ -36,11 +44,14 @@ def referenced_ids(given: str | Sequence[Item] | None) -> list[str]:
     return [_string(item, "id", f"input.{n}") for n, item in enumerate(given) if _kind(item) == "item_reference"]
 
 
-def input_items(given: str | Sequence[Item] | None, referenced: Mapping[str, Item], response_id: str) -> list[Item]:
+def input_items(
+    given: str | Sequence[Item] | None, referenced: Mapping[str, Item], response_id: str, names: RequestNames
+) -> list[Item]:
     """The input of a request in the form in which it is stored.
 
     Args:
         referenced: the items of `referenced_ids`.
+        names: are told of fields that nothing reads, and may let them pass with a warning.
 
     Raises:
         InvalidRequestError: an item is malformed, or of a kind that is not served; `param` is its path.
@@ -50,6 +61,7 @@ def input_items(given: str | Sequence[Item] | None, referenced: Mapping[str, Ite
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     items: list[Item] = []
+    unread = UnreadFields(names)
     for position, item in enumerate(given):
         path = f"input.{position}"
         if _kind(item) == "item_reference":
@@ -66,6 +78,10 @@ def input_items(given: str | Sequence[Item] | None, referenced: Mapping[str, Ite
         made = item_id(_kind(item), response_id, f"in{position}")
         given_id = _string(kept, "id", path) if "id" in kept else made
         items.append({"id": given_id, **read(kept, path)})
+        unread.tell(item, path, _ITEM)
+        for name in ("content", "output", "summary"):
+            for number, part in enumerate(item[name] if isinstance(item.get(name), list) else ()):
+                unread.tell(part, f"{path}.{name}.{number}", _PART)
     return items
 
 

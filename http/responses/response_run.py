@@ -17,6 +17,7 @@ from palladio.http.responses.truncation import fitted
 from palladio.http.security.callers import Caller
 from palladio.http.storage.disk_errors import disk_errors
 from palladio.http.storage.object_lists import new_id
+from palladio.http.wire.errors import RequestNames
 
 ROUTE = "/v1/responses"
 
@@ -49,7 +50,7 @@ class ResponseRun:
             HttpError: what it goes on from is not stored.
         """
         name = response_id or new_id("resp_")
-        conversation = await conversation_of(store, body, name, call.caller)
+        conversation = await conversation_of(store, body, name, call.caller, call.names)
         if body.truncation == "auto":
             conversation = await fitted(context, body, conversation)
         size = entries_size([*conversation.earlier, *conversation.new])
@@ -77,9 +78,12 @@ class ResponseRun:
 
 
 async def conversation_of(
-    store: ResponseStore, body: InputTokensRequest, response_id: str, caller: Caller
+    store: ResponseStore, body: InputTokensRequest, response_id: str, caller: Caller, names: RequestNames
 ) -> Conversation:
     """What a request goes on from, out of the store where it refers to it.
+
+    Args:
+        names: are told of unknown fields, and may let them pass with a warning.
 
     Raises:
         InvalidRequestError: an item is malformed.
@@ -93,5 +97,5 @@ async def conversation_of(
     for name in wanted:
         if name not in found:
             raise not_found(name, "input")
-    new = await run_encoding(lambda: input_items(body.input, found, response_id), entries_size(body.input))
+    new = await run_encoding(lambda: input_items(body.input, found, response_id, names), entries_size(body.input))
     return Conversation(earlier, new)

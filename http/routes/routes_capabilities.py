@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from palladio.http.generation.context import Context
 from palladio.http.generation.prompts import MAX_SAMPLES
 from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.routes.scored_pairs import is_judge
 from palladio.http.wire.foreign_fields import verdicts
 from palladio.runtime.interface.generation_request import (
     MAX_LOGIT_BIAS,
@@ -17,8 +18,9 @@ from palladio.runtime.interface.generation_request import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
+from palladio.runtime.interface.pooling import EmbeddingSpec
 
-# Routes of models that generate text, and of those that make embeddings: the other kind answers them with a 400.
+# Routes of models that generate text, of those that make embeddings, and of those that classify: others answer a 400.
 _GENERATING = frozenset(
     f"POST {path}"
     for path in (
@@ -26,7 +28,11 @@ _GENERATING = frozenset(
         *("/api/chat", "/api/generate"),
     )
 )
-_EMBEDDING = frozenset(("POST /v1/embeddings", "POST /encode"))
+_EMBEDDING = frozenset(("POST /v1/embeddings",))
+_ENCODING = frozenset(("POST /encode",))
+_SCORING = frozenset(("POST /v1/score", "POST /score"))
+_RERANKING = frozenset(f"POST {path}" for path in ("/v1/rerank", "/rerank", "/v2/rerank"))
+_CLASSIFYING = frozenset(("POST /v1/classify", "POST /classify"))
 
 
 def capabilities_router(context: Context) -> APIRouter:
@@ -44,6 +50,8 @@ def _model(context: Context) -> dict[str, Any]:
     info, tokenizer = context.engine.info, context.engine.tokenizer
     has_template, reasoning = _has_template(context), _reasoning(context)
     embedding = info.embedding
+    classes = None if embedding is None else embedding.classes
+    output = "text" if embedding is None else "embedding" if classes is None else "classes"
     return {
         "object": "capabilities",
         "model": context.model_names[0],
@@ -52,14 +60,21 @@ def _model(context: Context) -> dict[str, Any]:
         "dtype": info.dtype,
         "device": info.device,
         "max_model_len": context.max_model_len,
-        "modalities": {"input": ["text"], "output": ["text" if embedding is None else "embedding"]},
-        "embedding": None if embedding is None else dataclasses.asdict(embedding),
+        "modalities": {"input": ["text"], "output": [output]},
+        "embedding": _shown(embedding) if classes is None else None,
+        "classes": None if classes is None else {"labels": classes.labels, "activation": classes.activation},
         "tokenizer": tokenizer is not None,
         "chat_template": has_template,
         "reasoning_parser": None if reasoning is None else reasoning.name,
         "tool_call_parser": context.tool_format.name if has_template else None,
         "grammar_backend": context.engine.config.grammar.grammar_backend if _has_grammars(context) else None,
     }
+
+
+def _shown(embedding: EmbeddingSpec | None) -> dict[str, Any] | None:
+    names = ("size", "pooling", "normalized")
+    told = None if embedding is None else dataclasses.asdict(embedding)
+    return told and {name: told[name] for name in names}
 
 
 def _has_template(context: Context) -> bool:
@@ -91,9 +106,21 @@ def _limits(context: Context) -> dict[str, int]:
     }
 
 
+def _closed(context: Context) -> frozenset[str]:
+    """Routes that this server answers with a 400."""
+    embedding = context.engine.info.embedding
+    if embedding is None:
+        pairs = frozenset[str]() if is_judge(context) else _RERANKING
+        return _EMBEDDING | _ENCODING | _CLASSIFYING | pairs
+    if embedding.classes is None:
+        return _GENERATING | _CLASSIFYING
+    pairs = frozenset[str]() if len(embedding.classes.labels) == 1 else _SCORING | _RERANKING
+    return _GENERATING | _EMBEDDING | pairs
+
+
 def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Args: schema: the app's OpenAPI schema, whose bodies are the wire models."""
-    closed = _EMBEDDING if context.engine.info.embedding is None else _GENERATING
+    closed = _closed(context)
     has_grammars, has_reasoning = _has_grammars(context), _reasoning(context) is not None
     has_tools = _has_template(context) and context.chat_template.reads_tools(context.tokenizer)
     found = []
@@ -104,7 +131,11 @@ def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]
             if "application/json" in content:
                 known = content["application/json"]["schema"]["properties"]
                 entry["fields"] = verdicts(
-                    known, has_grammars=has_grammars, has_reasoning=has_reasoning, has_tools=has_tools
+                    known,
+                    has_grammars=has_grammars,
+                    has_reasoning=has_reasoning,
+                    has_tools=has_tools,
+                    has_embeds=context.engine.info.embeds is not None,
                 )
             if entry["route"] not in closed:
                 found.append(entry)

@@ -31,6 +31,8 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
         HttpError: the client went away.
     """
     spec, received = context.require_embedding(), time.time()
+    if spec.classes is not None:
+        raise InvalidRequestError("this server's model classifies texts: use /v1/classify, /v1/score or /v1/rerank")
     model = context.model_name(body.model)
     check_dimensions(body.dimensions, spec)
     name, options = request_name(body, call.request_id), call.options(body)
@@ -64,7 +66,13 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
     return await _answer(context, call, body, name, requests, write)
 
 
-async def _encode(context: Context, call: Call, body: EncodeRequest) -> Response:
+async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Response:
+    """SGLang's results: embeddings, or the logits of classes.
+
+    Raises:
+        PalladioError: what went wrong.
+        HttpError: the client went away.
+    """
     spec, received = context.require_embedding(), time.time()
     context.model_name(body.model)
     check_dimensions(body.dimensions, spec)
@@ -124,4 +132,4 @@ def _check_num_inputs(count: int, param: str) -> None:
 
 
 EMBEDDINGS = Endpoint("/v1/embeddings", EmbeddingRequest, create_embeddings)
-ENCODE = Endpoint("/encode", EncodeRequest, _encode)
+ENCODE = Endpoint("/encode", EncodeRequest, encode_texts)

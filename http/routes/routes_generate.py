@@ -1,5 +1,6 @@
 """POST /generate: SGLang's native route."""
 
+import asyncio
 import functools
 import time
 from typing import Any
@@ -10,6 +11,7 @@ from fastapi import Response
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call, Endpoint, OutputStream
 from palladio.http.generation.prompts import (
+    check_num_prompts,
     check_num_samples,
     encode_prompts,
     given_prompts,
@@ -26,6 +28,7 @@ from palladio.runtime.front.sglang_api import LogprobOptions, Results, expand_re
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
+from palladio.runtime.interface.input_embeds import PARAM, EmbeddedPrompts, read_embeds
 from palladio.runtime.interface.outputs import RequestOutput
 
 PROMPT_SIZE = 200  # characters that a prompt's parameters count for
@@ -43,20 +46,26 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     received = time.time()
     context.model_name(body.model)
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    given, param = given_prompts(body.text, body.input_ids)
-    prompts = split_prompts(given, param)
-    name, ids = prompt_names(body.rid, call.request_id, len(prompts))
-    if isinstance(body.sampling_params, list) and len(body.sampling_params) != len(prompts):
-        message = f"sampling_params has {len(body.sampling_params)} entries for {len(prompts)} prompts"
+    embeds = await _read_embeds(context, body)
+    prompts: list[str] | list[list[int]] = []
+    if embeds is None:
+        given, param = given_prompts(body.text, body.input_ids)
+        prompts = split_prompts(given, param)
+        is_list, count = prompts is given, len(prompts)
+    else:
+        param, is_list, count = PARAM, embeds.is_list, len(embeds.media)
+    name, ids = prompt_names(body.rid, call.request_id, count)
+    if isinstance(body.sampling_params, list) and len(body.sampling_params) != count:
+        message = f"sampling_params has {len(body.sampling_params)} entries for {count} prompts"
         raise InvalidRequestError(message, param="sampling_params")
-    sampling = await run_encoding(lambda: _sampling(body, call.names), PROMPT_SIZE * len(prompts))
+    sampling = await run_encoding(lambda: _sampling(body, call.names), PROMPT_SIZE * count)
     call.names.add(_names(sampling, param))
     prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
-    expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, ids, received)
-    requests, shown = await run_encoding(expand, PROMPT_SIZE * len(prompts))
+    expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, embeds, ids, received)
+    requests, shown = await run_encoding(expand, PROMPT_SIZE * count)
     stream = OutputStream(context, requests, name=name, origin=origin)
     results = Results(requests, shown, context.engine.tokenizer, context.engine.model)
-    is_list = prompts is given or stream.num_choices > 1
+    is_list = is_list or stream.num_choices > 1
     if body.stream:
         await call.wait(stream.start())
         events = _ResultEvents(results, context.config, is_list=is_list)
@@ -65,6 +74,18 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     answers = results.to_dicts()
     answers[0] |= call.names.warnings()
     return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
+
+
+async def _read_embeds(context: Context, body: GenerateRequest) -> EmbeddedPrompts | None:
+    """None: the prompts are texts or token ids."""
+    if body.input_embeds is None:
+        return None
+    spec, max_rows = context.engine.info.embeds, context.max_model_len
+    if spec is not None and (body.text is not None or body.input_ids is not None):
+        raise InvalidRequestError("give one of text, input_ids and input_embeds", param=PARAM)
+    found = await asyncio.to_thread(read_embeds, body.input_embeds, spec, max_rows)
+    check_num_prompts(len(found.media), PARAM)
+    return found
 
 
 class _ResultEvents(DoneWriter):
@@ -119,6 +140,7 @@ def _expand(
     body: GenerateRequest,
     sampling: dict[str, Any] | list[dict[str, Any]],
     prompts: list[list[int]],
+    embeds: EmbeddedPrompts | None,
     ids: list[str],
     received: float,
 ) -> tuple[list[GenerationRequest], list[LogprobOptions]]:
@@ -138,7 +160,8 @@ def _expand(
         "owner": call.caller.owner,
     }
     requests, shown, _ = expand_requests(
-        input_ids=prompts,
+        input_ids=prompts if embeds is None else None,
+        input_embeds=embeds,
         sampling_params=sampling,
         rid=ids,
         logprobs=logprobs,

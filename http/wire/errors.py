@@ -107,11 +107,12 @@ class RequestNames:
         """Args: note: see the class."""
         self._note = note
 
-    def warn(self, error: InvalidRequestError) -> None:
-        """Lets a field pass that has no effect, and says so in the answer.
+    def warn(self, error: InvalidRequestError, outcome: str = "ignored") -> None:
+        """Lets a field pass that has no effect, or not all of it, and says so in the answer.
 
         Args:
             error: what is wrong with it, in the names of the form that is known so far.
+            outcome: what has become of it.
 
         Raises:
             InvalidRequestError: this one, where it is not to pass.
@@ -121,7 +122,7 @@ class RequestNames:
             return
         if self._note is None or len(self._warnings) >= MAX_WARNINGS:
             raise error
-        message = f"{error.message.rename(self.name)} (ignored)"
+        message = f"{error.message.rename(self.name)} ({outcome})"
         self._warnings.append({"message": message, "param": param, "code": error.code})
         self._note(param or "", error.code or "")
 

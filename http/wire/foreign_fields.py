@@ -49,7 +49,18 @@ METADATA: Mapping[str, str] = {
     "smoothing_curve": "acts only with smoothing_factor, which is refused",
 }
 
-SAME_AS: Mapping[str, str] = {"best_of": "n"}  # passes with the value of the other field, which is known
+SAME_AS: Mapping[str, str] = {  # passes with the value of the other field, which is known
+    "best_of": "n",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "random_seed": "seed",
+    "sampling_seed": "seed",
+    "repeat_penalty": "repetition_penalty",
+    "rep_pen": "repetition_penalty",
+    "stopping_strings": "stop",
+}
 
 _EMPTY: tuple[object, ...] = (False, "", [], {})
 
@@ -80,7 +91,11 @@ NOT_YET: Mapping[str, NotYet] = {
     "num_beams": NotYet((1,)),
     "early_stopping": NotYet(),
     "length_penalty": NotYet((1,)),
+    "beam_width": NotYet((1,)),
     "bad_words": NotYet(instead="use logit_bias"),
+    "banned_strings": NotYet(),
+    "custom_token_bans": NotYet(instead="use logit_bias"),
+    "stopping_strings": NotYet(instead="use stop; the same value passes"),
     "repetition_detection": NotYet(),
     "custom_logit_processor": NotYet(),
     "logits_processors": NotYet(),
@@ -94,6 +109,8 @@ NOT_YET: Mapping[str, NotYet] = {
     "top_a": NotYet((0,), "use top_p or min_p"),
     "tfs": NotYet((1,), "use top_p or min_p"),
     "tfs_z": NotYet((1,), "use top_p or min_p"),
+    "typical": NotYet((1,), "use top_p or min_p"),
+    "min_keep": NotYet((0,)),
     "top_n_sigma": NotYet((-1, 0), "use min_p"),
     "epsilon_cutoff": NotYet((0,), "use min_p"),
     "eta_cutoff": NotYet((0,), "use min_p"),
@@ -102,11 +119,12 @@ NOT_YET: Mapping[str, NotYet] = {
     "mirostat": NotYet((0,), "use temperature"),
     "mirostat_mode": NotYet((0,), "use temperature"),
     "dynatemp_range": NotYet((0,), "use temperature"),
-    "adaptive_target": NotYet((-1, 0), "use temperature"),
+    "adaptive_target": NotYet((-1, -0.01, 0), "use temperature"),
     "smoothing_factor": NotYet((0,), "use temperature"),
     "temperature_last": NotYet(),
     "samplers": NotYet(),
     "repeat_penalty": NotYet((1,), "use repetition_penalty"),
+    "rep_pen": NotYet((1,), "use repetition_penalty"),
     "repeat_last_n": NotYet((-1, 64), "repetition_penalty looks at all tokens"),
     "encoder_repetition_penalty": NotYet((1,)),
     "no_repeat_ngram_size": NotYet((0,), "use repetition_penalty"),
@@ -199,6 +217,9 @@ NOT_YET: Mapping[str, NotYet] = {
     "session_id": NotYet(),
     "return_hidden_states": NotYet(),
     "return_routed_experts": NotYet(),
+    "return_meta_info": NotYet(),
+    "return_cached_tokens_details": NotYet(instead="usage has the number of cached tokens"),
+    "use_audio_in_video": NotYet(),
     "mm_processor_kwargs": NotYet(),
     "media_io_kwargs": NotYet(),
     "kv_transfer_params": NotYet(),
@@ -212,7 +233,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "image_data": NotYet(),
     "video_data": NotYet(),
     "audio_data": NotYet(),
-    "input_embeds": NotYet(),
     "return_bytes": NotYet(),
     "return_entropy": NotYet(),
     "return_sampling_mask": NotYet(),
@@ -260,10 +280,13 @@ GRAMMAR_FIELDS = frozenset(  # implemented, but refused by a server with --gramm
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
 BUDGET_FIELDS = frozenset({"thinking_token_budget", "max_thinking_tokens"})  # likewise, without a reasoning parser
+EMBEDS_FIELDS = frozenset({"input_embeds"})  # likewise, without --enable-input-embeds
 TOOL_FIELDS = frozenset({"tools", "functions"})  # likewise, in conversations whose chat template does not write tools
 
 
-def verdicts(known: Iterable[str], *, has_grammars: bool, has_reasoning: bool, has_tools: bool) -> dict[str, str]:
+def verdicts(
+    known: Iterable[str], *, has_grammars: bool, has_reasoning: bool, has_tools: bool, has_embeds: bool
+) -> dict[str, str]:
     """What becomes of each field of a request with a body: applied, metadata or refused; any other one is unknown.
 
     Args:
@@ -271,9 +294,11 @@ def verdicts(known: Iterable[str], *, has_grammars: bool, has_reasoning: bool, h
         has_grammars: the server compiles grammars.
         has_reasoning: it knows how the model reasons.
         has_tools: the chat template writes tools.
+        has_embeds: the engine takes prompts of embeddings.
     """
     names = frozenset(known)
     missing = (frozenset() if has_grammars else GRAMMAR_FIELDS) | (frozenset() if has_reasoning else BUDGET_FIELDS)
+    missing |= frozenset() if has_embeds else EMBEDS_FIELDS
     if not has_tools and "tool_choice" in names:  # a parser on its own writes none
         missing |= TOOL_FIELDS
     applied = {name: "refused" if name in missing else "applied" for name in names}
@@ -313,6 +338,8 @@ def judge(
     if is_elsewhere and OF_OTHER_ROUTES.get(name, _PLAIN).passes(value):
         return None
     meant = find_misspelt(name, known)
+    if meant is None and not is_elsewhere:  # such as one of an object of this route
+        meant = find_misspelt(name, elsewhere(), ())
     close = [meant] if meant is not None else difflib.get_close_matches(name[:80], [*known, *METADATA], n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     error = InvalidRequestError.of("unknown field: {param}{hint}", param=path, hint=hint, code="unknown_parameter")

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from palladio.http.wire.errors import RequestNames
-from palladio.http.wire.foreign_fields import SAME_AS, judge
+from palladio.http.wire.foreign_fields import METADATA, SAME_AS, judge
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGPROB_IDS, MAX_STOP_PATTERNS
@@ -80,6 +80,35 @@ def check_tool_fields(
             if refusal.is_final:
                 raise refusal.error
             names.warn(refusal.error)
+
+
+class UnreadFields:
+    """What a conversation's messages and their parts hold that a translation to chat messages does not take along: the
+    answer tells of each such field once, where it stands first.
+
+    Args:
+        names: see `screen`.
+    """
+
+    def __init__(self, names: RequestNames) -> None:
+        self._names = names
+        self._told: set[str] = set()
+
+    def tell(self, part: Mapping[str, Any], path: str, known: Collection[str]) -> None:
+        """
+        Args:
+            path: of the part in the request.
+            known: fields that are read, or that only annotate.
+
+        Raises:
+            InvalidRequestError: there is another one, and `names` refuses.
+        """
+        for name, value in part.items():
+            if value is not None and not (name in known or name in METADATA or name in self._told):
+                field = f"{path}.{name[:200]}"
+                error = InvalidRequestError.of("unknown field: {param}", param=field, code="unknown_parameter")
+                self._names.warn(error)
+                self._told.add(name)
 
 
 MAX_FIELDS = 256  # of an object whose fields are known

@@ -54,7 +54,34 @@ class NativeFields(RequestFields):
     log_metrics: bool | None = None
 
 
+_ROWS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+_ENCODED = {
+    "type": "object",
+    "properties": {
+        "data": {"type": "string"},
+        "shape": {"type": "array", "items": {"type": "integer"}},
+        "dtype": {"type": "string", "enum": ["float32", "bfloat16"]},
+    },
+}
+_ONE_PROMPT = [_ROWS, _ENCODED]
+
+
+def _check_embeds(value: object) -> object:
+    """What is in it, `read_embeds` looks at, with the model's sizes."""
+    if isinstance(value, list | dict):
+        return value
+    raise ValueError("must be a list of rows of numbers, an object with data, shape and dtype, or a list of those")
+
+
+Embeds = Annotated[
+    list[Any] | dict[str, Any],
+    PlainValidator(_check_embeds),
+    WithJsonSchema({"anyOf": [*_ONE_PROMPT, {"type": "array", "items": {"anyOf": _ONE_PROMPT}}]}),
+]
+
+
 class GenerateRequest(NativeFields):
+    input_embeds: Embeds | None = None
     sampling_params: dict[str, Any] | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     stream: bool | None = None
     return_logprob: bool | Annotated[list[bool], Field(fail_fast=True)] | None = None

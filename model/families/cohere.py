@@ -1,7 +1,5 @@
 """Command R (Cohere) and Command R7B, A (Cohere2): attention and MLP side by side, after one LayerNorm."""
 
-import dataclasses
-
 from palladio.model.family import Family
 from palladio.model.hf_config import FULL, SLIDING, HfConfig
 from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QKNormSpec
@@ -12,7 +10,7 @@ def _describe_cohere(hf: HfConfig) -> DecoderSpec:
     layer = _layer(hf)
     if hf.flag("use_qk_norm", default=False):
         norm = QKNormSpec(norm=layer.norm, form="own_scales")
-        layer = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, qk_norm=norm))
+        layer = layer.with_attention(qk_norm=norm)
     return _decoder(hf, (layer,) * hf.num_layers)
 
 
@@ -20,10 +18,10 @@ def _describe_cohere2(hf: HfConfig) -> DecoderSpec:
     """Layers with a window are rotated, those with full attention are not."""
     period, layer = hf.count("sliding_window_pattern"), _layer(hf)
     kinds = hf.alternating_types(lambda number: (number + 1) % period == 0)
-    specs = {FULL: dataclasses.replace(layer.attention, rope=None)}
+    layers = {FULL: layer.with_attention(rope=None)}
     if SLIDING in kinds:
-        specs[SLIDING] = dataclasses.replace(layer.attention, window=hf.window(SLIDING))
-    return _decoder(hf, tuple(dataclasses.replace(layer, attention=specs[kind]) for kind in kinds))
+        layers[SLIDING] = layer.with_attention(window=hf.window(SLIDING))
+    return _decoder(hf, tuple(layers[kind] for kind in kinds))
 
 
 def _layer(hf: HfConfig) -> LayerSpec:
@@ -57,6 +55,7 @@ _DEFAULTS = {
     "max_position_embeddings": 8192,
     "logit_scale": 0.0625,
     "tie_word_embeddings": True,
+    "pad_token_id": 0,
     "bos_token_id": 5,
     "eos_token_id": 255001,
 }

@@ -63,6 +63,7 @@ DEFAULTS = {
     "tie_word_embeddings": True,
     "bos_token_id": 2,
     "eos_token_id": 1,
+    "pad_token_id": 0,
 }
 
 FAMILIES = {

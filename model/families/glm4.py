@@ -37,6 +37,7 @@ FAMILIES = {
             "num_key_value_heads": 2,
             "head_dim": 128,
             "max_position_embeddings": 131072,
+            "pad_token_id": 151329,
             "rms_norm_eps": 1.5625e-7,
             "eos_token_id": [151329, 151336, 151338],
         },

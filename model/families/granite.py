@@ -11,8 +11,7 @@ from palladio.model.layer_spec import DecoderSpec
 def _describe(hf: HfConfig) -> DecoderSpec:
     plain = llama.describe(hf)
     layer = dataclasses.replace(
-        plain.layers[0],
-        attention=dataclasses.replace(plain.layers[0].attention, scale=hf.number("attention_multiplier")),
+        plain.layers[0].with_attention(scale=hf.number("attention_multiplier")),
         residual_scale=hf.number("residual_multiplier"),
     )
     return dataclasses.replace(

@@ -8,9 +8,9 @@ from palladio.model.weight_rules import DECODER_WEIGHTS, MIXTRAL_EXPERTS
 
 _MIXTRAL_KEYS = ExpertKeys(
     num_experts="num_local_experts",
+    other_name="num_experts",
     other_name_wins=True,
     intermediate_size="intermediate_size",
-    shared_intermediate_size=None,
 )
 
 

@@ -48,7 +48,7 @@ _WEIGHTS = (
         ("post_feedforward_layernorm.weight", "mlp_output_norm.scale", "vector"),
     ),
 )
-_DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "eos_token_id": 50279}
+_DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "eos_token_id": 50279, "pad_token_id": 1}
 
 FAMILIES = {
     "Olmo2ForCausalLM": Family(describe=_describe_olmo2, weights=_WEIGHTS, defaults=_DEFAULTS),

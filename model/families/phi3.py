@@ -25,6 +25,7 @@ FAMILIES = {
         weights=(*TABLES, *FUSED_QKV, *OUTPUT, *FUSED_GATE_UP, *DOWN, *PRE_NORMS),
         defaults={
             "max_position_embeddings": 4096,
+            "pad_token_id": 32000,
             "original_max_position_embeddings": 4096,
             "rms_norm_eps": 1e-5,
             "bos_token_id": 1,

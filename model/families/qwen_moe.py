@@ -9,15 +9,16 @@ from palladio.model.weight_rules import DECODER_WEIGHTS, EXPERTS
 
 _QWEN2_KEYS = ExpertKeys(
     num_experts="num_experts",
+    other_name="num_local_experts",
     other_name_wins=False,
     intermediate_size="moe_intermediate_size",
     shared_intermediate_size="shared_expert_intermediate_size",
 )
 _QWEN3_KEYS = ExpertKeys(
     num_experts="num_experts",
+    other_name="num_local_experts",
     other_name_wins=True,
     intermediate_size="moe_intermediate_size",
-    shared_intermediate_size=None,
 )
 
 
@@ -38,7 +39,7 @@ def _describe(hf: HfConfig, attention: AttentionSpec, keys: ExpertKeys) -> Decod
     sparse = SparseSpec(
         router=RouterSpec(renormalize=hf.flag("norm_topk_prob", default=False)),
         activation=activation,
-        has_shared_expert=keys.shared_intermediate_size is not None,
+        shared_expert=None if keys.shared_intermediate_size is None else "gated",
     )
     dense = DenseSpec(activation=activation)
     layers = (LayerSpec(attention=attention, mlp=sparse if is_sparse else dense, norm=norm) for is_sparse in are_sparse)

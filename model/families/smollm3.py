@@ -14,7 +14,7 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     hf.require("use_sliding_window", False, default=False)  # no published model has one
     plain = llama.describe(hf)
     rotated = plain.layers[0]
-    unrotated = dataclasses.replace(rotated, attention=dataclasses.replace(rotated.attention, rope=None))
+    unrotated = rotated.with_attention(rope=None)
     has_rope = _has_rope(hf)
     return dataclasses.replace(plain, layers=tuple(rotated if has else unrotated for has in has_rope))
 
@@ -44,6 +44,7 @@ FAMILIES = {
             "rope_theta": 2e6,
             "no_rope_layer_interval": 4,
             "tie_word_embeddings": True,
+            "pad_token_id": 128004,
             "bos_token_id": 128000,
             "eos_token_id": 128001,
         },

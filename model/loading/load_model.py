@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.errors import CheckpointError
+from palladio.model.functional import num_bytes
 from palladio.model.loading.dummy_weights import random_arrays
 from palladio.model.loading.orbax_weights import is_converted, restored_arrays
 from palladio.model.loading.parameters import Parameters
@@ -81,7 +82,7 @@ def weight_bytes(model: CausalLM) -> dict[str, int]:
     found: collections.Counter[str] = collections.Counter()
     for keys, param in nnx.to_flat_state(nnx.state(model)):
         weight = weights.get(keys[:-1])
-        found[str(param.dtype) if weight is None else weight.kind_name] += param.nbytes
+        found[str(param.dtype) if weight is None else weight.kind_name] += num_bytes(param.shape, param.dtype)
     return dict(found.most_common())
 
 

@@ -35,7 +35,7 @@ from palladio.model.weights.rest_form import RestForm
 from palladio.model.weights.scaled import ScaleForm
 
 MANIFEST = "palladio_checkpoint.json"
-FORMAT = 2
+FORMAT = 3
 _PARAMETERS = "parameters"
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"
@@ -107,8 +107,9 @@ class Manifest:
                     f"{path / MANIFEST} has format {content['format']}; this version reads {FORMAT}: convert again"
                 )
             parameters = {name: StoredParameter.read(each) for name, each in content["parameters"].items()}
-            kind, dense = content["quantization"], tuple(map(str, content["dense"]))
-            kinds = WeightKinds(kind and WeightKind(kind["storage"], kind["group"]), dense)
+            dense = tuple(map(str, content["dense"]))
+            others = tuple((str(name), _read_kind(kind)) for name, kind in content["others"])
+            kinds = WeightKinds(content["quantization"] and _read_kind(content["quantization"]), dense, others)
             files = {name: (int(size), int(crc)) for name, (size, crc) in content["files"].items()}
             return cls(parameters, kinds, content["dtype"], files)
         except FileNotFoundError:
@@ -207,9 +208,17 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
 
 def _settings(kinds: WeightKinds, dtype: DType) -> dict[str, Any]:
     """What all groups of a converted checkpoint have in common, as the manifest has it."""
-    kind = kinds.kind
-    quantization = kind and {"name": kind.name, **dataclasses.asdict(kind)}
-    return {"format": FORMAT, "dtype": dtype, "quantization": quantization, "dense": list(kinds.dense)}
+    others = [[name, _written_kind(kind)] for name, kind in kinds.others]
+    quantization = kinds.kind and _written_kind(kinds.kind)
+    return {"format": FORMAT, "dtype": dtype, "quantization": quantization, "dense": [*kinds.dense], "others": others}
+
+
+def _written_kind(kind: WeightKind) -> dict[str, Any]:
+    return {"name": kind.name, **dataclasses.asdict(kind)}
+
+
+def _read_kind(written: Mapping[str, Any]) -> WeightKind:
+    return WeightKind(written["storage"], written["group"], written["has_zeros"], written["activation_bits"])
 
 
 def _begin(out: Path, settings: Mapping[str, Any]) -> None:

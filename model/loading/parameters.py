@@ -14,10 +14,11 @@ from palladio.model.decoder import CausalLM
 from palladio.model.loading.relayout import LogicalAxes
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.narrow import Narrow, lies_narrow
 from palladio.model.weights.rest_form import RestForm
 from palladio.model.weights.scaled import Scaled, ScaleForm
-from palladio.model.weights.weight import Dense, FileMatrix, HostArray, Weight
+from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 
 Keys = tuple[str | int, ...]
@@ -56,6 +57,8 @@ def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh:
     for keys, node in nodes.items():
         kind = kinds.of(_dotted(keys)) if isinstance(node, Dense) else None
         if kind is not None:
+            if node.inputs == 1 and node.values.ndim == 3:  # experts multiply in activations' own bits
+                kind = dataclasses.replace(kind, activation_bits=16)
             axis = node.values.get_metadata()["logical_axes"][node.inputs]
             groups = None if kind.group is None else layout.groups(axis, kind)
             setattr(nodes[keys[:-1]], str(keys[-1]), Scaled(node, kind, groups, kernels, mesh))

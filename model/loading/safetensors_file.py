@@ -27,8 +27,14 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
         "F16": np.dtype(np.float16),
         "BF16": np.dtype(ml_dtypes.bfloat16),
         "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+        "I64": np.dtype(np.int64),
+        "I32": np.dtype(np.int32),
+        "I8": np.dtype(np.int8),
+        "U8": np.dtype(np.uint8),
     }
 )
+FLOATS: Final = ("F64", "F32", "F16", "BF16", "F8_E4M3")
+"""Of parameters that are stored plainly; the others are of quantized ones."""
 MAX_HEADER_BYTES: Final = 100_000_000  # the format's own limit
 
 

@@ -2,8 +2,9 @@
 
 import dataclasses
 import logging
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -14,10 +15,12 @@ from palladio.model.errors import CheckpointError
 from palladio.model.loading.checkpoint import Checkpoint, has_safetensors
 from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
 from palladio.model.loading.safetensors_file import StoredTensor
-from palladio.model.loading.stored_scales import FLOAT8
-from palladio.model.loading.stored_weights import EMBEDDING, HEAD, HEAD_TABLE, by_name
-from palladio.model.quantization_config import dense_weights, weight_kinds
+from palladio.model.loading.stored_matrices import find_matrix
+from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
+from palladio.model.quantization_config import kinds_of
+from palladio.model.quantization_flag import QuantizationFlag
 from palladio.model.registry import find_family
+from palladio.model.weight_rules import WeightRule
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 
 LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]
@@ -37,7 +40,7 @@ def agree_with_weights(
 
     Args:
         path: model directory; without weights, as for random ones, the config is taken as it is.
-        quantization: see weight_kinds.
+        quantization: see QuantizationFlag.
 
     Raises:
         CheckpointError: there are fewer layers than config.json says, or the weights cannot be read.
@@ -45,16 +48,18 @@ def agree_with_weights(
     """
     if load_format == "orbax" or (load_format == "auto" and is_converted(path)):
         return _as_converted(path, config, quantization)
-    kinds = weight_kinds(quantization, config.quantization, config.weight_kinds)
-    config = dataclasses.replace(config, weight_kinds=kinds)
+    by_config = config.with_quantization(quantization)
     if load_format == "dummy" or not has_safetensors(path):
-        return config
+        return by_config
     with Checkpoint(path) as checkpoint:
         tensors = by_name(checkpoint)
         _check_layers(path, tensors, config)
         config = dataclasses.replace(config, stored_dtype=_dtype_of_matrices(tensors))
-        if config.quantization is not None and kinds.kind is not None:
-            config = dataclasses.replace(config, weight_kinds=_kinds_of_tensors(tensors, config, kinds.kind))
+        if config.quantization is None:
+            config = by_config
+        else:
+            config = config.with_quantization(quantization, _kinds_of_tensors(path, tensors, config))
+        config = _with_class_bias(config, tensors)
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
         if not _is_tied(config) or embedding is None or head is None:
             return config
@@ -69,29 +74,53 @@ def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> 
     manifest = Manifest.read(path)
     _check_layers(path, manifest.parameters, config)
     if quantization is not None:
-        asked = weight_kinds(quantization, config.quantization, config.weight_kinds)
-        if asked.kind != manifest.kinds.kind:
+        asked, has_rules = (
+            config.with_quantization(quantization).weight_kinds,
+            QuantizationFlag.of(quantization).modules,
+        )
+        if asked.kind != manifest.kinds.kind or (has_rules and asked != manifest.kinds):
             found = "not quantized" if manifest.kinds.kind is None else f"quantized to {manifest.kinds.kind.name}"
             raise CheckpointError(
                 f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out, or convert "
                 f"again with `palladio convert --quantization {quantization}`"
             )
+    config = _with_class_bias(config, manifest.parameters)
     if _is_tied(config) and any(name.startswith(f"{HEAD_TABLE}.") for name in manifest.parameters):
         config = _untied(path, config)
     return dataclasses.replace(config, weight_kinds=manifest.kinds, converted_dtype=manifest.dtype)
 
 
-def _kinds_of_tensors(tensors: Mapping[str, StoredTensor], config: ModelConfig, kind: WeightKind) -> WeightKinds:
-    def is_plain(name: str) -> bool | None:
-        tensor = tensors.get(name)
-        return None if tensor is None else tensor.dtype != FLOAT8
+def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig:
+    """Args: names: of tensors, or of parameters; the bias has the same among both."""
+    classifier = config.classifier
+    if classifier is None or classifier.tokens or CLASS_BIAS not in names:
+        return config
+    return dataclasses.replace(config, classifier=dataclasses.replace(classifier, has_bias=True))
 
-    if all(tensor.dtype != FLOAT8 for tensor in tensors.values()):
-        return WeightKinds()
+
+def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> WeightKinds:
+    quantized: dict[str, int] = {}  # numbers of each quantized matrix of an order of its own
+
+    def kind(rule: WeightRule, name: str) -> tuple[WeightKind | None] | None:
+        del rule
+        matrix = find_matrix(name, tensors, config.quantization)
+        if matrix is None:
+            return None
+        if matrix.kind is None and len(matrix.tensors) > 1:
+            quantized[name] = math.prod(matrix.shape)
+        return (matrix.kind,)
+
     num_experts = 1 if config.experts is None else config.experts.num_experts
-    rules = find_family(config.architecture).weights
-    dense = dense_weights(rules, config.num_layers, is_plain, num_experts)
-    return WeightKinds(kind, dense)
+    kinds = kinds_of(find_family(config.architecture).weights, config.num_layers, kind, num_experts)
+    if quantized:
+        logger.warning(
+            "%s: %d matrices have their inputs in an order of their own (act order, desc_act) and become dense: %.3f "
+            "GB in bfloat16. A checkpoint without act order keeps its bits",
+            path,
+            len(quantized),
+            2 * sum(quantized.values()) / 1e9,
+        )
+    return kinds
 
 
 def _dtype_of_matrices(tensors: Mapping[str, StoredTensor]) -> DType:

@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -21,24 +21,26 @@ from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
+from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
 from palladio.model.loading.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form
 from palladio.model.loading.safetensors_file import Array, StoredTensor
-from palladio.model.loading.stored_scales import check_kind, file_matrix, find_scale, scale_names
+from palladio.model.loading.stored_matrices import check_kind, find_matrix, host_bytes, read_matrix, stored_tensors
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.weight_transforms import Part, part_of
-from palladio.model.quantization_config import QuantizationConfig
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
-from palladio.model.weight_rules import ExpertStorage, WeightRule
+from palladio.model.weight_rules import CLASSES, ExpertStorage, WeightRule
 from palladio.model.weights.scaled import Scaled
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+CLASS_BIAS = "score.bias"
 HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
 MAX_NAMES_SHOWN = 5
 _PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
 _OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
+_OF_CACHE = re.compile(r".*\.(?:self_attn|attn|[qkv]_proj)\.(?:[qkv]|kv|output|prob_output)_scale")
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
@@ -56,13 +58,11 @@ class Source:
 
     Attributes:
         parts: of each of the slot's parameters, how it lies there.
-        tensor: the stored tensor.
-        scale: of a quantized tensor.
+        matrix: the stored tensor, or those that are one matrix.
     """
 
     parts: tuple[Part, ...]
-    tensor: StoredTensor
-    scale: StoredTensor | None
+    matrix: StoredMatrix
 
 
 def stored_arrays(
@@ -78,7 +78,7 @@ def stored_arrays(
     """
     with Checkpoint(path) as checkpoint:
         readers = [
-            _Reader(checkpoint, layout.stored.quantization, sources, parameters.slots[name], mesh)
+            _Reader(checkpoint, sources, parameters.slots[name], mesh)
             for name, sources in _plan(path, layout, parameters, checkpoint).items()
             if only is None or name in only
         ]
@@ -118,23 +118,16 @@ class _Target:
 class _Reader:
     """Reads what fills one slot: of each of its parameters, all slices that this host's devices need."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        quantization: QuantizationConfig | None,
-        sources: list[Source],
-        slot: Slot,
-        mesh: Mesh,
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, sources: list[Source], slot: Slot, mesh: Mesh) -> None:
         self._checkpoint = checkpoint
-        self._quantization = quantization
         self._sources = sources
         self._slot = slot
         self._targets = [_Target(path, param, mesh) for path, param in slot.params.items()]
         self.num_bytes = sum(target.num_bytes for target in self._targets)
         if isinstance(slot.weight, Scaled):  # whole tensors are read, which may be larger than what is made of them
-            stored = {source.tensor for source in sources}
-            self.num_bytes = max(self.num_bytes, sum(tensor.stop - tensor.start for tensor in stored))
+            read = sum(map(host_bytes, {source.matrix for source in sources}))
+            # Numbers of 4 bits are a byte each until they are on the device.
+            self.num_bytes = read + self.num_bytes if slot.weight.kind.bits < 8 else max(self.num_bytes, read)
 
     def read(self) -> list[_Slices]:
         """Of each parameter the slices, in host memory. Several readers may read at once."""
@@ -145,7 +138,7 @@ class _Reader:
         ]
         stored.cache_clear()  # views of the file, which has to close
         for source in self._sources:
-            self._checkpoint.release(source.tensor)
+            self._release(source.matrix)
         return read
 
     def place(self, read: list[_Slices]) -> Iterator[tuple[str, jax.Array]]:
@@ -153,13 +146,17 @@ class _Reader:
         for target, slices in zip(self._targets, read, strict=True):
             yield target.path, target.place(slices)
 
-    def _stored(self, tensor: StoredTensor, scale: StoredTensor | None) -> tuple[Array, ...]:
-        """What a stored tensor means for each parameter."""
-        matrix = file_matrix(self._checkpoint, self._quantization, tensor, scale)
+    def _stored(self, stored: StoredMatrix) -> tuple[Array, ...]:
+        """What a stored matrix means for each parameter."""
+        matrix = read_matrix(self._checkpoint, stored)
         made = self._slot.read(matrix)
-        if not np.may_share_memory(made[0], matrix.values):
-            self._checkpoint.release(tensor)  # before the slices are made
+        if len(stored.tensors) > 1 or not np.may_share_memory(made[0], matrix.values):
+            self._release(stored)  # before the slices are made
         return made
+
+    def _release(self, stored: StoredMatrix) -> None:
+        for tensor in stored_tensors(stored):
+            self._checkpoint.release(tensor)
 
 
 def _bounds(index: tuple[slice, ...] | None) -> _Bounds:
@@ -185,7 +182,7 @@ def _in_order(pool: concurrent.futures.Executor, readers: list[_Reader]) -> Iter
 
 
 def _assemble(
-    stored: Callable[[StoredTensor, StoredTensor | None], tuple[Array, ...]],
+    stored: Callable[[StoredMatrix], tuple[Array, ...]],
     sources: list[Source],
     number: int,
     target: _Target,
@@ -194,7 +191,7 @@ def _assemble(
     """The slice `index` of a slot's parameter with this number, put together from its parts.
 
     Args:
-        stored: of a tensor and its scale, what they mean for each parameter; keeps what several slices read.
+        stored: of a matrix, what it means for each parameter; keeps what several slices read.
     """
     out = _aligned_empty(
         [len(range(size)[where]) for size, where in zip(target.shape, index, strict=True)], target.dtype, target.order
@@ -204,7 +201,7 @@ def _assemble(
         out.fill(0)  # the rest is padding
     for source, part in zip(sources, parts, strict=True):
         if part.touches(index):
-            part.copy(stored(source.tensor, source.scale)[number], index, out)
+            part.copy(stored(source.matrix)[number], index, out)
     return out
 
 
@@ -232,29 +229,34 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
     _warn_of_other_parts(path, checkpoint)
-    storage: ExpertStorage = "stacked" if any(name.endswith(_STACKED) for name in left) else "split"
+    left = _without_draft_layers(path, config, left)
+    if config.quantization is not None:
+        left = _without_cache_scales(path, left)
+    storage: ExpertStorage = "stacked" if any(_STACKED in name for name in left) else "split"
     slots = parameters.slots
     plan: dict[str, list[Source]] = {name: [] for name in slots}
     missing: list[str] = []
     used: set[str] = set()
-    for rule in family.weights:
+    found: dict[str, StoredMatrix | None] = {}  # several rules may read of one
+    for rule in (*family.weights, *_class_rules(config, left)):
         for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
-            tensor = left.get(name)
-            if tensor is None:
+            if name not in found:
+                found[name] = find_matrix(name, left, config.quantization)
+            matrix = found[name]
+            if matrix is None:
                 missing.append(name)
                 continue
-            used |= {name, *scale_names(name, tensor, config.quantization, left)}
+            used.update(matrix.names)
             part = part_of(rule.transform, known_form(slots[param].values)[0], layout, expert)
-            if tensor.shape != part.file_shape:
+            if matrix.shape != part.file_shape:
                 raise CheckpointError(
-                    f"shape mismatch: {tensor} has shape {tensor.shape}, config.json requires {part.file_shape}"
+                    f"shape mismatch: {matrix.tensors[0]} has shape {matrix.shape}, config.json requires "
+                    f"{part.file_shape}"
                 )
             scales = (form for each in slots[param].params.values() if (form := scale_form(each)) is not None)
-            parts = (part, *(part.of_scales(form) for form in scales))
-            scale = find_scale(name, tensor, config.quantization, left)
-            check_kind(slots[param], tensor, scale)
-            plan[param].append(Source(parts, tensor, scale))
+            check_kind(slots[param], matrix)
+            plan[param].append(Source((part, *(part.of_scales(form) for form in scales)), matrix))
     ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in slots)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if missing:
@@ -265,6 +267,13 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         )
     _check_coverage(path, layout, parameters, plan)
     return plan
+
+
+def _class_rules(config: ModelConfig, names: Collection[str]) -> tuple[WeightRule, ...]:
+    """Of the head that classifies, if there is one. Args: names: of the checkpoint's tensors."""
+    if config.classifier is None or not config.classifier.tokens:
+        return CLASSES
+    return (WeightRule(HEAD if HEAD in names else EMBEDDING, "score.table", "label_rows"),)
 
 
 def _check_coverage(path: Path, layout: TensorLayout, parameters: Parameters, plan: Mapping[str, list[Source]]) -> None:
@@ -315,7 +324,7 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
         return dict(tensors)
     named = {}
     for name, tensor in tensors.items():
-        if name.startswith(prefix) and not name.startswith("lm_head."):
+        if name.startswith(prefix) and not name.startswith(("lm_head.", "score.")):
             named[f"model.{name.removeprefix(prefix)}"] = tensor
         elif not _OTHER_PARTS.match(name):
             named[name.removeprefix("language_model.")] = tensor
@@ -330,6 +339,38 @@ def _warn_of_other_parts(path: Path, checkpoint: Checkpoint) -> None:
             path,
             ", ".join(f"{count} of {part}" for part, count in sorted(parts.items())),
         )
+
+
+def _without_draft_layers(
+    path: Path, config: ModelConfig, tensors: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor]:
+    """Without the layers that predict tokens further ahead."""
+    drafts = range(config.num_layers, config.num_layers + config.num_draft_layers)
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(_layer_prefixes(drafts))}
+    if len(kept) < len(tensors):
+        logger.info(
+            "%s: layers from %d on predict tokens further ahead (num_nextn_predict_layers); they are not used. Ignored "
+            "tensors: %d",
+            path,
+            config.num_layers,
+            len(tensors) - len(kept),
+        )
+    return kept
+
+
+def _layer_prefixes(layers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(f"model.layers.{layer}." for layer in layers)
+
+
+def _without_cache_scales(path: Path, tensors: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+    left = {name: tensor for name, tensor in tensors.items() if not _OF_CACHE.fullmatch(name)}
+    if len(left) < len(tensors):
+        logger.warning(
+            "%s: %d scales of an 8-bit KV cache are not used; the cache is as --kv-cache-dtype says, with scales of 1",
+            path,
+            len(tensors) - len(left),
+        )
+    return left
 
 
 def _some(names: list[str]) -> str:

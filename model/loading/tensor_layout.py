@@ -86,11 +86,12 @@ class TensorLayout:
         assert kind.group is not None
         if axis is None:
             return kind.group, kind.group
-        if axis == "heads":
-            group = kind.head_group(self.stored.head_size)
+        if axis in ("heads", "latent_values"):
+            latent = self.stored.latent
+            group = kind.head_group(self.stored.head_size if latent is None else latent.value_size)
             return group, group
         num_parts = self.num_shards // self.num_expert_parts if axis == "expert_ffw" else self.num_shards
-        return kind.cut(_size_along(axis, self.stored), num_parts)[1], kind.group
+        return kind.group_on(_size_along(axis, self.config), num_parts), kind.group
 
     @property
     def group(self) -> int:
@@ -106,7 +107,9 @@ class TensorLayout:
         """What does not divide and what became of it, a line each; for the log."""
         stored, config = self.stored, self.config
         lines = []
-        if config.num_kv_heads > stored.num_kv_heads:
+        if stored.latent is not None and self.num_shards > 1:
+            lines.append(f"latent KV cache: all of it on each of {self.num_shards} devices")
+        elif config.num_kv_heads > stored.num_kv_heads:
             copies = sum(place is not None for place in self.places) / stored.num_kv_heads
             how = "the rest are padding"
             if copies > 1:
@@ -160,6 +163,8 @@ def _lay_out_experts(
 
 def _size_along(axis: str, model: ModelConfig) -> int:
     sizes = {"vocab": model.vocab_size, "ffw": model.intermediate_size}
+    if model.latent is not None:
+        sizes |= {"latent_heads": model.num_heads, "latent_values": model.num_heads * model.latent.value_size}
     if model.experts is not None:
         sizes |= {"experts": model.experts.num_places, "expert_ffw": model.experts.intermediate_size}
         sizes["shared_ffw"] = model.experts.shared_intermediate_size or 0

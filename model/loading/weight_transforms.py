@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from palladio.model.experts_config import ExpertsConfig
+from palladio.model.latent_config import LatentConfig
 from palladio.model.loading.safetensors_file import Array
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.weight_rules import Transform
@@ -115,9 +116,14 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
     match transform:
         case "vector":
             return _whole(shape, tuple(range(len(shape))))
+        case "label_rows":  # of a table of tokens, those of some
+            assert stored.classifier is not None
+            D, labels = shape[1], enumerate(stored.classifier.token_ids)
+            rows = tuple(Box((1, D), (label, 0), (token_id, 0)) for label, token_id in labels)
+            return Part((stored.vocab_size, D), (stored.vocab_size, D), (0, 1), rows)
         case "rows":
             return _whole((stored.vocab_size, shape[1]), (0, 1))
-        case "transposed":
+        case "transposed" | "matrix":
             return _whole(shape[::-1], (1, 0))
         case "output":  # files hold [out, in], as in all that follow
             return _output(shape, layout)
@@ -152,8 +158,37 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             whole = tuple(Box((*box.shape, H), (*box.target, 0), (*box.source, 0)) for box in _head_boxes(kind, layout))
             return Part((heads * H,), (1, heads, H), (0, 1, 2), whole)
         case _:
+            if transform.startswith("latent_"):
+                assert stored.latent is not None
+                return _of_latents(transform, shape, stored.num_heads, stored.latent)
             assert stored.experts is not None
             return _of_experts(transform, shape, stored.experts, expert)
+
+
+def _of_latents(transform: Transform, shape: tuple[int, ...], N: int, sizes: LatentConfig) -> Part:
+    """Of latent attention: queries [in, N, plain + R], rows [D, L + R], what expands them [N, plain or value, L], and
+    the projection back [N·value, D]. Heads that the layout adds are behind the checkpoint's."""
+    L, plain, value, order = sizes.latent_size, sizes.plain_size, sizes.value_size, sizes.rotated_order
+    match transform:
+        case "latent_query":
+            size, split = shape[0], (N, sizes.query_size, shape[0])
+            rotated = (Box((size, N, 1), (0, 0, plain + i), (0, 0, plain + place)) for i, place in enumerate(order))
+            boxes = (Box((size, N, plain), (0, 0, 0), (0, 0, 0)), *rotated)
+            return Part((N * sizes.query_size, size), split, (2, 0, 1), boxes)
+        case "latent_row":
+            D, file_shape = shape[0], (sizes.row_size, shape[0])
+            columns = (Box((D, 1), (0, L + i), (0, L + place)) for i, place in enumerate(order))
+            return Part(file_shape, file_shape, (1, 0), (Box((D, L), (0, 0), (0, 0)), *columns))
+        case "latent_row_bias":
+            single = (Box((1,), (L + i,), (L + place,)) for i, place in enumerate(order))
+            return Part(shape, shape, (0,), (Box((L,), (0,), (0,)), *single))
+        case "latent_keys" | "latent_values":  # of each head, the rows of keys come first
+            first, size = (0, plain) if transform == "latent_keys" else (plain, value)
+            box = Box((N, size, L), (0, 0, 0), (0, first, 0))
+            return Part((N * (plain + value), L), (N, plain + value, L), (0, 1, 2), (box,))
+        case _:
+            assert transform == "latent_output"
+            return _whole((shape[1], N * value), (1, 0))
 
 
 def _of_experts(transform: Transform, shape: tuple[int, ...], experts: ExpertsConfig, expert: int) -> Part:

@@ -1,6 +1,7 @@
 """Narrow: a weight of bfloat16 numbers on a CPU, whose activations are float32. It lies outputs first."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,12 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.sharding import num_shards
-from palladio.model.weights.weight import Dense, FileMatrix, HostArray, Weight
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
+from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.narrow_matmul import narrow_grouped_matmul, narrow_matmul
+
+BFLOAT16: np.dtype[Any] = jnp.dtype(jnp.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +42,8 @@ class OutputsFirst:
 
     def known_dtype(self, dtype: np.dtype) -> np.dtype:
         """See RestForm."""
-        return np.dtype(jnp.bfloat16)
+        del dtype
+        return BFLOAT16
 
     def laid_axes(self) -> tuple[str | None, ...]:
         """See RestForm."""
@@ -68,9 +73,7 @@ class Narrow(Weight):
         form = OutputsFirst(dense.values.shape, axes, dense.inputs, is_bits=axes[0] == "experts")
         shape = tuple(form.shape[number] for number in form.order)
         value = jax.ShapeDtypeStruct(shape, jnp.uint16 if form.is_bits else jnp.bfloat16)
-        self.values = nnx.Param(
-            value, logical_axes=form.laid_axes(), rest=form, initializer=metadata["initializer"]
-        )
+        self.values = nnx.Param(value, logical_axes=form.laid_axes(), rest=form, initializer=metadata["initializer"])
         self.inputs = len(shape) - 1
         self.kernels = kernels
 

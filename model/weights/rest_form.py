@@ -26,6 +26,8 @@ class RestForm(Protocol):
     def known_dtype(self, dtype: np.dtype) -> np.dtype:
         """Of the numbers. Args: dtype: of the array at rest."""
 
+    def __hash__(self) -> int: ...
+
     def laid(self, values: jax.Array) -> jax.Array:
         """An array of `shape` as it lies."""
 

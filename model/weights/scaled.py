@@ -1,5 +1,5 @@
-"""Scaled: a weight of 8-bit numbers and scales, one a channel or one a group of inputs. It is widened only inside
-products."""
+"""Scaled: a weight of 8-bit or 4-bit numbers and scales, one a channel or one a group of inputs. It is widened only
+inside products."""
 
 import dataclasses
 import math
@@ -15,13 +15,13 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.sharding import GROUP_AXES, ShardingRules, num_shards, on_each_device
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
-from palladio.model.weights.weight import Dense, FileMatrix, HostArray, Weight
+from palladio.model.weights.quantize import LARGEST, quantized, quantized_rows
+from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
-
-LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
-_CHUNK = 1 << 18  # numbers that are quantized at a time, in float32
+from palladio.pallas_kernels.grouped_matmul.scales import unpacked
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,11 +103,12 @@ class FlatOutputs:
 
 
 class Scaled(Weight):
-    """values · scales; a scale is of one output, and of all inputs or of a group of them.
+    """(values - zeros) · scales; a scale is of one output, and of all inputs or of a group of them.
 
     Attributes:
         kind: what it is made as.
         group: inputs that share a scale here, where devices may have cut the kind's groups; None: all.
+        zeros: laid out as scales; None: the kind has none.
     """
 
     def __init__(
@@ -129,10 +130,12 @@ class Scaled(Weight):
             counts[inputs] = -(-shape[inputs] // group)
         is_flat = group is not None and inputs == 0 and len(shape) > 2
         self.flat = FlatOutputs.of(shape, axes, mesh) if is_flat else None
-        self.values = _param(shape, axes, self.flat, kind.storage, initializer=metadata["initializer"])
+        self.values = _param(shape, axes, self.flat, kind.dtype, initializer=metadata["initializer"])
         flat_scales = FlatOutputs.of(tuple(counts), tuple(scale_axes), mesh) if is_flat else None
         form = ScaleForm(inputs, group, stored_group)
-        self.scales = _param(tuple(counts), tuple(scale_axes), flat_scales, "float32", scale_form=form)
+        of_scales = tuple(counts), tuple(scale_axes), flat_scales
+        self.scales = _param(*of_scales, "float32", scale_form=form)
+        self.zeros = _param(*of_scales, "int8", scale_form=form) if kind.has_zeros else None
         self.inputs = inputs
         self.kind = kind
         self.group = group
@@ -143,12 +146,12 @@ class Scaled(Weight):
     @property
     def part_names(self) -> tuple[str, ...]:
         """See Weight."""
-        return ("values", "scales")
+        return ("values", "scales", *(("zeros",) if self.kind.has_zeros else ()))
 
     @property
     def params(self) -> tuple[Any, ...]:
         """See Weight."""
-        return (self.values, self.scales)
+        return (self.values, self.scales, *((self.zeros,) if self.kind.has_zeros else ()))
 
     @property
     def kind_name(self) -> str:
@@ -159,93 +162,141 @@ class Scaled(Weight):
         self, x: jax.Array, *, out_dtype: DTypeLike | None = None, arrays: tuple[jax.Array, ...] | None = None
     ) -> jax.Array:
         """See Weight."""
-        values, scales = self.arrays() if arrays is None else arrays
-        if self.group is not None and self.inputs == 0:
-            product = self._product_of_groups if arrays is not None else self._over_devices()
-            out: jax.Array = product(x, values, scales)
-            return out if out_dtype is None else out.astype(out_dtype)
-        dimensions = (((1,), (self.inputs,)), ((), ()))
-        wide = values.astype(x.dtype) if self.group is None else self._widened(values, scales, x.dtype)
-        out = lax.dot_general(x, wide, dimensions, preferred_element_type=jnp.float32)
+        parts = self.arrays() if arrays is None else arrays
+        out_dtype = x.dtype if out_dtype is None else out_dtype
         if self.group is None:
-            out *= scales
-        return out.astype(x.dtype if out_dtype is None else out_dtype)
+            return self._product_of_channels(x, *parts).astype(out_dtype)
+        if self.inputs == 0:
+            product = self._product_of_groups if arrays is not None else self._over_devices()
+            out: jax.Array = product(x, *parts)
+            return out.astype(out_dtype)
+        dimensions = (((1,), (self.inputs,)), ((), ()))
+        wide = self._widened(x.dtype, *parts)
+        return lax.dot_general(x, wide, dimensions, preferred_element_type=jnp.float32).astype(out_dtype)
+
+    def _product_of_channels(
+        self, x: jax.Array, values: jax.Array, scales: jax.Array, zeros: jax.Array | None = None
+    ) -> jax.Array:
+        """x [T, in] → f32[T, out…]. Zero points are a product of their own: to subtract them first would have XLA:GPU
+        make the widened weight."""
+        dimensions, ones = (((1,), (self.inputs,)), ((), ())), (1,) * (values.ndim - 1)
+        of_rows, sums_dtype = None, jnp.float32
+        if self.kind.activation_bits == 8:
+            x, of_rows = _rounded(x, self.kind)
+            sums_dtype = jnp.int32 if self.kind.storage == "int8" else jnp.float32
+        else:
+            values = values.astype(x.dtype)
+        out = lax.dot_general(x, values, dimensions, preferred_element_type=sums_dtype).astype(jnp.float32)
+        if zeros is not None:
+            out -= zeros.astype(jnp.float32) * jnp.sum(x.astype(jnp.float32), axis=1).reshape(-1, *ones)
+        if of_rows is not None:
+            out *= of_rows.reshape(-1, *ones)
+        return out * scales
 
     def _over_devices(self) -> Callable[..., jax.Array]:
         """`_product_of_groups` of whole arrays: each device computes with its part."""
         rules = ShardingRules()
-        axes, scale_axes = (param.get_metadata()["logical_axes"] for param in self.params)
+        axes, *scale_axes = (param.get_metadata()["logical_axes"] for param in self.params)
 
-        def own(x: jax.Array, values: jax.Array, scales: jax.Array) -> jax.Array:
-            out = self._product_of_groups(x, values, scales)
+        def own(x: jax.Array, *parts: jax.Array) -> jax.Array:
+            out = self._product_of_groups(x, *parts)
             return out if axes[0] is None or num_shards(self.mesh) == 1 else lax.psum(out, GROUP_AXES)
 
         return on_each_device(
             own,
             self.mesh,
-            in_specs=(rules.spec((None, axes[0])), rules.spec(axes), rules.spec(scale_axes)),
+            in_specs=(rules.spec((None, axes[0])), rules.spec(axes), *map(rules.spec, scale_axes)),
             out_specs=rules.spec((None, *(axes if self.flat is None else self.flat.axes)[1:])),
         )
 
-    def _product_of_groups(self, x: jax.Array, values: jax.Array, scales: jax.Array) -> jax.Array:
+    def _product_of_groups(
+        self, x: jax.Array, values: jax.Array, scales: jax.Array, zeros: jax.Array | None = None
+    ) -> jax.Array:
         """x [T, in], values [in, out], scales [groups, out] → [T, out…]. Compilers would make the widened weight
         before the product, kernels do not: it is that of one expert."""
-        assert self.group is not None
         T = x.shape[0]
         backend, target = self.kernels.grouped_matmul, self.kernels.target
-        sizes, factors = jnp.full(1, T, jnp.int32), Scales(scales[None], self.group)
-        out = grouped_matmul(x, values[None], sizes, scales=factors, backend=backend, target=target)
+        if zeros is not None:  # else XLA:TPU widens those of all layers before the first
+            x, zeros = lax.optimization_barrier((x, zeros))
+        factors = self._factors(scales[None], None if zeros is None else zeros[None])
+        out = grouped_matmul(x, values[None], jnp.full(1, T, jnp.int32), scales=factors, backend=backend, target=target)
         return out if self.flat is None else out.reshape(T, *self.flat.own_outputs)
+
+    def _factors(self, scales: jax.Array, zeros: jax.Array | None, group: int | None = None) -> Scales:
+        """As kernels take them. Args: scales, zeros: [E, groups, out]. group: None: the weight's."""
+        group = self.group if group is None else group
+        assert group is not None
+        wide = None if zeros is None else zeros.astype(jnp.float32)
+        return Scales(scales, group, wide, is_float4=self.kind.is_float4)
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
         """See Weight."""
-        values, scales = (jnp.take(array, ids, axis=0, mode="clip") for array in self.arrays())
+        values, *factors = (jnp.take(array, ids, axis=0, mode="clip") for array in self.arrays())
         if self.group is None:
-            return (values.astype(jnp.float32) * scales[:, None]).astype(dtype)
-        return self._widened(values, scales, dtype)
+            factors = [array[:, None] for array in factors]
+        return self._widened(dtype, values, *factors)
 
     def grouped_matmul(
         self, rows: jax.Array, sizes: jax.Array, kernels: Kernels, arrays: tuple[jax.Array, ...]
     ) -> jax.Array:
         """See Weight."""
-        values, scales = arrays
-        factors = Scales(scales[:, None], values.shape[1]) if self.group is None else Scales(scales, self.group)
+        values, scales, *rest = arrays
+        zeros = rest[0] if rest else None
+        if self.group is None:
+            scales, zeros = scales[:, None], None if zeros is None else zeros[:, None]
+        factors = self._factors(scales, zeros, values.shape[1] if self.group is None else self.group)
         backend, target = kernels.grouped_matmul, kernels.target
         return grouped_matmul(rows, values, sizes, scales=factors, backend=backend, target=target)
 
-    def _widened(self, values: jax.Array, scales: jax.Array, dtype: DTypeLike) -> jax.Array:
-        """The numbers, of weights with groups: the compiler makes it part of the product."""
-        assert self.group is not None
-        factors = jnp.repeat(scales, self.group, axis=self.inputs, total_repeat_length=None)
-        factors = lax.slice_in_dim(factors, 0, values.shape[self.inputs], axis=self.inputs)
-        return (values.astype(jnp.float32) * factors).astype(dtype)
+    def _widened(
+        self, dtype: DTypeLike, values: jax.Array, scales: jax.Array, zeros: jax.Array | None = None
+    ) -> jax.Array:
+        """The numbers: the compiler makes it part of a product. Args: scales, zeros: a group or all inputs each."""
+
+        def of_inputs(array: jax.Array) -> jax.Array:
+            if self.group is None:
+                return array
+            wide = jnp.repeat(array, self.group, axis=self.inputs, total_repeat_length=None)
+            return lax.slice_in_dim(wide, 0, values.shape[self.inputs], axis=self.inputs)
+
+        wide = unpacked(values, is_float4=self.kind.is_float4)
+        if zeros is not None:
+            wide -= of_inputs(zeros).astype(jnp.float32)
+        return (wide * of_inputs(scales)).astype(dtype)
 
     def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
-        """See Weight. Scales come as [out, groups] or [out], behind [E] where values have it."""
+        """See Weight. Scales and zeros come as [out, groups] or [out], behind [E] where values have it."""
         if matrix.scales is None:
-            return _quantized(matrix.values, self.kind)
-        height, width = matrix.block
-        scales = np.repeat(matrix.scales, height, axis=0)[: matrix.values.shape[0]]
+            values, scales = quantized_rows(matrix.values, self.kind, self.stored_group)
+            return values, scales if self.group is None else self._own_groups(scales, self.stored_group, values)
+        parts = [matrix.scales, *([] if matrix.zeros is None else [matrix.zeros])]
+        wide = (matrix.of_every_row(part) for part in parts)
         if self.group is None:
-            return matrix.values, scales[:, 0]
-        scales = np.repeat(scales, width // self.group, axis=1)
-        return matrix.values, scales[:, : -(-matrix.values.shape[1] // self.group)]
+            return matrix.values, *(part[..., 0] for part in wide)
+        return matrix.values, *(self._own_groups(part, matrix.block[1], matrix.values) for part in wide)
+
+    def _own_groups(self, array: HostArray, width: int | None, values: HostArray) -> HostArray:
+        """Of groups of so many inputs, one for each of the groups here."""
+        assert self.group is not None
+        assert width is not None
+        return np.repeat(array, width // self.group, axis=-1)[..., : -(-values.shape[-1] // self.group)]
 
     def made_of(self, numbers: jax.Array) -> tuple[jax.Array, ...]:
         """See Weight. With the groups of one device."""
-        largest, inputs = LARGEST[self.kind.storage], self.inputs
-        size = numbers.shape[inputs]
-        group = size if self.stored_group is None else self.stored_group
-        widths = [(0, 0)] * numbers.ndim
-        widths[inputs] = (0, -size % group)
-        padded = jnp.pad(numbers, widths)
-        split = (*padded.shape[:inputs], -1, group, *padded.shape[inputs + 1 :])
-        scales = jnp.max(jnp.abs(padded.reshape(split)), axis=inputs + 1) / largest
-        factors = lax.slice_in_dim(jnp.repeat(scales, group, axis=inputs), 0, size, axis=inputs)
-        values = numbers / jnp.where(factors == 0, 1.0, factors)
-        values = jnp.round(values) if self.kind.storage == "int8" else values
-        made = jnp.clip(values, -largest, largest).astype(self.values.dtype)
-        return made, scales if self.stored_group is not None else jnp.squeeze(scales, axis=inputs)
+        group = numbers.shape[self.inputs] if self.stored_group is None else self.stored_group
+        values, *factors = quantized(numbers, self.kind, group, self.inputs)
+        if self.stored_group is None:
+            factors = [jnp.squeeze(array, axis=self.inputs) for array in factors]
+        return values, *factors
+
+
+def _rounded(x: jax.Array, kind: WeightKind) -> tuple[jax.Array, jax.Array]:
+    """Activations [T, in] in the bits of a weight's numbers, and a factor f32[T] for each row."""
+    wide, largest = x.astype(jnp.float32), LARGEST[kind.storage]
+    factors = jnp.max(jnp.abs(wide), axis=1) / largest
+    wide /= jnp.where(factors == 0, 1.0, factors)[:, None]
+    wide = jnp.clip(jnp.round(wide) if kind.storage == "int8" else wide, -largest, largest)
+    return wide.astype(kind.dtype), factors
 
 
 def _param(
@@ -256,19 +307,3 @@ def _param(
         shape, axes = flat.flat_shape, flat.flat_axes
     value = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
     return nnx.Param(value, logical_axes=axes, rest=flat, **metadata)
-
-
-def _quantized(values: HostArray, kind: WeightKind) -> tuple[HostArray, ...]:
-    """8-bit numbers [out, in] or [E, out, in] and a scale for each row, which is the largest absolute value of the row
-    over the largest of the 8-bit numbers."""
-    assert kind.group is None, "weights with groups are read as they are stored"
-    rows = values.reshape(-1, values.shape[-1])
-    made, scales = np.empty(rows.shape, np.dtype(kind.storage)), np.empty(len(rows), np.float32)
-    step = max(1, _CHUNK // rows.shape[1])
-    for start in range(0, len(rows), step):
-        band = slice(start, start + step)
-        numbers = rows[band].astype(np.float32)
-        scales[band] = np.abs(numbers).max(axis=1) / np.float32(LARGEST[kind.storage])
-        numbers /= np.where(scales[band] == 0, 1, scales[band])[:, None]
-        made[band] = np.rint(numbers) if kind.storage == "int8" else numbers
-    return made.reshape(values.shape), scales.reshape(values.shape[:-1])

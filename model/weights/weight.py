@@ -1,46 +1,16 @@
 """Weight: a matrix, or one for each expert, that multiplies; and Dense, the kind that keeps its numbers as they are."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
 from palladio.model.module import Context, Initializer, Module
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
-
-HostArray = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FileMatrix:
-    """A matrix as a checkpoint has it, its inputs last: [out, in], or [E, out, in] of all experts.
-
-    Attributes:
-        values: as stored.
-        scales: f32, factors on blocks of it; None: the values are the numbers.
-        block: rows and columns of values that share a scale.
-    """
-
-    values: HostArray
-    scales: HostArray | None = None
-    block: tuple[int, int] = (1, 1)
-
-    def dense(self, dtype: DTypeLike) -> HostArray:
-        """The numbers: a view as stored where there are no scales (who copies it casts), else in a dtype."""
-        if self.scales is None:
-            return self.values
-        out = np.empty(self.values.shape, dtype)
-        height, width = self.block
-        for number, scales in enumerate(self.scales):
-            band = slice(number * height, (number + 1) * height)
-            factors = np.repeat(scales, width)[: out.shape[-1]]
-            out[band] = self.values[band].astype(np.float32) * factors
-        return out
 
 
 class Weight(Module):

@@ -38,7 +38,7 @@ def grouped_matmul(
 
     Args:
         rows: [M, D].
-        matrices: [E, D, F] in the dtype of rows, or in 8 bits where there are scales.
+        matrices: [E, D, F] in the dtype of rows, or in 4 or 8 bits where there are scales.
         group_sizes: i32[E], rows of each group; their sum is at most M.
         scales: factors on the matrices' numbers; None: they are the numbers.
         backend: "auto", or the name of one.

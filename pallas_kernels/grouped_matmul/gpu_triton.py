@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pltriton
 
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
-from palladio.pallas_kernels.grouped_matmul.scales import Scales
+from palladio.pallas_kernels.grouped_matmul.scales import Scales, unpacked
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.triton import DTYPES, Precision, load, product_precision, refusal, store
 from palladio.pallas_kernels.triton import matmul as matmul_tile
@@ -58,7 +58,7 @@ def matmul(
             if scales.group % MIN_INNER:
                 raise NotImplementedError(f"groups of {scales.group} are no multiple of {MIN_INNER}")
             tiles = dataclasses.replace(tiles, inner=math.gcd(tiles.inner, scales.group))
-        factors = (scales.values.reshape(-1, F),)
+        factors = tuple(array.reshape(-1, F) for array in scales.arrays)
     plan = plan_tiles(group_sizes, M, tiles.rows)
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     out: jax.Array = pl.pallas_call(
@@ -66,6 +66,7 @@ def matmul(
             _multiply_tile,
             tiles=tiles,
             group_size=None if scales is None else min(scales.group, D),
+            is_float4=scales is not None and scales.is_float4,
             precision=product_precision(rows.dtype, target),
         ),
         # Tiles of one group follow each other with the same columns, so the matrix is read from memory once.
@@ -105,10 +106,11 @@ def _multiply_tile(
     *refs: jax.Array,
     tiles: MatmulTiles,
     group_size: int | None,
+    is_float4: bool,
     precision: Precision,
 ) -> None:
-    """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F]; refs: of the scales, if there are
-    any, [E·G, F], and of the result, [M, F]. group_size: rows of a matrix that share a scale."""
+    """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F]; refs: of the scales and the zeros,
+    if there are any, [E·G, F], and of the result, [M, F]. group_size: rows of a matrix that share a scale."""
     *factors_refs, out_ref = refs
     (M, D), F = rows_ref.shape, matrices_ref.shape[1]
     tile = pl.program_id(0)
@@ -124,17 +126,20 @@ def _multiply_tile(
         inner = index * tiles.inner + lax.iota(jnp.int32, tiles.inner)
         inside = inner < D if D % tiles.inner else None
         left = _load(rows_ref, read_row, inner, None, inside)
-        right = _load(matrices_ref, group * D + inner, column, inside, columns_inside).astype(left.dtype)
-        products = matmul_tile(left, right, precision)
-        if group_size is None or group_size == D:
-            return sums + products
-        return sums + products * factor(lax.div(index * tiles.inner, jnp.int32(group_size)))
+        right = _load(matrices_ref, group * D + inner, column, inside, columns_inside)
+        has_groups = group_size is not None and group_size < D
+        number = lax.div(index * tiles.inner, jnp.int32(group_size)) if has_groups else 0
+        if is_float4 or len(factors_refs) > 1:
+            right = unpacked(right, is_float4=is_float4)
+        for zeros_ref in factors_refs[1:]:
+            right -= of_group(zeros_ref, number)
+        products = matmul_tile(left, right.astype(left.dtype), precision)
+        return sums + (products * of_group(factors_refs[0], number) if has_groups else products)
 
-    def factor(number: jax.Array | int) -> jax.Array:
+    def of_group(ref: jax.Array, number: jax.Array | int) -> jax.Array:
         """f32[1, columns]: of this group of a matrix's rows."""
-        (factors_ref,) = factors_refs
         row = group * pl.cdiv(D, group_size or D) + number + lax.iota(jnp.int32, 1)
-        return _load(factors_ref, row, column, None, columns_inside)
+        return _load(ref, row, column, None, columns_inside)
 
     shape = (tiles.rows, tiles.columns)
 
@@ -142,7 +147,7 @@ def _multiply_tile(
         steps = jnp.where(count > 0, jnp.int32(pl.cdiv(D, tiles.inner)), jnp.int32(0))
         sums = lax.fori_loop(0, steps, step, jnp.zeros(shape, jnp.float32))
         if group_size == D:
-            sums *= factor(0)
+            sums *= of_group(factors_refs[0], 0)
         # A tile of no group writes zeros into all of its rows.
         limit = jnp.where(count > 0, count, jnp.minimum(M - first, tiles.rows))
         mask = jnp.broadcast_to((row < limit)[:, None] & (column < F)[None, :], shape)

@@ -1,4 +1,4 @@
-"""Scales: what matrices of 8-bit numbers are multiplied with."""
+"""Scales: what matrices of 8-bit and 4-bit numbers are multiplied with, and what their bits mean."""
 
 import dataclasses
 
@@ -13,18 +13,41 @@ class Scales:
     Attributes:
         values: f32[E, ceil(D / group), F].
         group: rows of D that share a factor in each column; D: one factor a column.
+        zeros: f32 of the same shape, whole numbers that are subtracted before; None: all are 0.
+        is_float4: the matrices' 4 bits are floats (E2M1, as in MXFP4), not whole numbers.
     """
 
     values: jax.Array
     group: int
+    zeros: jax.Array | None = None
+    is_float4: bool = False
 
     def is_of(self, matrices: jax.Array) -> bool:
         """Whether the shapes fit together."""
         E, D, F = matrices.shape
-        return self.values.shape == (E, -(-D // self.group), F)
+        fits = self.values.shape == (E, -(-D // self.group), F)
+        return fits and (self.zeros is None or self.zeros.shape == self.values.shape)
+
+    @property
+    def arrays(self) -> tuple[jax.Array, ...]:
+        """What kernels read beside the matrices: factors, and zeros where there are any."""
+        return (self.values,) if self.zeros is None else (self.values, self.zeros)
 
     def widened(self, matrices: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """The numbers times their factors, [E, D, F]: products in float32, then rounded."""
         D = matrices.shape[1]
+        wide = unpacked(matrices, is_float4=self.is_float4)
+        if self.zeros is not None:
+            wide -= jnp.repeat(self.zeros, self.group, axis=1)[:, :D]
         factors = jnp.repeat(self.values, self.group, axis=1)[:, :D]
-        return (matrices.astype(jnp.float32) * factors).astype(dtype)
+        return (wide * factors).astype(dtype)
+
+
+def unpacked(stored: jax.Array, *, is_float4: bool) -> jax.Array:
+    """The numbers that 4 or 8 bits stand for, in float32."""
+    if not is_float4:
+        return stored.astype(jnp.float32)
+    bits = stored.astype(jnp.int32)
+    size = bits & 7  # 0, ½, 1, 1½, 2, 3, 4, 6
+    twice = jnp.where(size < 4, size, jnp.where(size < 6, 2 * size - 4, 4 * size - 16))
+    return jnp.where(bits & 8 != 0, -twice, twice).astype(jnp.float32) * 0.5

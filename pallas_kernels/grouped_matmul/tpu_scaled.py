@@ -1,4 +1,4 @@
-"""The TPU backend, for matrices of 8-bit numbers with scales, which are widened block by block, in vector memory.
+"""The TPU backend, for matrices of 4-bit and 8-bit numbers with scales, widened block by block in vector memory.
 
 Matrices without scales are left to XLA, which has a kernel for them.
 """
@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.grouped_matmul.gpu_triton import RowTiles, plan_tiles
-from palladio.pallas_kernels.grouped_matmul.scales import Scales
+from palladio.pallas_kernels.grouped_matmul.scales import Scales, unpacked
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import interpret_mode, require
 
@@ -40,7 +40,8 @@ def matmul(
         raise NotImplementedError(f"matrices of {D}×{F} are not multiples of {LANES}")
     if scales.group < D and (scales.group < MIN_GROUP or max(LANES, scales.group) % min(LANES, scales.group)):
         raise NotImplementedError(f"groups of {scales.group} are no whole blocks")
-    tile = min(MAX_ROWS, -(-M // (16 * E)) * 16)  # a group of the usual size fills it
+    usual = -(-M // E)  # rows of a group: tiles of one size have as little padding as may be
+    tile = -(-usual // (16 * -(-usual // MAX_ROWS))) * 16
     if E == 1:
         plan, tiled = None, jnp.pad(rows, ((0, -M % tile), (0, 0)))
         group = jnp.zeros(tiled.shape[0] // tile, jnp.int32)
@@ -80,14 +81,14 @@ def _multiply(
         return group[i], 0, jnp.where(count[i] > 0, j, last)
 
     call = pl.pallas_call(
-        functools.partial(_kernel, group_size=min(scales.group, D), num_steps=num_steps),
+        functools.partial(_kernel, group_size=min(scales.group, D), num_steps=num_steps, is_float4=scales.is_float4),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=2,
             grid=(group.shape[0], F // columns, num_steps),
             in_specs=[
                 pl.BlockSpec((tile, inner), lambda i, j, k, *_: (i, k)),
                 pl.BlockSpec((1, inner, columns), matrix_block),
-                pl.BlockSpec((1, num_groups, columns), scale_block),
+                *[pl.BlockSpec((1, num_groups, columns), scale_block)] * len(scales.arrays),
             ],
             out_specs=pl.BlockSpec((tile, columns), lambda i, j, k, *_: (i, j)),
             scratch_shapes=[pltpu.VMEM((tile, columns), jnp.float32)],
@@ -97,7 +98,7 @@ def _multiply(
         interpret=interpret_mode(target),
         name="scaled_grouped_matmul",
     )
-    out: jax.Array = call(group, count, tiled, matrices, scales.values)
+    out: jax.Array = call(group, count, tiled, matrices, *scales.arrays)
     return out
 
 
@@ -107,14 +108,15 @@ def _kernel(
     rows_ref: Any,
     matrix_ref: Any,
     scales_ref: Any,
-    out_ref: Any,
-    sums_ref: Any,
-    *,
+    *refs: Any,
     group_size: int,
     num_steps: int,
+    is_float4: bool,
 ) -> None:
-    """Block (i, j) of the result, step k of its sum. group_size: rows of the matrix that share a scale."""
+    """Block (i, j) of the result, step k of its sum. refs: of the zeros, if there are any, of the result, and of the
+    sums. group_size: rows of the matrix that share a scale."""
     del group_ref
+    *zeros_refs, out_ref, sums_ref = refs
     step, inner = pl.program_id(2), matrix_ref.shape[1]
     is_real = count_ref[pl.program_id(0)] > 0
 
@@ -123,19 +125,23 @@ def _kernel(
 
     def multiply() -> None:
         rows = rows_ref[...]
+        wide = unpacked(matrix_ref[0], is_float4=is_float4)
         if group_size >= inner:  # a step has one scale a column
-            products = _product(rows, matrix_ref[0].astype(jnp.float32).astype(rows.dtype))
             scale = lax.div(step * inner, group_size) if group_size < num_steps * inner else 0
-            sums_ref[...] += products * scales_ref[0, pl.ds(scale, 1), :]
+            for zeros_ref in zeros_refs:
+                wide -= zeros_ref[0, pl.ds(scale, 1), :]
+            sums_ref[...] += _product(rows, wide.astype(rows.dtype)) * scales_ref[0, pl.ds(scale, 1), :]
             return
-        num_groups = inner // group_size
-        shape = (group_size, matrix_ref.shape[2])
-        factors = [
-            jnp.broadcast_to(scales_ref[0, pl.ds(step * num_groups + number, 1), :], shape)
-            for number in range(num_groups)
-        ]
-        wide = matrix_ref[0].astype(jnp.float32) * jnp.concatenate(factors)
-        sums_ref[...] += _product(rows, wide.astype(rows.dtype))
+        for zeros_ref in zeros_refs:
+            wide -= of_rows(zeros_ref)
+        sums_ref[...] += _product(rows, (wide * of_rows(scales_ref)).astype(rows.dtype))
+
+    def of_rows(ref: Any) -> jax.Array:
+        """[inner, columns]: of each row of the step, its group's."""
+        num_groups, shape = inner // group_size, (group_size, matrix_ref.shape[2])
+        return jnp.concatenate(
+            [jnp.broadcast_to(ref[0, pl.ds(step * num_groups + number, 1), :], shape) for number in range(num_groups)]
+        )
 
     def write() -> None:
         out_ref[...] = sums_ref[...].astype(out_ref.dtype)

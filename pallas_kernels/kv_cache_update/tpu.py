@@ -3,6 +3,7 @@
 An XLA scatter would copy the whole cache into another layout and back. A decode step has a kernel of its own.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -45,10 +46,12 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
     if runs.page.shape[0] > MAX_RUNS:
         raise NotImplementedError(f"{runs.page.shape[0]} runs of rows: at most {MAX_RUNS} (--chunked-prefill-size)")
     chunk = -(-(S + ALIGNMENT) // 16) * 16  # tokens that a grid step sees
-    tokens = jnp.pad(exact.transpose(1, 0, 2), ((0, 0), (0, -rows.shape[0] % 16 + chunk), (0, 0)))
+    T = rows.shape[0]
+    size = max(T + -T % 16, chunk)
+    tokens = jnp.pad(exact.transpose(1, 0, 2), ((0, 0), (0, size - T), (0, 0)))  # of most steps' sizes none
 
     def begin(i: jax.Array, page: Ref, row: Ref, token: Ref, *_: Ref) -> tuple[Any, ...]:
-        return 0, pl.multiple_of(lax.div(token[i], ALIGNMENT) * ALIGNMENT, ALIGNMENT), 0
+        return 0, _window(token[i], chunk, size), 0
 
     source = pl.BlockSpec((pl.Element(K), pl.Element(chunk), pl.Element(W)), begin)
     place = pl.BlockSpec((1, K, S, W), lambda i, page, *_: (page[i], 0, 0, 0))
@@ -60,7 +63,7 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
         transcendentals=0,
     )
     call = pl.pallas_call(
-        _kernel,
+        functools.partial(_kernel, num_tokens=size),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars), grid=(runs.num_runs[0],), in_specs=[source, place], out_specs=place
         ),
@@ -73,6 +76,13 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
     )
     updated: jax.Array = call(*scalars, tokens, hbm(kv_pages, target))
     return updated
+
+
+def _window(token: jax.Array, chunk: int, num_tokens: int) -> jax.Array:
+    """First token that a grid step sees, of a run that begins at `token`: none of its window is beyond the last one."""
+    first = jnp.minimum(lax.div(token, ALIGNMENT) * ALIGNMENT, num_tokens - chunk)
+    aligned: jax.Array = pl.multiple_of(first, ALIGNMENT)
+    return aligned
 
 
 def _widened(rows: jax.Array) -> jax.Array:
@@ -88,14 +98,15 @@ def _kernel(
     tokens: Ref,
     old: Ref,
     new: Ref,
+    *,
+    num_tokens: int,
 ) -> None:
-    """Scalars: see WriteRuns; tokens [K, chunk, W] from the run's first token on, rounded down to ALIGNMENT; old and
-    new [1, K, S, W], the same memory."""
+    """Scalars: see WriteRuns; tokens [K, chunk, W], the run's window; old and new [1, K, S, W], the same memory."""
     i = pl.program_id(0)
     _, num_heads, page_size, width = old.shape
     chunk = tokens.shape[1]
     first = row[i]
-    skipped = lax.rem(token[i], ALIGNMENT)
+    skipped = token[i] - _window(token[i], chunk, num_tokens)
     size = count[i]
     to = lax.broadcasted_iota(jnp.int32, (page_size, chunk), 0) - first
     source = lax.broadcasted_iota(jnp.int32, (page_size, chunk), 1) - skipped

@@ -20,7 +20,7 @@ class NarrowProducts:
     Attributes:
         min_rows: products of fewer rows are padded to so many: XLA:CPU widens the whole matrix for one row.
         min_hidden_size: models of this hidden size or more gain from bfloat16 weights; None: nobody measured this kind
-            of CPU. Matrices of smaller models are in the CPU's caches, and calling the library costs more than it gains.
+            of CPU. Matrices of smaller models stay in the CPU's caches: calling the library costs more than it gains.
     """
 
     min_rows: int = 2

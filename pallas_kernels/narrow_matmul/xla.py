@@ -25,9 +25,7 @@ def matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts) -> jax.
     return out[:num_rows].reshape(num_rows, *outputs)
 
 
-def grouped_matmul(
-    rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, products: NarrowProducts
-) -> jax.Array:
+def grouped_matmul(rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, products: NarrowProducts) -> jax.Array:
     """rows f32[M, in], bits u16[E, out, in], group_sizes i32[E] → f32[M, out]; 0 for rows of no group."""
 
     def multiply(block: jax.Array, own: jax.Array) -> jax.Array:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -15,8 +16,10 @@ from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
 from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import NUM_TABLES, TABLE_PIECE
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
+from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
 
@@ -38,12 +41,19 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
         out = attend_tokens(q, kv_pages, metadata, options, plan, sizes)
         return jnp.where(jnp.arange(T)[:, None, None] < metadata.num_requests, out, 0)
     plan = BlockPlan.of_rows(metadata.kv_len, metadata.num_decodes)
-    first = jnp.pad(q[:B], ((0, max(0, B - T)), (0, 0), (0, 0)))
-    decoded = attend_tokens(first, kv_pages, metadata, options, plan, sizes)
-    sizes = chunk_blocks(shape, options.target)
-    plan = metadata.chunks_of(T, sizes.queries, ALIGNMENT)
-    decoded = jnp.where(jnp.arange(B)[:, None, None] < metadata.num_decodes, decoded, 0)[:T]
-    return attend_chunks(q, decoded, kv_pages, metadata, options, plan, sizes)
+    chunks = chunk_blocks(shape, options.target)
+    rows = max(T + -T % ALIGNMENT, chunks.queries)
+    # All rows are laid out for chunks, and those of single tokens taken from there: were they taken from q, XLA would
+    # lay q out for them.
+    packed = lax.optimization_barrier(pack_chunks(q, K, rows))
+    single = packed[:, :, : min(B + -B % ALIGNMENT, rows)].transpose(2, 0, 1, 3)
+    decoded = _attend_packed(single, kv_pages, metadata, options, plan, sizes)
+    decoded = jnp.where(jnp.arange(decoded.shape[0])[:, None, None, None] < metadata.num_decodes, decoded, 0)
+    # The kernel clears the rest: XLA would write all of it, in three times the cycles of this layer's other copies.
+    others = _nothing(packed, options.target).at[:, :, : decoded.shape[0]].set(decoded.transpose(1, 2, 0, 3))
+    plan = metadata.chunks_of(T, chunks.queries, ALIGNMENT)
+    out = attend_chunks(packed, others, decoded.shape[0], kv_pages, metadata, options, plan, chunks)
+    return unpack_tokens(out[:, :, :T].transpose(2, 0, 1, 3), H)
 
 
 def attend_tokens(
@@ -57,41 +67,51 @@ def attend_tokens(
     """Requests of one token each. q [B, N, H] → the same, attended; rows beyond the plan's blocks are not written."""
     B, N, H = q.shape
     K = kv_pages.shape[1]
-    G, Hp = N // K, padded_head_size(H)
-    padding = ((0, 0), (0, 0), (0, -G % 8), (0, max(Hp, LANES) - H))
-    packed = jnp.pad(q.reshape(B, K, G, H), padding)
-    out = _call(packed, kv_pages, metadata, options, plan, blocks)
-    first = 0 if Hp >= LANES else Hp
-    return out[:, :, :G, first : first + H].reshape(B, N, H)
+    packed = jnp.pad(q.reshape(B, K, N // K, H), ((0, 0), (0, 0), (0, 0), (0, _lanes(H) - H)))
+    return unpack_tokens(_attend_packed(packed, kv_pages, metadata, options, plan, blocks), H)
 
 
-def attend_chunks(
+def _attend_packed(
     q: jax.Array,
-    others: jax.Array,
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
     plan: BlockPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
-    """Chunks of prompts. q [T, N, H] → the same, attended.
+    """As `attend_tokens`, of queries [B, K, G, lanes]."""
+    G = q.shape[2]
+    padded = jnp.pad(q, ((0, 0), (0, 0), (0, -G % 8), (0, 0)))
+    return _call(padded, kv_pages, metadata, options, plan, blocks)[:, :, :G]
 
-    Args:
-        others: [up to T, N, H], what rows of tokens in no block become, beside 0 and rows of the last block's tile. Not
-            selected afterwards: XLA makes one loop of that and of the transposition, and takes a minute to compile it.
-    """
+
+def _lanes(head_size: int) -> int:
+    """Of a row of queries."""
+    return max(padded_head_size(head_size), LANES)
+
+
+def pack_chunks(q: jax.Array, K: int, rows: int) -> jax.Array:
+    """q [T, N, H] → [K, G, rows, lanes], as chunks are attended."""
     T, N, H = q.shape
-    K = kv_pages.shape[1]
-    Hp = padded_head_size(H)
-    first, lanes = 0 if Hp >= LANES else Hp, max(Hp, LANES)
-    rows = max(T + -T % ALIGNMENT, blocks.queries)
+    padding = ((0, 0), (0, 0), (0, rows - T), (0, _lanes(H) - H))
+    return jnp.pad(q.reshape(T, K, N // K, H).transpose(1, 2, 0, 3), padding)
 
-    def packed(x: jax.Array, lane: int) -> jax.Array:
-        padding = ((0, 0), (0, 0), (0, rows - x.shape[0]), (lane, lanes - H - lane))
-        return jnp.pad(x.reshape(-1, K, N // K, H).transpose(1, 2, 0, 3), padding)
 
-    out = _call(packed(q, 0), kv_pages, metadata, options, plan, blocks, packed(others, first))
-    return out[:, :, :T, first : first + H].transpose(2, 0, 1, 3).reshape(T, N, H)
+def unpack_tokens(out: jax.Array, head_size: int) -> jax.Array:
+    """out [T, K, G, lanes] → [T, N, H]: where heads share a row with the values, these lanes are the latter's."""
+    T, K, G, _ = out.shape
+    first = 0 if padded_head_size(head_size) >= LANES else padded_head_size(head_size)
+    mine: jax.Array = out[..., first : first + head_size]
+    return mine.reshape(T, K * G, head_size)
+
+
+def _nothing(like: jax.Array, target: Target) -> jax.Array:
+    """An array whose memory nobody has written."""
+    # Interpreted, NaN, so that tests see whether all of it is written.
+    if target.interpret is not None:
+        return jnp.full_like(like, jnp.nan)
+    unwritten: jax.Array = lax.empty(like.shape, like.dtype)
+    return unwritten
 
 
 def _part(size: int, wanted: int, unit: int) -> int:
@@ -148,6 +168,26 @@ def _cost(
     )
 
 
+def attend_chunks(
+    q: jax.Array,
+    others: jax.Array,
+    num_others: int,
+    kv_pages: jax.Array,
+    metadata: AttentionMetadata,
+    options: AttentionOptions,
+    plan: BlockPlan,
+    blocks: TpuBlocks,
+) -> jax.Array:
+    """Chunks of prompts. q [K, G, T', lanes] → the same, attended.
+
+    Args:
+        others: [K, G, T', lanes], whose memory the result takes: what the first num_others rows, whole tiles, become if
+            they are of no block. Rows after those and after the last block become 0. Not selected afterwards: XLA makes
+            one loop of that and of the transposition, and takes a minute to compile it.
+    """
+    return _call(q, kv_pages, metadata, options, plan, blocks, others, num_others)
+
+
 def _call(
     q: jax.Array,
     kv_pages: jax.Array,
@@ -156,39 +196,35 @@ def _call(
     plan: BlockPlan,
     blocks: TpuBlocks,
     others: jax.Array | None = None,
+    num_others: int = 0,
 ) -> jax.Array:
-    """q [B, K, R, Hp] of requests of one token each, or [K, G, T', Hp] of chunks → q's shape, attended.
+    """q [B, K, R, lanes] of requests of one token each, or [K, G, T', lanes] of chunks → q's shape, attended.
 
     Args:
-        others: of chunks: what is returned for rows of no block, in its memory.
+        others, num_others: of chunks, see attend_chunks.
     """
     _, K, S, W = kv_pages.shape
     single, lanes = blocks.queries == 1, q.shape[3]
     R = q.shape[2] if single else q.shape[1] * blocks.queries
     sizes = _kernel_sizes(kv_pages, R, options, blocks)
-    table = jnp.pad(metadata.block_table, ((0, 0), (0, -metadata.block_table.shape[1] % sizes.pages)))
-    table = hbm(table[:, None], options.target)
+    width = metadata.block_table.shape[1]
+    padding = -width % (LANES if width <= TABLE_PIECE else TABLE_PIECE)
+    table = hbm(jnp.pad(metadata.block_table, ((0, 0), (0, padding))), options.target)
     sinks = _sinks(options, K)
     of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
     scalars = (*of_blocks, metadata.kv_len, _factors(options))
     block = pl.BlockSpec((1, K, R, lanes), lambda i, *_: (i, 0, 0, 0)) if single else pl.BlockSpec(memory_space=pl.ANY)
 
-    # Of the block table, scalar memory holds the rows of two requests: it has no room for all.
-    def this_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
-        return request[i], 0, 0
-
-    def next_table(i: jax.Array, request: Any, *_: Any) -> tuple[Any, ...]:
-        return request[jnp.minimum(i + 1, request.shape[0] - 1)], 0, 0
-
-    operands = [table, table, q, sinks, hbm(kv_pages, options.target), *(() if others is None else (others,))]
+    operands = [table, q, sinks, hbm(kv_pages, options.target), *(() if others is None else (others,))]
     call = pl.pallas_call(
-        functools.partial(attention_kernel if others is None else _chunk_kernel, sizes=sizes),
+        functools.partial(attention_kernel, sizes=sizes)
+        if others is None
+        else functools.partial(_chunk_kernel, sizes=sizes, num_others=num_others),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
-            grid=(plan.num_blocks[0],),
+            grid=(plan.num_blocks[0] if single else jnp.maximum(plan.num_blocks[0], 1),),
             in_specs=[
-                pl.BlockSpec((1, 1, table.shape[2]), this_table, memory_space=pltpu.SMEM),
-                pl.BlockSpec((1, 1, table.shape[2]), next_table, memory_space=pltpu.SMEM),
+                pl.BlockSpec(memory_space=pltpu.HBM),
                 block,
                 pl.BlockSpec(sinks.shape, lambda i, *_: (0, 0, 0)),
                 pl.BlockSpec(memory_space=pltpu.HBM),
@@ -202,6 +238,8 @@ def _call(
                 pltpu.VMEM((K, R, LANES), jnp.float32),
                 pltpu.VMEM((K, R, lanes), jnp.float32),
                 pltpu.SMEM((1,), jnp.int32),
+                pltpu.SMEM((NUM_TABLES * table.shape[1] + sizes.pages,), jnp.int32),
+                pltpu.SemaphoreType.DMA((NUM_TABLES,)),
                 *(() if single else (*row_scratch(K, R, lanes, q.dtype, sizes), *chunk_scratch(R, q.dtype, sizes))),
             ],
         ),
@@ -210,7 +248,7 @@ def _call(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=blocks.vmem, disable_bounds_checks=True
         ),
-        cost_estimate=_cost(sizes, plan.request.shape[0], R, q, kv_pages, table.shape[2] * S),
+        cost_estimate=_cost(sizes, plan.request.shape[0], R, q, kv_pages, table.shape[1] * S),
         interpret=interpret_mode(options.target),
         name=f"paged_attention_{'decode' if single else 'chunk'}_{R}x{sizes.keys}",
     )
@@ -218,6 +256,6 @@ def _call(
     return out
 
 
-def _chunk_kernel(*refs: Any, sizes: KernelSizes) -> None:
+def _chunk_kernel(*refs: Any, sizes: KernelSizes, num_others: int) -> None:
     """Without the reference of `others`, whose memory is the output's."""
-    attention_kernel(*refs[:NUM_INPUTS], *refs[NUM_INPUTS + 1 :], sizes=sizes)
+    attention_kernel(*refs[:NUM_INPUTS], *refs[NUM_INPUTS + 1 :], sizes=sizes, num_others=num_others)

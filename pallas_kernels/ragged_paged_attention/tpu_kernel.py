@@ -1,7 +1,7 @@
 """The TPU kernel: one grid step a block of queries of one request, an inner loop over blocks of its keys.
 
-Pages come by copies of their own into one of two buffers, always one block ahead, across grid steps too: the last block
-of keys of one request starts the first one of the next.
+Pages come by copies of their own (tpu_pages) into one of two buffers, always one block ahead, across grid steps too:
+the last block of keys of one request starts the first one of the next.
 
 Rows are group-major: row g · queries + j is query j of the g-th query head of a kv head, so a row's position is a
 remainder of a power of two. What found its place by the compiler's own counts (2026-11, libtpu 0.0.42):
@@ -20,109 +20,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import ChunkBlock
+from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import KeyBuffers, QueryBlocks
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import NUM_ROW_SCRATCH, ChunkRows
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
 
 Ref = Any
-NUM_INPUTS = 12  # of attention_kernel
+NUM_INPUTS = 11  # of attention_kernel
 SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Blocks:
-    """The step's blocks of queries, in scalar memory.
-
-    Attributes: request, position, count, num_blocks: see BlockPlan. kv_len: i32[B]. tables: i32[1, 1, Pmax], pages of
-    this grid step's request, and of the next one's.
-    """
-
-    request: Ref
-    position: Ref
-    count: Ref
-    num_blocks: Ref
-    kv_len: Ref
-    tables: tuple[Ref, Ref]
-    sizes: KernelSizes
-
-    def end(self, i: jax.Array) -> jax.Array:
-        """Keys that a block of queries sees, from 0 on."""
-        return jnp.minimum(self.kv_len[self.request[i]], self.position[i] + self.count[i])
-
-    def bounds(self, i: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """First and last + 1 of its blocks of keys."""
-        keys, window = self.sizes.keys, self.sizes.window
-        first = jnp.int32(0) if window is None else lax.div(jnp.maximum(self.position[i] - window + 1, 0), keys)
-        return first, lax.div(self.end(i) + (keys - 1), keys)
-
-    def num_pages(self, i: jax.Array, block: jax.Array) -> jax.Array:
-        """Of a block of keys."""
-        page = self.sizes.page
-        return jnp.clip(lax.div(self.end(i) - block * self.sizes.keys + (page - 1), page), 0, self.sizes.pages)
-
-    def page(self, ahead: int, entry: jax.Array) -> jax.Array:
-        """Of this grid step's request (ahead = 0) or of the next one's (1)."""
-        number: jax.Array = self.tables[ahead][0, 0, entry]
-        return number
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Buffers:
-    """Two buffers of keys and values [2, K, keys, W], and a semaphore for each."""
-
-    kv_pages: Ref
-    rows: Ref
-    arrived: Ref
-    blocks: _Blocks
-
-    def start(self, i: jax.Array, block: jax.Array, slot: jax.Array, ahead: int) -> None:
-        """Args: ahead: whether i is the next grid step."""
-        self._each(i, block, slot, ahead, lambda copy: copy.start())
-
-    def wait(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
-        self._each(i, block, slot, 0, lambda copy: copy.wait())
-
-    def _each(self, i: jax.Array, block: jax.Array, slot: jax.Array, ahead: int, act: Callable[[Any], None]) -> None:
-        sizes, blocks = self.blocks.sizes, self.blocks
-
-        def body(j: jax.Array, _: None) -> None:
-            rows = pl.ds(pl.multiple_of(j * sizes.page, sizes.page), sizes.page)
-            page = blocks.page(ahead, block * sizes.pages + j)
-            act(pltpu.make_async_copy(self.kv_pages.at[page], self.rows.at[slot, :, rows, :], self.arrived.at[slot]))
-
-        lax.fori_loop(0, blocks.num_pages(i, block), body, None)
-
-    def clear_tail(self, slot: jax.Array, first: jax.Array) -> None:
-        """Zeros from row `first` of a block on: what lies there may be NaN, and 0 · NaN is NaN."""
-        _, num_heads, _, width = self.rows.shape
-        page = self.blocks.sizes.page
-
-        def body(j: jax.Array, _: None) -> None:
-            rows = pl.ds(pl.multiple_of(j * page, page), page)
-            row = j * page + lax.broadcasted_iota(jnp.int32, (page, width), 0)
-            for head in range(num_heads):
-                kept = self.rows[slot, head, rows, :]
-                # As float32: not every generation selects among 8 or 16 bits.
-                value = jnp.where(row < first, kept.astype(jnp.float32), 0.0)
-                self.rows[slot, head, rows, :] = value.astype(kept.dtype)
-
-        lax.fori_loop(lax.div(first, page), self.blocks.sizes.pages, body, None)
-
-    def clear_head(self, slot: jax.Array, first: jax.Array) -> None:
-        """Zeros in the pages of a block before the one that holds row `first`: they have left the window, and what lies
-        there is another request's by now."""
-        _, num_heads, _, width = self.rows.shape
-        page = self.blocks.sizes.page
-
-        def body(j: jax.Array, _: None) -> None:
-            rows = pl.ds(pl.multiple_of(j * page, page), page)
-            for head in range(num_heads):
-                self.rows[slot, head, rows, :] = jnp.zeros((page, width), self.rows.dtype)
-
-        lax.fori_loop(0, lax.div(first, page), body, None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,8 +54,7 @@ def attention_kernel(
     num_blocks: Ref,
     kv_len: Ref,
     factors: Ref,
-    table: Ref,
-    next_table: Ref,
+    block_table: Ref,
     q: Ref,
     sinks: Ref,
     kv_pages: Ref,
@@ -159,16 +65,20 @@ def attention_kernel(
     total: Ref,
     output: Ref,
     slot_of: Ref,
+    tables: Ref,
+    tables_arrived: Ref,
     *chunk: Ref,
     sizes: KernelSizes,
+    num_others: int = 0,
 ) -> None:
-    """Scalars request … kv_len, tables: see _Blocks; first_token: see BlockPlan; factors f32[2]. q and out: of requests
-    of one token [1, K, R, Hp], of chunks see ChunkRows. sinks f32[K, ≥G, 128] (in base 2), kv_pages the cache in HBM;
-    scratch: see _Buffers and _State, slot_of i32[1] the buffer to read next; chunk: see row_scratch and chunk_scratch,
-    none for requests of one token."""
+    """Scalars request … kv_len, block_table: see QueryBlocks; first_token: see BlockPlan; factors f32[2]. q and out: of
+    requests of one token [1, K, R, Hp], of chunks see ChunkRows. sinks f32[K, ≥G, 128] (in base 2), kv_pages the
+    cache in HBM; scratch: see KeyBuffers and _State, slot_of i32[1] the buffer to read next, tables and tables_arrived
+    see QueryBlocks; chunk: see row_scratch and chunk_scratch, none for requests of one token; num_others: see
+    ChunkRows.clear_rest."""
     i = pl.program_id(0)
-    blocks = _Blocks(request, position, count, num_blocks, kv_len, (table, next_table), sizes)
-    buffers = _Buffers(kv_pages, rows, arrived, blocks)
+    blocks = QueryBlocks(request, position, count, num_blocks, kv_len, block_table, tables, tables_arrived, sizes)
+    buffers = KeyBuffers(kv_pages, rows, arrived, blocks)
     state = _State(peak, total, output)
     num = num_blocks[0]
     moved = ChunkRows(first_token, count, q, out, chunk[:NUM_ROW_SCRATCH], sizes) if chunk else None
@@ -183,7 +93,10 @@ def attention_kernel(
         if moved is not None:
             moved.start(i)
             moved.keep_first_tile(i)
-        buffers.start(i, blocks.bounds(i)[0], jnp.int32(0), ahead=0)
+        blocks.start_table(i)
+        pl.when(num > 1)(lambda: blocks.start_table(i + 1))
+        blocks.wait_table(i)
+        buffers.start(i, blocks.bounds(i)[0], jnp.int32(0))
 
     pl.when((i == 0) & (num > 0))(_first)
 
@@ -193,13 +106,18 @@ def attention_kernel(
         end, at = blocks.end(i), position[i]
         if moved is not None:
             _take_turns(moved, i, num)
+        pl.when(i + 2 < num)(lambda: blocks.start_table(i + 2))
+
+        def start_next(slot: jax.Array) -> None:
+            blocks.wait_table(i + 1)
+            buffers.start(i + 1, blocks.bounds(i + 1)[0], slot)
 
         def body(block: jax.Array, slot: jax.Array) -> jax.Array:
             is_last = block + 1 >= last
 
             next_slot = 1 - slot
-            pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot, ahead=0))
-            pl.when(is_last & (i + 1 < num))(lambda: buffers.start(i + 1, blocks.bounds(i + 1)[0], next_slot, ahead=1))
+            pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot))
+            pl.when(is_last & (i + 1 < num))(lambda: start_next(next_slot))
             buffers.wait(i, block, slot)
             base = block * sizes.keys
             pl.when(base + sizes.keys > end)(lambda: buffers.clear_tail(slot, end - base))
@@ -232,6 +150,8 @@ def attention_kernel(
         pl.when(i + 1 == num)(lambda: moved.wait_leaving(i))
 
     pl.when(i < num)(_block)
+    if moved is not None:
+        pl.when(i + 1 >= num)(lambda: moved.clear_rest(num, num_others))
 
 
 def _take_turns(moved: ChunkRows, i: jax.Array, num: jax.Array) -> None:

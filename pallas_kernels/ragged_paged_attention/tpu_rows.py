@@ -42,8 +42,8 @@ class ChunkRows:
 
     Attributes:
         first_token, count: see BlockPlan, in scalar memory.
-        source, target: [K, G, T', Hp], T' whole tiles, and at least a block. The target holds already what its rows of
-            no block are to be.
+        source, target: [K, G, T', Hp], T' whole tiles, and at least a block. The target's first rows hold already what
+            they are to be if they are of no block.
         scratch: see row_scratch: two buffers of queries [2, K, R, Hp] that take turns, whether they arrived, the
             attended rows [1, K, R, Hp], whether they have left, and of each query head the last tile of those.
     """
@@ -115,6 +115,43 @@ class ChunkRows:
                 joined = jnp.where(row < skipped, before.astype(jnp.float32), own.astype(jnp.float32))
                 attended[0, head, first, :] = joined.astype(own.dtype)
                 edge[head, kept, :] = attended[0, head, pl.ds(group * queries + last, ALIGNMENT), :]
+
+    def clear_rest(self, num_blocks: jax.Array, num_others: int) -> None:
+        """Zeros in all rows after the blocks' tiles and the first num_others, when the last block has left."""
+        self.attended[...] = jnp.zeros_like(self.attended)
+        last = jnp.maximum(num_blocks - 1, 0)
+        end = jnp.where(num_blocks > 0, self.first_token[last] + self.count[last], 0)
+        first = jnp.maximum(lax.div(end + (ALIGNMENT - 1), ALIGNMENT) * ALIGNMENT, num_others)
+        rest, queries = self.target.shape[2] - first, self.sizes.queries
+        for size, begin, number in (
+            (queries, first, lax.div(rest, queries)),
+            (ALIGNMENT, first + lax.div(rest, queries) * queries, lax.div(lax.rem(rest, queries), ALIGNMENT)),
+        ):
+            self._clear(begin, size, number)
+
+    def _clear(self, begin: jax.Array, size: int, number: jax.Array) -> None:
+        """So many pieces of `size` rows, from row `begin` on."""
+
+        def copies(piece: jax.Array) -> list[Any]:
+            return [
+                pltpu.make_async_copy(
+                    self.attended.at[0, :, self._within(group, 0, size), :],
+                    self.target.at[:, group, pl.ds(pl.multiple_of(begin + piece * size, ALIGNMENT), size), :],
+                    self.scratch[3].at[0],
+                )
+                for group in range(self.target.shape[1])
+            ]
+
+        def start(piece: jax.Array, _: None) -> None:
+            for copy in copies(piece):
+                copy.start()
+
+        def wait(piece: jax.Array, _: None) -> None:
+            for copy in copies(piece):
+                copy.wait()
+
+        lax.fori_loop(0, number, start, None)
+        lax.fori_loop(0, number, wait, None)
 
     def _num_tiles(self, i: jax.Array) -> jax.Array:
         """That hold rows of the block."""

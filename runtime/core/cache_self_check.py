@@ -10,11 +10,13 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.prompt_parts import Media, Rows
 from palladio.runtime.scheduling.cache_manager import Prefix
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 
 # Largest accepted |difference| / |value| of a page, in root mean square. Another shape of step or bfloat16 gives up to
@@ -31,6 +33,17 @@ class _CacheHit:
     request_id: str
     cache_salt: str | None
     token_ids: list[int]
+    media: tuple[Media, ...]
+    rows: tuple[Rows, ...]
+
+    @classmethod
+    def of(cls, rank: int, request: Request) -> Self:
+        """Of a request that has not ended: its rows go with it."""
+        given, count = request.given, request.num_cached_tokens
+        begun = [part for part in given.media if part.start < count]
+        media = [dataclasses.replace(part, length=min(part.length, count - part.start)) for part in begun]
+        rows = request.rows[: len(media)]
+        return cls(rank, given.request_id, given.options.cache_salt, given.prompt_ids[:count], tuple(media), rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,11 +116,9 @@ class CacheSelfCheck:
             for row in batch.rows:
                 request = row.request
                 hit = 0 < request.num_cached_tokens == row.start and not row.decodes
-                if hit and request.num_retractions == 0 and self._random.random() < self._rate:
-                    tokens = request.given.prompt_ids[: request.num_cached_tokens]
-                    self._pending.append(
-                        _CacheHit(rank, request.given.request_id, request.given.options.cache_salt, tokens)
-                    )
+                is_first = request.num_retractions == 0 and request.status is RequestStatus.RUNNING
+                if hit and is_first and self._random.random() < self._rate:
+                    self._pending.append(_CacheHit.of(rank, request))
 
     def start(self) -> None:
         """Queues the recomputation of one remembered hit, if it is still cached and there is room for a second copy."""
@@ -119,8 +130,8 @@ class CacheSelfCheck:
         params = SamplingParams(max_tokens=0, temperature=0.0, seed=0)
         name = f"cache self-check {next(self._serial)}"
         options = RequestOptions(cache_salt=hit.cache_salt)
-        message = GenerationRequest(name, hit.token_ids, params, (), 0.0, options)
-        request = Request.of(message, shares_prefix=False)
+        message = GenerationRequest(name, hit.token_ids, params, (), 0.0, options, media=hit.media)
+        request = Request.of(message, shares_prefix=False, rows=hit.rows)
         size = cache.page_size
         cached = cache.find_pages(request, len(hit.token_ids) // size)
         if len(cached.pages) * size < len(hit.token_ids) or cache.num_available_columns < 2 * len(cached.pages) + 1:

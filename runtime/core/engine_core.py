@@ -165,11 +165,11 @@ class EngineCore:
         """Queues a request.
 
         Raises:
+            InvalidRequestError: a part of its prompt is gone, or fits no step.
             OverloadedError: the queue is full.
         """
         new = Request.of(request)
-        if not request.resent and not new.given.options.background:
-            self._scheduler.check_queue(self._grammars.num_requests)
+        self._scheduler.check(new, self._grammars.num_requests)
         if self._grammars.is_ready(new):
             self._scheduler.add(new)
         else:

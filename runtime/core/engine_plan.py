@@ -12,32 +12,35 @@ from pathlib import Path
 from typing import Any, Self
 
 import jax
-import tokenizers
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import ModelStructure, flatten_model
-from palladio.model.kv_cache import CacheLayout
+from palladio.model.kv_cache import CacheLayout, fitting_page_size
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.class_tokens import vocabulary, with_class_tokens
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.media_rows import pool_rows
 from palladio.runtime.execution.out_of_memory import compile_advice
 from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_cache import AroundBuild, CompileMonitor, ProgramCache, use_persistent_cache
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.program_store import ProgramStore
+from palladio.runtime.execution.proposer import NgramProposer, Proposer
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.interface.speculative_config import SpeculativeConfig
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number
@@ -98,7 +101,7 @@ class EnginePlan:
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)
         num_valid_tokens = _num_valid_tokens(config, path, layout.stored.vocab_size)
-        pooling = Pooling.of(path) if config.source.is_embedding else None
+        pooling = _pooling_of(model, path) if config.source.is_embedding else None
         shape = device_shape(config, layout, limits, dtypes, mesh, num_valid_tokens, pooling)
         buckets = limits.buckets(config, defaults)
         _tell_padding(config, buckets)
@@ -175,12 +178,22 @@ def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
 def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
     model = ModelConfig.from_hf(*read_model_dir(path, overrides_of(config.source.json_model_override_args)))
     if config.source.is_embedding:
-        model = dataclasses.replace(model, has_head=False)
+        model = with_class_tokens(dataclasses.replace(model, has_head=False), _tokenizer_folder(config, path))
     elif not model.has_head:
         raise ConfigError(
             f"architectures: {model.architecture!r} has no language-model head; start it with --is-embedding"
         )
     return agree_with_weights(path, model, config.source.load_format, config.source.quantization)
+
+
+def _tokenizer_folder(config: EngineConfig, path: Path) -> Path:
+    """Where the tokenizer is of the model at `path`."""
+    return Path(config.source.tokenizer_path or path)
+
+
+def _pooling_of(model: ModelConfig, path: Path) -> Pooling:
+    """How an engine of --is-embedding pools; a model that classifies looks at a text's last token."""
+    return Pooling.of(path) if model.classifier is None else Pooling("last", normalizes=False)
 
 
 def _mesh(config: EngineConfig) -> Mesh:
@@ -240,7 +253,10 @@ def device_shape(
         num_valid_tokens: ids that may be sampled.
     """
     model = layout.config
-    cache = CacheLayout.of(model, page_size=config.cache.page_size, dtype=dtypes.kv_cache)
+    page_size = config.cache.page_size or fitting_page_size(
+        model, dtype=dtypes.kv_cache, mesh=mesh, least_bytes=limits.least_page_bytes
+    )
+    cache = CacheLayout.of(model, page_size=page_size, dtype=dtypes.kv_cache)
     return DeviceShape(
         num_slots=limits.max_running + 1,
         num_columns=-(-limits.context_length // cache.spec.page_size),
@@ -253,7 +269,21 @@ def device_shape(
         mesh=mesh,
         pooling=pooling,
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
+        proposer=proposer_of(config.speculative),
         has_plain_tier=limits.has_plain_tier,
+        num_embeds=pool_rows(limits.max_step_tokens) if config.source.enable_input_embeds else 0,
+        hidden_size=model.hidden_size,
+    )
+
+
+def proposer_of(speculative: SpeculativeConfig) -> Proposer | None:
+    """What the flags ask for."""
+    if speculative.speculative_algorithm is None:
+        return None
+    return NgramProposer(
+        speculative.num_drafts,
+        speculative.speculative_ngram_min_match_window_size,
+        speculative.speculative_ngram_max_match_window_size,
     )
 
 
@@ -273,11 +303,12 @@ def memory_needs(
         num_mask_rows: of the masks that allow everything, see DeviceExecutor.
     """
     state = shape.abstract(weights, 1)
+    of_slots = state._replace(weights=(), kv_cache=(), page_tokens=None)
     return MemoryNeeds(
         platform=platform,
         weights=bytes_per_device(weights),
-        state=bytes_per_device((state.tables, state.sampler, state.pooled)) + 4 * shape.mask_width * num_mask_rows,
-        bytes_per_page=bytes_per_device(state.kv_cache),
+        state=bytes_per_device(of_slots) + 4 * shape.mask_width * num_mask_rows,
+        bytes_per_page=bytes_per_device((state.kv_cache, state.page_tokens)),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,
         useful_tokens=useful_tokens,
@@ -330,14 +361,10 @@ class _Stores:
 
 def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
     """Ids that the tokenizer knows; the checkpoint's vocabulary may be padded beyond them."""
-    file = Path(config.source.tokenizer_path or path) / "tokenizer.json"
+    file = _tokenizer_folder(config, path) / "tokenizer.json"
     if config.source.skip_tokenizer_init or not file.is_file():
         return vocab_size
-    try:
-        known_ids = tokenizers.Tokenizer.from_file(str(file)).get_vocab().values()
-    except Exception as error:
-        raise ConfigError(f"{file} is not a valid tokenizer: {error}") from error
-    return min(vocab_size, max(known_ids, default=vocab_size - 1) + 1)
+    return min(vocab_size, max(vocabulary(file).values(), default=vocab_size - 1) + 1)
 
 
 def overrides_of(text: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from palladio.runtime.text.hub import resolve_source
 logger = logging.getLogger("palladio.engine")
 
 
-def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> None:
+def run_host_worker(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) -> None:
     """Never returns: host 0 ends this process, with exit code 0; when a host is lost, it ends with 1.
 
     Raises:
@@ -32,29 +32,29 @@ def follow(config: EngineConfig, on_progress: Callable[[LoadProgress], None]) ->
         HostLostError: host 0, or another one, is not there.
     """
     config = dataclasses.replace(config, source=resolve_source(config.source))
-    member, config = join(config, _end)
+    worker, config = join(config, _end)
     try:
-        built = build_executor(config, on_progress, member.smallest, CallListener(Activity(), None))
+        built = build_executor(config, on_progress, worker.smallest, CallListener(Activity(), None))
         built.warm_up.go_on()
         logger.info(
             "Ready: host %d of %d waits for program calls from host 0",
             config.parallel.node_rank,
             config.parallel.num_hosts,
         )
-        memory = ModelMemory(WeightLoader(built.design), built.executor, member.smallest)
-        for key, arrays in member.calls(functools.partial(_obey, memory)):
+        memory = ModelMemory(WeightLoader(built.design), built.executor, worker.smallest)
+        for key, arrays in worker.calls(functools.partial(_obey, memory)):
             if key is None:
                 built.executor.reset_state()
             elif arrays is None:
                 built.executor.programs.built.ensure(ProgramKey(*key))
-                member.smallest(0)
+                worker.smallest(0)
             else:
                 built.executor.call(ProgramKey(*key), *arrays)
     except Exception as error:
         if isinstance(error, jax.errors.JaxRuntimeError) and not is_out_of_memory(error):
-            member.await_end()
+            worker.await_end()
         message = str(error) if isinstance(error, PalladioError) else f"{type(error).__name__}: {error}"
-        member.fail(message)
+        worker.fail(message)
         raise
 
 

@@ -3,16 +3,22 @@
 import dataclasses
 import functools
 import logging
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 
 from palladio.model.config import ModelConfig
+from palladio.model.experts_config import ExpertsConfig
 from palladio.model.kv_cache import CacheLayout
+from palladio.model.latent_config import LatentConfig
+from palladio.model.layer_spec import AttentionSpec
 from palladio.model.sharding import num_expert_parts, num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
+from palladio.pallas_kernels.latent_attention import BACKENDS as LATENT_BACKENDS
+from palladio.pallas_kernels.latent_attention import latent_attention
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
@@ -35,7 +41,8 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
     target = Target.of(device)
     if backend == "auto":
         for name in auto_order(target):
-            kernels = Kernels(name, target)
+            # Where attention falls back, products do not.
+            kernels = Kernels(name, target, products="auto" if name == "xla" and model.latent is not None else None)
             reason = refusal(kernels, model, shape)
             if reason is None:
                 return kernels
@@ -89,35 +96,66 @@ def plan_cache(
 
 def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | None:
     """Why these kernels cannot serve a model with this cache; None: they can. Nothing is compiled."""
-    T = B = shape.num_slots - 1
-    shards, H = num_shards(shape.mesh), model.head_size
-    N, K = model.num_heads // shards, model.num_kv_heads // shards  # what one device has
+    try:
+        if model.experts is not None:
+            _try_experts(kernels, model.experts, model.hidden_size, shape)
+        if model.latent is not None:
+            _try_latents(kernels, model.num_heads, model.latent, shape)
+        else:
+            _try_attention(kernels, model, shape)
+    except NotImplementedError as error:
+        return str(error)
+    return None
 
-    def ints(*sizes: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(sizes, jnp.int32)
+
+def _try_experts(kernels: Kernels, experts: ExpertsConfig, hidden_size: int, shape: DeviceShape) -> None:
+    shards, parts, num_rows = num_shards(shape.mesh), num_expert_parts(shape.mesh), shape.num_slots - 1
+    E, F, C = experts.num_places // parts, experts.intermediate_size * parts // shards, experts.num_chosen
+    multiply = functools.partial(grouped_matmul, backend=kernels.grouped_matmul, target=kernels.target)
+    for D, columns in ((hidden_size, F), (F, hidden_size)):
+        sizes = (num_rows * C, D), (E, D, columns)
+        jax.eval_shape(multiply, *(jax.ShapeDtypeStruct(size, shape.dtype) for size in sizes), _ints(E))
+
+
+def _try_attention(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> None:
+    T, shards, H = shape.num_slots - 1, num_shards(shape.mesh), model.head_size
+    N, K = model.num_heads // shards, model.num_kv_heads // shards  # what one device has
 
     def rows(heads: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((T, heads, H), shape.dtype)
 
     pages = shape.cache.spec.device_pages(2, shape.mesh)
-    rest = (ints(B + 1), ints(B), ints(B, shape.num_columns), ints(), ints())
     attend = functools.partial(ragged_paged_attention, backend=kernels.attention, target=kernels.target)
-    masks = {(layer.attention.window, layer.attention.soft_cap) for layer in model.layers}
+    attentions = (layer.attention for layer in model.layers)
+    masks = {(one.window, one.soft_cap) for one in attentions if isinstance(one, AttentionSpec)}
     write = functools.partial(kv_cache_update, backend=kernels.cache_update, target=kernels.target)
-    experts = model.experts
-    try:
-        if experts is not None:
-            parts = num_expert_parts(shape.mesh)
-            E, F, C = experts.num_places // parts, experts.intermediate_size * parts // shards, experts.num_chosen
-            multiply = functools.partial(grouped_matmul, backend=kernels.grouped_matmul, target=kernels.target)
-            for D, columns in ((model.hidden_size, F), (F, model.hidden_size)):
-                sizes = (T * C, D), (E, D, columns)
-                jax.eval_shape(multiply, *(jax.ShapeDtypeStruct(size, shape.dtype) for size in sizes), ints(E))
-        for window, cap in masks:
-            layer = functools.partial(attend, scale=1.0, sliding_window=window, soft_cap=cap)
-            for kind in ("decode", "prefill"):  # kernels of their own, with block sizes of their own
-                jax.eval_shape(layer, rows(N), pages, AttentionMetadata(*rest, kind))  # type: ignore[arg-type]
-        jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(ints(T), ints(T), one_each=True))  # type: ignore[arg-type]
-    except NotImplementedError as error:
-        return str(error)
-    return None
+    for window, cap in masks:
+        layer = functools.partial(attend, scale=1.0, sliding_window=window, soft_cap=cap)
+        for metadata in _metadata(shape):
+            jax.eval_shape(layer, rows(N), pages, metadata)
+    jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(_ints(T), _ints(T), one_each=True))  # type: ignore[arg-type]
+
+
+def _try_latents(kernels: Kernels, num_heads: int, sizes: LatentConfig, shape: DeviceShape) -> None:
+    if kernels.latent_attention not in LATENT_BACKENDS:
+        raise NotImplementedError(
+            f"it has latent attention (MLA), for which {kernels.latent_attention} has no kernel; xla has"
+        )
+    T, N = shape.num_slots - 1, num_heads // num_shards(shape.mesh)
+    queries = (jax.ShapeDtypeStruct((T, N, size), shape.dtype) for size in (sizes.latent_size, sizes.rotated_size))
+    attend = functools.partial(latent_attention, scale=1.0, backend=kernels.latent_attention, target=kernels.target)
+    pages, both = shape.cache.spec.device_pages(2, shape.mesh), tuple(queries)
+    for metadata in _metadata(shape):
+        jax.eval_shape(attend, *both, pages, metadata)
+
+
+def _metadata(shape: DeviceShape) -> Iterator[AttentionMetadata]:
+    """Of a decode step and of a prefill step: these have kernels of their own, with block sizes of their own."""
+    B = shape.num_slots - 1
+    rest = (_ints(B + 1), _ints(B), _ints(B, shape.num_columns), _ints(), _ints())
+    for kind in ("decode", "prefill"):
+        yield AttentionMetadata(*rest, kind)  # type: ignore[arg-type]
+
+
+def _ints(*sizes: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, jnp.int32)

@@ -62,7 +62,7 @@ class ModelControl:
                 case SetReleased():
                     self._set_released(frozenset(message.tags))
         except InvalidRequestError as error:
-            return ControlReply(message.call_id, ok=False, message=str(error))
+            return ControlReply(message.call_id, ok=False, message=str(error), param=error.param)
         finally:
             self.is_stopped = self._pause is not None or bool(self._released)
         return ControlReply(message.call_id, ok=True, count=num_running)

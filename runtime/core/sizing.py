@@ -40,6 +40,8 @@ class PlatformDefaults:
         mixes: prefill steps decode as well.
         pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
             each. A CPU's memory is the host's, so only take what is likely to be used.
+        least_page_bytes: of a page of one layer on one device. A TPU's kernel starts a copy for each page, which takes
+            as long as 5 KiB of copying on v6e and 9 KiB on 7x, and every block of keys as long as a few more.
     """
 
     dtype: str
@@ -50,6 +52,7 @@ class PlatformDefaults:
     has_plain_tier: bool
     mixes: bool
     pool_per_request: int | None
+    least_page_bytes: int
 
     @classmethod
     def of(cls, platform: str) -> Self:
@@ -64,6 +67,7 @@ class PlatformDefaults:
                 has_plain_tier=False,
                 mixes=False,
                 pool_per_request=1024,
+                least_page_bytes=0,
             )
         return cls(
             dtype="bfloat16",
@@ -74,6 +78,7 @@ class PlatformDefaults:
             has_plain_tier=platform == "gpu",
             mixes=True,
             pool_per_request=None,
+            least_page_bytes=32 * 1024 if platform == "tpu" else 0,
         )
 
 
@@ -98,7 +103,7 @@ class Dtypes:
         """
         dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
         wanted = PlatformDefaults.of(target.platform).dtype if dtype == "auto" else dtype
-        # XLA:CPU has no bfloat16 scatter: it would convert the whole cache at every write; nor fast results of bfloat16.
+        # XLA:CPU has no bfloat16 scatter (it would convert the whole cache at every write), nor fast bfloat16 results.
         is_narrow = target.platform == "cpu" and wanted == "bfloat16"
         is_one_cpu = target.platform == "cpu" and config.parallel.tp_size == 1  # see lies_narrow
         activations = jnp.float32 if is_narrow else _DTYPES[wanted]
@@ -132,7 +137,7 @@ class EngineLimits:
         chunk: prompt tokens of a step; -1: prompts are not split. max_step_tokens: tokens of a prefill step.
         mixes: prefill steps decode as well.
         useful_pool_tokens: more KV cache is never, or hardly ever, used.
-        has_plain_tier: see PlatformDefaults.
+        has_plain_tier, least_page_bytes: see PlatformDefaults.
     """
 
     num_ranks: int
@@ -143,6 +148,7 @@ class EngineLimits:
     mixes: bool
     useful_pool_tokens: int
     has_plain_tier: bool
+    least_page_bytes: int
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults) -> Self:
@@ -183,6 +189,7 @@ class EngineLimits:
             and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
             useful_pool_tokens=useful,
             has_plain_tier=defaults.has_plain_tier,
+            least_page_bytes=defaults.least_page_bytes,
         )
 
     @property
@@ -192,8 +199,10 @@ class EngineLimits:
 
     def buckets(self, config: EngineConfig, defaults: PlatformDefaults) -> Buckets:
         """The shapes of steps."""
+        num_drafts = config.speculative.num_drafts
         if config.execution.deterministic:
-            return Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+            one = Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
+            return one.with_drafts(num_drafts) if num_drafts else one
         execution = config.execution
         buckets = Buckets.create(
             max_running=self.max_running,
@@ -203,6 +212,8 @@ class EngineLimits:
             decode=execution.cuda_graph_bs,
             max_decode=execution.cuda_graph_max_bs,
         )
+        if num_drafts:
+            return buckets.with_drafts(num_drafts)
         if not config.source.is_embedding:
             return buckets
         return dataclasses.replace(buckets, decode=(), sample=buckets.sample[-1:])

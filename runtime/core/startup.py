@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
+from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import load_model, weight_bytes
@@ -27,9 +28,12 @@ from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advi
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
+from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages import EmbeddingSpec, EngineReady, LoadProgress, MemoryReport
+from palladio.runtime.interface.input_embeds import EmbedsSpec
+from palladio.runtime.interface.messages import EngineReady, LoadProgress, MemoryReport
+from palladio.runtime.interface.pooling import EmbeddingSpec, Pooling
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
@@ -205,6 +209,7 @@ def build_scheduler(
         splits_prompts=limits.chunk != -1,
         mixes=limits.mixes,
         num_decode_steps=options.num_continuous_decode_steps,
+        num_drafts=config.speculative.num_drafts,
         preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
         low_values_first=options.schedule_low_priority_values_first,
         conservativeness=options.schedule_conservativeness,
@@ -324,14 +329,24 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         cache_hits=sum(report.result == "hit" for report in reports),
         random_seed=design.seed,
         attention_kernels=design.kernels.attention,
-        embedding=None
-        if pooling is None
-        else EmbeddingSpec(design.model.hidden_size, pooling.method, pooling.normalizes),
+        embedding=None if pooling is None else _embedding(design.model, pooling),
         num_ranks=design.shape.ranks.num_ranks,
+        embeds=EmbedsSpec(design.shape.hidden_size, float(jnp.finfo(design.shape.dtype).max))
+        if design.shape.num_embeds
+        else None,
         longest_request=design.shape.page_groups.longest_request(
             design.plan.num_pages - 1, splits_prompts=design.limits.chunk != -1
         ),
     )
+
+
+def _embedding(model: ModelConfig, pooling: Pooling) -> EmbeddingSpec:
+    classifier = model.classifier
+    if classifier is None:
+        return EmbeddingSpec(model.hidden_size, pooling.method, pooling.normalizes)
+    names = list(classifier.labels)
+    classes = ClassSpec(names, classifier.activation, classifier.pad_token_id, judges=classifier.is_difference)
+    return EmbeddingSpec(len(names), pooling.method, normalized=False, classes=classes)
 
 
 def _log_pool(design: EnginePlan) -> None:

@@ -11,6 +11,7 @@ from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.messages import BucketSteps, EngineStats
 from palladio.runtime.interface.outputs import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.drafts import DraftCounts
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.telemetry.logs import fields
@@ -56,6 +57,7 @@ class _RankLogger:
         self._uses_cuda_graphs = uses_cuda_graphs
         self._num_decodes = 0
         self._num_tokens = 0
+        self._drafts = DraftCounts()
         self._since = time.perf_counter()
         self.last_gen_throughput = 0.0
 
@@ -65,9 +67,15 @@ class _RankLogger:
             self._log_prefill(batch, num_tokens, num_padding)
             return
         self._num_decodes += 1
-        self._num_tokens += num_tokens
+        self._num_tokens += num_tokens if batch.kind == "decode" else len(batch.rows)
         if self._num_decodes % self._interval == 0:
             self._log_decode(batch, num_padding)
+
+    def _count_drafts(self) -> DraftCounts:
+        """Those read since the last time."""
+        drafts = self._scheduler.drafts
+        new, self._drafts = drafts.since(self._drafts), dataclasses.replace(drafts)
+        return new
 
     def log_retractions(self) -> None:
         """Of those since the last time."""
@@ -124,17 +132,23 @@ class _RankLogger:
 
     def _log_decode(self, batch: ScheduledBatch, num_padding: int) -> None:
         now = time.perf_counter()
+        drafts, shown, accepted = self._count_drafts(), "", {}
+        if self._scheduler.limits.num_drafts:
+            accepted = {"accept_length": drafts.accept_length, "accept_rate": drafts.accept_rate}
+            shown = f"accept len: {drafts.accept_length:.2f}, accept rate: {drafts.accept_rate:.2f}, "
+        self._num_tokens += drafts.num_accepted_drafts
         self.last_gen_throughput = self._num_tokens / max(now - self._since, 1e-9)
         self._since, self._num_tokens = now, 0
         used, usage = self._usage()
-        size = len(batch.rows) + num_padding
+        size = batch.size + num_padding
         logger.info(
-            "%sDecode batch. #running-req: %d, #token: %d, token usage: %.2f, cuda graph: %s, "
+            "%sDecode batch. #running-req: %d, #token: %d, token usage: %.2f, %scuda graph: %s, "
             "gen throughput (token/s): %.2f, #queue-req: %d, bucket: bs=%d, pad: %d%%",
             self._name,
             len(batch.rows),
             used,
             usage,
+            shown,
             self._uses_cuda_graphs,
             self.last_gen_throughput,
             batch.num_waiting,
@@ -149,6 +163,7 @@ class _RankLogger:
                 queue_reqs=batch.num_waiting,
                 bucket_requests=size,
                 padding_rows=num_padding,
+                **accepted,
             ),
         )
 

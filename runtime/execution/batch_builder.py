@@ -1,7 +1,7 @@
 """BatchBuilder: a ScheduledBatch as the few numbers that the device does not know yet.
 
-Positions, page ids, block tables and sampled tokens are derived or kept on the device (see `step_functions`), so one
-small int32 vector a step crosses the border. Their layout is here and nowhere else.
+Lengths, positions, page ids, block tables and sampled tokens are derived or kept on the device (see `step_functions`),
+so one small int32 vector a step crosses the border. Their layout is here and nowhere else.
 """
 
 import dataclasses
@@ -23,14 +23,19 @@ from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, Sampli
 from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 from palladio.runtime.scheduling.request import NOT_FINITE, Request
-from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.scheduled_batch import (
+    Buckets,
+    PrefillBucket,
+    ScheduledBatch,
+    ScheduledStep,
+    VerifyBucket,
+)
 
 Int32Array = npt.NDArray[np.int32]
 
 # Columns of one row's sampling parameters; float columns hold the bits of a float32.
 (
     SLOT,
-    POSITION,
     SEED_LOW,
     SEED_HIGH,
     TOP_K,
@@ -42,11 +47,12 @@ Int32Array = npt.NDArray[np.int32]
     PRESENCE,
     REPETITION,
     HAS_BIAS,
-) = range(13)
-NUM_COLUMNS = 13
+) = range(12)
+NUM_COLUMNS = 12
 
 _LARGEST = float(np.finfo(np.float32).max)
-ON_DEVICE = -1  # in place of a token id: the one that the request's slot sampled last
+ON_DEVICE = -1  # in place of a token id: the one that the slot sampled last; of a row's start: the slot's length, and
+# each number below it stands for one more draft at most that the row has
 SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
 NOTHING = np.zeros(0, np.int32)  # in place of a vector that a step does not need
 EARLY_UPDATES = 512  # longer ones are written ahead of the step, so many at a time
@@ -93,8 +99,9 @@ class ForwardLayout:
 
     @functools.cached_property
     def sections(self) -> tuple[slice, ...]:
-        """Slices of: counts [2] (requests, decodes), slot_ids [B], starts [B], lengths [B], updates [3·U] (as [U, 3]),
-        token_ids [T]."""
+        """Slices of: counts [2] (requests, decodes), slot_ids [B], starts [B] (nothing in a decode step), ends [B],
+        updates [3·U] (as [U, 3]), token_ids [T]. A row's tokens are [start, end) of its request; of a decode row as
+        many as the step decodes, and none from `end` on."""
         bounds = [0, 2]
         for length in (*(self.num_requests,) * 3, 3 * self.num_updates, self.num_tokens):
             bounds.append(bounds[-1] + length)
@@ -138,6 +145,8 @@ class StepForm:
     @classmethod
     def of(cls, step: ScheduledStep, layouts: StepLayouts, buckets: Buckets) -> Self:
         """The smallest buckets that hold the largest batch of a step."""
+        if step.kind == "verify" and (verify := buckets.pick_verify(step.num_rows)) is not None:
+            return cls.of_drafts(verify, layouts)
         only_decodes = step.kind == "decode"
         if only_decodes and layouts.decode:
             layout = layouts.decode[buckets.pick_decode(step.num_rows)]
@@ -146,6 +155,11 @@ class StepForm:
         most = step.num_sampled_rows
         scores = not only_decodes and any(row.request.prompt_logprobs is not None for row in step.rows)
         return cls(layout, buckets.pick_sample(most) if most else 0, bool(layouts.decode), scores)
+
+    @classmethod
+    def of_drafts(cls, bucket: VerifyBucket, layouts: StepLayouts) -> Self:
+        """Of a step that verifies. Its rows are chunks, whatever number of tokens they turn out to have."""
+        return cls(layouts.prefill[bucket.forward], bucket.num_requests, marks_decodes=False, scores=False)
 
     @property
     def bucket_size(self) -> int:
@@ -236,28 +250,25 @@ class BatchBuilder:
     def _sampling(self, form: StepForm, batch: ScheduledBatch | None) -> Int32Array:
         slots = np.zeros(form.num_sampled, np.int32)
         rows = [] if batch is None else batch.rows[: batch.num_sampled_rows]
-        count = len(rows)
-        slots[:count] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
-        sampling = self._columns[slots]
-        sampling[:count, POSITION] = [row.start + (1 if row.decodes else row.num_tokens) for row in rows]
-        return sampling
+        slots[: len(rows)] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
+        return self._columns[slots]
 
 
 def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch) -> list[Int32Array]:
     """Returns the changes of the block table that come before."""
     rows, layout = batch.rows, form.layout
     num_rows = len(rows)
-    counts, slot_ids, starts, lengths, updates, token_ids = layout.sections
+    counts, slot_ids, starts, ends, updates, token_ids = layout.sections
     forward[counts] = num_rows, batch.num_decodes if form.marks_decodes else 0
     forward[slot_ids][:num_rows] = [row.request.slot for row in rows]
-    forward[starts][:num_rows] = [row.start for row in rows]
-    forward[lengths][:num_rows] = [row.num_tokens for row in rows]
+    forward[ends][:num_rows] = [row.end if row.num_drafts else row.start + row.num_tokens for row in rows]
     early, late = _split_updates(batch.table_updates, layout.num_updates)
     if late:
         forward[updates].reshape(-1, 3)[: len(late)] = late
     if layout.num_tokens:
+        forward[starts][:num_rows] = [ON_DEVICE - row.num_drafts if row.decodes else row.start for row in rows]
         tokens: list[int] = []
-        for row in rows:
+        for row in rows if batch.kind != "verify" else ():
             tokens += (ON_DEVICE,) if row.decodes else row.request.token_ids[row.start : row.start + row.num_tokens]
         forward[token_ids][: len(tokens)] = tokens
     return early
@@ -326,7 +337,7 @@ def slot_rules(
 
 
 def read_batch(
-    batch: ScheduledBatch, num_steps: int, output: SampleOutput | None, scores: Scores | None, vectors: jax.Array | None
+    batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None, vectors: jax.Array | None
 ) -> list[TokenOutput]:
     """An output for each row, from one rank's results."""
     scored = [None] * len(batch.rows) if scores is None else read_scores(batch, scores)
@@ -334,26 +345,29 @@ def read_batch(
     if vectors is not None:
         read = _read_embeddings(batch, vectors)
     elif output is not None:
-        read = _read_tokens(batch, num_steps, output, scored)
+        read = _read_tokens(batch, output, scored)
     for row, prompt_logprobs in zip(batch.rows[len(read) :], scored[len(read) :], strict=True):
         read.append(row.request.output([], prompt_logprobs=prompt_logprobs))
     return read
 
 
 def _read_tokens(
-    batch: ScheduledBatch, num_steps: int, output: SampleOutput, scored: Sequence[list[TokenLogprob] | None]
+    batch: ScheduledBatch, output: SampleOutput, scored: Sequence[list[TokenLogprob] | None]
 ) -> list[TokenOutput]:
     """Of the rows that sample. Args: scored: of their prompts."""
     requests = [row.request for row in batch.rows[: batch.num_sampled_rows]]
-    token_ids: list[list[int]] = np.asarray(output.token_ids).reshape(num_steps, -1).T.tolist()
-    is_finite = np.asarray(output.is_finite).reshape(num_steps, -1)
-    if num_steps > 1:
-        for row, ids in zip(batch.rows, token_ids, strict=False):
-            del ids[row.num_sampled :]
+    num_rows = output.token_ids.shape[-1]
+    token_ids: list[list[int]] = np.asarray(output.token_ids).reshape(-1, num_rows).T.tolist()
+    is_finite = np.asarray(output.is_finite).reshape(-1, num_rows)
+    counts = [1] * len(requests)
+    if output.counts is not None:
+        counts = np.asarray(output.counts).tolist()
+        for ids, count in zip(token_ids, counts, strict=True):
+            del ids[count:]
     finishes: list[FinishReason | None] = [None] * len(requests)
     if not is_finite.all():
-        for i, row in enumerate(batch.rows[: len(requests)]):
-            if not is_finite[: row.num_sampled, i].all():
+        for i, count in enumerate(counts[: len(requests)]):
+            if not is_finite[:count, i].all():
                 finishes[i] = NOT_FINITE
                 del token_ids[i][is_finite[:, i].argmin() + 1 :]
     logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(requests)

@@ -2,17 +2,18 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from palladio.model.functional import num_bytes
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import ShardingRules
+from palladio.runtime.execution.proposer import Proposer
 from palladio.runtime.execution.ranks import RankAxis
 from palladio.runtime.execution.sampler import MASK_BITS
 from palladio.runtime.execution.sampler_state import SamplerState
@@ -22,6 +23,19 @@ from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
 Weights = tuple[jax.Array, ...]
 
 
+class SlotInputs(NamedTuple):
+    """The tokens that the next step of each slot's request computes.
+
+    Attributes:
+        last_token: i32[slots], the one that it sampled last.
+        drafts: i32[slots, K], those that may come next; None: nothing is proposed. num_drafts: i32[slots], how many.
+    """
+
+    last_token: jax.Array
+    drafts: jax.Array | None
+    num_drafts: jax.Array | None
+
+
 class DeviceState(NamedTuple):
     """What the programs read and update in place. All but the weights is of each data-parallel rank, see RankAxis.
 
@@ -29,8 +43,13 @@ class DeviceState(NamedTuple):
         weights: of the model, as `flatten_model` orders them.
         kv_cache: the pool's arrays, see CacheLayout.
         tables: i32[slots, G·C], pages of each slot's request: the C columns of each of the G block tables.
+        lengths: i32[slots], tokens of each slot's request whose keys and values are in the cache, for certain.
         sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
         pooled: f32[slots, pooled_size], what was pooled of each slot's request so far.
+        embeds: [num_embeds, D], rows that stand in the place of token embeddings in the next step.
+        page_tokens: i32[P, S], the tokens whose keys and values are on each page of the first block table: so a prefix
+            that is found in the cache comes with its tokens. None where nothing is proposed, like the next two.
+        drafts, num_drafts: see SlotInputs.
         head: those of the weights that make logits.
         last_hidden: [R, D] by R: of the last tokens of a step's first rows, as its forward pass hands them on.
         hidden: [T, D] by T: of all tokens of that step.
@@ -40,8 +59,13 @@ class DeviceState(NamedTuple):
     weights: Weights
     kv_cache: tuple[jax.Array, ...]
     tables: jax.Array
+    lengths: jax.Array
     sampler: SamplerState
     pooled: jax.Array
+    embeds: jax.Array
+    page_tokens: jax.Array | None = None
+    drafts: jax.Array | None = None
+    num_drafts: jax.Array | None = None
     head: Weights = ()
     last_hidden: Mapping[int, jax.Array] = {}
     hidden: Mapping[int, jax.Array] = {}
@@ -50,7 +74,8 @@ class DeviceState(NamedTuple):
     @property
     def of_requests(self) -> tuple[Any, ...]:
         """What holds something of requests from step to step; a step that failed leaves it undefined."""
-        return self.kv_cache, self.tables, self.sampler, self.pooled
+        drafting = self.page_tokens, self.drafts, self.num_drafts
+        return self.kv_cache, self.tables, self.lengths, self.sampler, self.pooled, self.embeds, *drafting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +94,10 @@ class DeviceShape:
         mesh: the devices.
         pooling: how embeddings are made; None: the engine generates text.
         pooled_size: numbers that are kept of each slot's embedding from step to step.
+        proposer: of drafts; None: there are none.
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
+        num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
+        hidden_size: numbers of a row (D).
     """
 
     num_slots: int
@@ -83,7 +111,10 @@ class DeviceShape:
     mesh: Mesh
     pooling: Pooling | None = None
     pooled_size: int = 0
+    proposer: Proposer | None = None
     has_plain_tier: bool = False
+    num_embeds: int = 0
+    hidden_size: int = 0
 
     @property
     def page_size(self) -> int:
@@ -118,39 +149,45 @@ class DeviceShape:
 
     def allocate(self, weights: Weights, num_pages: int) -> DeviceState:
         """The state of an engine in which nothing has run."""
-        make = jax.jit(self._slot_state, out_shardings=self._slot_shardings())
-        return DeviceState(weights, self.cache.allocate(num_pages, self.mesh), *make())
+        make = jax.jit(self._slot_state, static_argnums=0, out_shardings=self._slot_shardings())
+        return DeviceState(weights, self.cache.allocate(num_pages, self.mesh), *make(num_pages))
 
     def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
         """The same without memory: a ShapeDtypeStruct for each array."""
-        tables, sampler, pooled = jax.tree.map(
+        slot_state = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            jax.eval_shape(self._slot_state),
+            jax.eval_shape(functools.partial(self._slot_state, num_pages)),
             self._slot_shardings(),
         )
         cache: Any = self.cache.abstract(num_pages, self.mesh)
-        return DeviceState(weights, cache, tables, sampler, pooled)
+        return DeviceState(weights, cache, *slot_state)
 
-    def _slot_state(self) -> tuple[jax.Array, SamplerState, jax.Array]:
+    def _slot_state(self, num_pages: int) -> tuple[Any, ...]:
+        """All but the weights and the cache, in the order of DeviceState."""
         num_slots = self.ranks.num_ranks * self.num_slots
         tables = jnp.zeros((num_slots, self.num_tables * self.num_columns), jnp.int32)
+        lengths = jnp.zeros(num_slots, jnp.int32)
         if self.pooling is None:
             sampler = SamplerState.allocate(num_slots, self.vocab_size)
         else:
             sampler = SamplerState.of_last_token(jnp.zeros(num_slots, jnp.int32))
-        return tables, sampler, jnp.zeros((num_slots, self.pooled_size))
+        pooled = jnp.zeros((num_slots, self.pooled_size))
+        embeds = jnp.zeros((self.ranks.num_ranks * self.num_embeds, self.hidden_size), self.dtype)
+        drafting: tuple[jax.Array, ...] = ()
+        if self.proposer is not None:
+            page_tokens = jnp.zeros((self.ranks.num_ranks * num_pages, self.page_size), jnp.int32)
+            drafting = page_tokens, jnp.zeros((num_slots, self.proposer.num_drafts), jnp.int32), lengths
+        return tables, lengths, sampler, pooled, embeds, *drafting
 
-    def _slot_shardings(self) -> tuple[NamedSharding, SamplerState, NamedSharding]:
+    def _slot_shardings(self) -> tuple[Any, ...]:
         """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
         rows: Any = self.ranks.state
         by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
         sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
-        return rows, sampler, rows
+        drafting = (rows,) * 3 if self.proposer is not None else ()
+        return rows, rows, sampler, rows, rows, *drafting
 
 
 def bytes_per_device(tree: Any) -> int:
     """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
-        for leaf in jax.tree.leaves(tree)
-    )
+    return sum(num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree))

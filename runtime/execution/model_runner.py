@@ -16,6 +16,8 @@ from palladio.runtime.execution.batch_builder import (
     slot_rules,
 )
 from palladio.runtime.execution.device_state import DeviceState, Weights
+from palladio.runtime.execution.draft_programs import Draft, Verify
+from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
 from palladio.runtime.execution.program import TIERS, Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import (
@@ -24,16 +26,19 @@ from palladio.runtime.execution.programs import (
     Compare,
     Decode,
     Forward,
+    ForwardMedia,
     Pool,
     Reset,
     Sample,
     Score,
     Tables,
+    WriteEmbeds,
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.prompt_parts import text_ids
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
 
@@ -97,9 +102,8 @@ class DeviceExecutor:
         state, shape = self.state, self.programs.design.shape
         for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
             array.delete()  # first: there is no room for both
-        self.state = state = state._replace(last_hidden={}, hidden={})
-        kv_cache, tables, sampler, pooled = shape.allocate(state.weights, self._num_pages).of_requests
-        self.state = state._replace(kv_cache=kv_cache, tables=tables, sampler=sampler, pooled=pooled)
+        fresh = shape.allocate(state.weights, self._num_pages)
+        self.state = fresh._replace(head=state.head, all_allowed=state.all_allowed)
 
     def use_weights(self, weights: Weights) -> None:
         """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program
@@ -131,10 +135,10 @@ class InFlightStep:
     """A dispatched step; its arrays, here of one rank, are computed, or will be.
 
     Attributes:
-        output: None if no row samples; stacked if the step decoded several times (`num_steps` > 1).
+        output: None if no row samples.
         scores: of prompt tokens, see `scoring.score_tokens`; None: not asked for.
         bucket_size: tokens of each rank, or rows of a decode step, padding included.
-        num_steps: how often it sampled.
+        num_steps: forward passes.
         last_array: what it computes last.
         embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
     """
@@ -212,8 +216,13 @@ class ModelRunner:
             self.executor.run(Tables.key_of(), [host.early(number) for host in hosts])
         last_array = None
         if form.layout.num_steps == 1:
-            key = Forward.key_of(form.layout.num_requests, form.layout.num_tokens)
-            self.executor.run(key, [host.forward for host in hosts])
+            if step.kind == "verify":
+                self.executor.run(Draft.key_of(form.num_sampled), [host.forward for host in hosts])
+            sizes, arrays = (form.layout.num_requests, form.layout.num_tokens), [[host.forward for host in hosts]]
+            if self._takes_media(step):
+                self.executor.run(ForwardMedia.key_of(*sizes), *arrays, self._write_embeds(step, sizes[1]))
+            else:
+                self.executor.run(Forward.key_of(*sizes), *arrays)
             last_array = next(iter(self.executor.state.last_hidden.values()))
         return ForwardedStep(step, form, hosts, self._tier(step), last_array)
 
@@ -243,10 +252,7 @@ class ModelRunner:
         """
         step.last_array.block_until_ready()  # of a step without tokens too: its error is not the next step's
         results = (step.output, step.scores, step.embeddings)
-        return [
-            read_batch(batch, step.num_steps, *self.executor.ranks.take(rank, results))
-            for rank, batch in step.planned.parts
-        ]
+        return [read_batch(batch, *self.executor.ranks.take(rank, results)) for rank, batch in step.planned.parts]
 
     def page_difference(self, rank: int, pairs: Sequence[Sequence[tuple[int, int]]]) -> float:
         """The largest relative difference of two pages' keys and values, in any pair; waits for the device.
@@ -282,7 +288,8 @@ class ModelRunner:
             if masks is not None and tier not in MASKED_TIERS:
                 tier = "masked"
             allowed = () if masks is None else (masks,)
-            output = self._run_tier(Sample, form.num_sampled, tier, [host.sampling for host in hosts], *allowed)
+            kind = Verify if forwarded.planned.kind == "verify" else Sample
+            output = self._run_tier(kind, form.num_sampled, tier, [host.sampling for host in hosts], *allowed)
             last_array = output.token_ids
         scores = None
         if form.scores:
@@ -313,6 +320,19 @@ class ModelRunner:
         least = max(map(TIERS.index, wanted), default=0)
         return next(tier for tier in self.programs.design.tiers if TIERS.index(tier) >= least)
 
+    def _takes_media(self, step: ScheduledStep) -> bool:
+        """Whether this step's program is the one with rows of embeddings."""
+        return self._design.always_media or (self._design.shape.num_embeds > 0 and has_media(step))
+
+    def _write_embeds(self, step: ScheduledStep, num_tokens: int) -> list[Int32Array]:
+        """Brings the rows of the step's media into the pool; returns which of its tokens have which row, by rank."""
+        width = self._design.shape.hidden_size
+        media = [MediaRows.of(batch, num_tokens, width) for batch in step.batches]
+        for number in range(num_calls(media)):
+            first = np.array(number * ROWS_PER_CALL, np.int32)
+            self.executor.run(WriteEmbeds.key_of(), [first] * len(media), [each.piece(number) for each in media])
+        return [each.places for each in media]
+
     def _load_history(self, rank: int, request: Request) -> None:
         """Counts a request's tokens and sets its bias, stop ids and asked ids in the device's row of its slot."""
         params = request.given.params
@@ -321,10 +341,12 @@ class ModelRunner:
         rules = slot_rules(params.logit_bias, sorted(suppressed), asked_ids, self._design.shape.vocab_size)
         rule_arrays = [np.asarray(array) for array in vars(rules).values()]
         slot = np.array(request.slot, np.int32)
-        for begin in range(0, len(request.token_ids), RESET_TOKENS):
-            ids = request.token_ids[begin : begin + RESET_TOKENS]
+        known = text_ids(request.token_ids, request.given.media) if request.given.media else request.token_ids
+        num_prompt_tokens = len(known) - request.num_output_tokens
+        for begin in range(0, max(1, len(known)), RESET_TOKENS):
+            ids = known[begin : begin + RESET_TOKENS]
             token_ids = np.zeros(RESET_TOKENS, np.int32)
             token_ids[: len(ids)] = ids
-            is_prompt = np.arange(begin, begin + RESET_TOKENS) < request.num_prompt_tokens
+            is_prompt = np.arange(begin, begin + RESET_TOKENS) < num_prompt_tokens
             tokens = (token_ids, is_prompt, np.array(len(ids), np.int32), np.array(begin == 0))
             self.executor.run_on(rank, Reset.key_of(), slot, *tokens, *rule_arrays)

@@ -28,7 +28,8 @@ def pool_step(
         The new `pooled`, and f32[B, D]: the embedding of each row as if its prompt ended with this step. It is not
         finite where a hidden state that went into it is not.
     """
-    _, slots, starts, lengths, _, _ = (packed[part] for part in layout.sections)
+    _, slots, starts, stops, _, _ = (packed[part] for part in layout.sections)
+    lengths = stops - starts
     ends = jnp.cumsum(lengths, dtype=jnp.int32)
     if pooling.method == "last":
         vectors = _rows(hidden, ends - 1)
@@ -38,7 +39,7 @@ def pool_step(
     else:
         total = jnp.where((starts == 0)[:, None], 0.0, pooled[slots]) + _row_sums(hidden, ends, lengths)
         pooled = pooled.at[slots].set(total)
-        vectors = total / jnp.maximum(starts + lengths, 1)[:, None]
+        vectors = total / jnp.maximum(stops, 1)[:, None]
     if pooling.normalizes:
         vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), _TINY)
     return pooled, vectors

@@ -19,6 +19,7 @@ from palladio.model.functional import LogitsHead, ModelStructure, unflatten_mode
 from palladio.runtime.execution.batch_builder import StepLayouts
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
 from palladio.runtime.execution.sampler import SampleTier
+from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 TIERS: tuple[SampleTier, ...] = ("greedy", "plain", "random", "masked", "full")  # each can do what those before it can
@@ -78,6 +79,12 @@ class ProgramDesign:
         """Of the steps' vectors."""
         return StepLayouts.of(self.buckets, self.shape.page_size, self.shape.num_decode_steps, self.shape.num_tables)
 
+    @property
+    def always_media(self) -> bool:
+        """Whether steps without media run what those with media run: where a single shape makes no result depend on
+        what else is in a step, no other program may do so either."""
+        return self.shape.num_embeds > 0 and not self.buckets.decode
+
     @functools.cached_property
     def head(self) -> LogitsHead:
         """Picks the arrays that sampling and scoring take, out of the model's."""
@@ -99,6 +106,10 @@ class ProgramDesign:
     def logits(self, head: Weights, hidden: jax.Array) -> jax.Array:
         """hidden [R, D] → f32[R, V]. Args: head: the weights that `head` selects."""
         return self.head.logits(head, hidden, self.model.num_valid_tokens)
+
+    def classify(self, head: Weights, vectors: jax.Array) -> jax.Array:
+        """Pooled rows [R, D] → f32[R, L], the logits of labels; of a model that does not classify, the rows."""
+        return self.head.classify(head, vectors) if head else vectors
 
 
 class Takes(NamedTuple):
@@ -197,6 +208,29 @@ class Program(abc.ABC):
         )
         arrays = self.pack(state, tuple(map(ranks.from_host, self.from_host())))
         return jitted, (*whole, *new, *read, *arrays)
+
+
+class SamplingProgram(Program):
+    """A program that samples. Tiers below "full" take and overwrite nothing of the sampler but the last tokens."""
+
+    def sampler_of(self, state: DeviceState) -> Any:
+        """What it takes of the sampler."""
+        return state.sampler if self.key.tier == "full" else state.sampler.last_token
+
+    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
+        if self.key.tier == "full":
+            return state._replace(**new)
+        return state._replace(**{**new, "sampler": state.sampler.with_last_token(new["sampler"])})
+
+
+def whole_sampler(taken: Any) -> SamplerState:
+    """Of what a tier takes."""
+    return taken if isinstance(taken, SamplerState) else SamplerState.of_last_token(taken)
+
+
+def part_of_sampler(state: SamplerState, taken: Any) -> Any:
+    """The same part of a new state as was taken."""
+    return state if isinstance(taken, SamplerState) else state.last_token
 
 
 def host_array(*shape: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:

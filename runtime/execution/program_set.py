@@ -58,6 +58,9 @@ class StepPrograms:
         always = self._needed_by(Buckets((), (), ()))
         self._decode = {size: self._needed_by(Buckets((size,), (), ())) - always for size in buckets.decode}
         self._prefill = {bucket: self._needed_by(Buckets((), (bucket,), ())) - always for bucket in buckets.prefill}
+        self._verify = {
+            one: self._needed_by(Buckets((), (one.forward,), (), (one,))) - always for one in buckets.verify
+        }
         self._sample = {size: self._needed_by(Buckets((), (), (size,))) - always for size in buckets.sample}
 
     @property
@@ -104,7 +107,8 @@ class StepPrograms:
     def largest_keys(self) -> list[ProgramKey]:
         """The programs that need most memory."""
         *_, decode = (frozenset[ProgramKey](), *self._decode.values())
-        largest = self._prefill[self.buckets.prefill[-1]], decode, self._sample[self.buckets.sample[-1]]
+        largest = [self._prefill[self.buckets.prefill[-1]], decode, self._sample[self.buckets.sample[-1]]]
+        largest += [self._verify[bucket] - largest[0] for bucket in self.buckets.verify[-1:]]
         return [key for needed in largest for key in self.by_key if key in needed]
 
     def open_buckets(self) -> Buckets:
@@ -115,7 +119,8 @@ class StepPrograms:
         if decodes:  # a decode step samples all of its rows
             sample = tuple(size for size in sample if self._decode[size] <= built)
         prefill = tuple(bucket for bucket, needed in self._prefill.items() if needed <= built)
-        return Buckets(sample if decodes else (), prefill, sample)
+        verify = tuple(bucket for bucket, needed in self._verify.items() if needed <= built)
+        return Buckets(sample if decodes else (), prefill, sample, verify)
 
     def tier(self, kind: type[Program], num_requests: int, wanted: SampleTier) -> SampleTier:
         """The tier to sample in: the wanted one, or until it is built one that does more; the wanted one if none is."""

@@ -8,9 +8,20 @@ import jax
 import jax.numpy as jnp
 
 from palladio.runtime.execution.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout
-from palladio.runtime.execution.device_state import DeviceState, Weights
+from palladio.runtime.execution.device_state import DeviceState, SlotInputs, Weights
+from palladio.runtime.execution.draft_programs import Draft, Verify
+from palladio.runtime.execution.media_rows import ROWS_PER_CALL
 from palladio.runtime.execution.pooler import pool_step
-from palladio.runtime.execution.program import Program, ProgramDesign, Results, Takes, host_array
+from palladio.runtime.execution.program import (
+    Program,
+    ProgramDesign,
+    Results,
+    SamplingProgram,
+    Takes,
+    host_array,
+    part_of_sampler,
+    whole_sampler,
+)
 from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier, sample
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.execution.scoring import score_tokens
@@ -29,28 +40,46 @@ COMPARED_PAGES = 64  # pages of each block table that one compare program compar
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 
 
-class Forward(Program):
-    """One pass over the model, of a prefill step or of a decode step whose tokens `Sample` makes.
+class _ForwardStep(Program):
+    """One pass over the model; keeps hidden states for what follows: sample, score or pool."""
 
-    Takes packed i32[layout.size]; keeps hidden states for what follows: sample, score or pool.
-    """
-
-    kind = "forward"
     runs_layers = True
 
     def __init__(self, design: ProgramDesign, layout: ForwardLayout) -> None:
         super().__init__(design, layout.num_requests, layout.num_tokens)
         self._layout = layout
 
+    def of_requests(self, state: DeviceState) -> tuple[Mapping[str, Any], SlotInputs]:
+        """What it overwrites of the state, and what it reads of each slot."""
+        donated = {"kv_cache": state.kv_cache, "tables": state.tables, "lengths": state.lengths}
+        inputs = SlotInputs(state.sampler.last_token, state.drafts, state.num_drafts)
+        return {**donated, "page_tokens": state.page_tokens}, inputs
+
+    def step(self, weights: Weights, *arguments: Any) -> Results:
+        """Args: arguments: of forward_step, after the model."""
+        model, page_size = self.design.unflatten(weights), self.design.shape.page_size
+        state, *hidden = forward_step(model, *arguments, layout=self._layout, page_size=page_size)
+        return state, hidden, None
+
+    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
+        last_hidden = dict(zip(self._layout.sample_sizes, kept[0], strict=True))
+        return state._replace(**new, last_hidden=last_hidden, hidden={self.key.num_tokens: kept[1]})
+
+
+class Forward(_ForwardStep):
+    """Of a prefill step, or of a decode step whose tokens `Sample` makes. Takes packed i32[layout.size]."""
+
+    kind = "forward"
+
     @classmethod
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
         decode = design.layouts.decode.values() if design.generates else ()
-        layouts = [*decode, *design.layouts.prefill.values()]
+        layouts = [*decode, *(() if design.always_media else design.layouts.prefill.values())]
         return [cls(design, layout) for layout in layouts if layout.num_steps == 1]
 
     def takes(self, state: DeviceState) -> Takes:
-        donated = {"kv_cache": state.kv_cache, "tables": state.tables}
-        return Takes((state.weights,), donated, (state.sampler.last_token,))
+        donated, inputs = self.of_requests(state)
+        return Takes((state.weights,), donated, (inputs,))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(self._layout.size),)
@@ -60,33 +89,70 @@ class Forward(Program):
         weights: Weights,
         kv_cache: tuple[jax.Array, ...],
         tables: jax.Array,
-        last_token: jax.Array,
+        lengths: jax.Array,
+        page_tokens: jax.Array | None,
+        inputs: SlotInputs,
         packed: jax.Array,
     ) -> Results:
-        model, page_size = self.design.unflatten(weights), self.design.shape.page_size
-        kv_cache, tables, *hidden = forward_step(
-            model, kv_cache, tables, last_token, packed, layout=self._layout, page_size=page_size
-        )
-        return (kv_cache, tables), hidden, None
-
-    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
-        last_hidden = dict(zip(self._layout.sample_sizes, kept[0], strict=True))
-        return state._replace(**new, last_hidden=last_hidden, hidden={self.key.num_tokens: kept[1]})
+        return self.step(weights, (kv_cache, tables, lengths, page_tokens), inputs, packed)
 
 
-class _Sampling(Program):
-    """A program that samples. Tiers below "full" take and overwrite nothing of the sampler but the last tokens."""
+class ForwardMedia(_ForwardStep):
+    """Of a prefill step in which rows of the pool stand in the place of some tokens' embeddings.
 
-    def sampler_of(self, state: DeviceState) -> Any:
-        return state.sampler if self.key.tier == "full" else state.sampler.last_token
+    Takes packed i32[layout.size] and the rows' numbers i32[T], see ForwardBatch.
+    """
 
-    def update(self, state: DeviceState, new: Mapping[str, Any], kept: Any) -> DeviceState:
-        if self.key.tier == "full":
-            return state._replace(**new)
-        return state._replace(**{**new, "sampler": state.sampler.with_last_token(new["sampler"])})
+    kind = "forward_media"
+
+    @classmethod
+    def declare(cls, design: ProgramDesign) -> Iterable[Self]:
+        layouts = design.layouts.prefill.values() if design.shape.num_embeds else ()
+        return [cls(design, layout) for layout in layouts]
+
+    def takes(self, state: DeviceState) -> Takes:
+        donated, inputs = self.of_requests(state)
+        return Takes((state.weights,), donated, (inputs, state.embeds))
+
+    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return host_array(self._layout.size), host_array(self._layout.num_tokens)
+
+    def compute(
+        self,
+        weights: Weights,
+        kv_cache: tuple[jax.Array, ...],
+        tables: jax.Array,
+        lengths: jax.Array,
+        page_tokens: jax.Array | None,
+        inputs: SlotInputs,
+        embeds: jax.Array,
+        packed: jax.Array,
+        embed_rows: jax.Array,
+    ) -> Results:
+        state = kv_cache, tables, lengths, page_tokens
+        return self.step(weights, state, inputs, packed, (embeds, embed_rows))
 
 
-class Decode(_Sampling):
+class WriteEmbeds(Program):
+    """Brings rows into the pool of embeddings. Takes the first one's number i32[] and f32[ROWS_PER_CALL, D]."""
+
+    kind = "embeds"
+
+    @classmethod
+    def declare(cls, design: ProgramDesign) -> Iterable[Self]:
+        return [cls(design)] if design.shape.num_embeds else ()
+
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes(donated={"embeds": state.embeds})
+
+    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return host_array(), host_array(ROWS_PER_CALL, *self.design.model.hidden.shape, dtype=jnp.float32)
+
+    def compute(self, embeds: jax.Array, first: jax.Array, rows: jax.Array) -> Results:
+        return (jax.lax.dynamic_update_slice_in_dim(embeds, rows.astype(embeds.dtype), first, 0),), None, None
+
+
+class Decode(SamplingProgram):
     """Several decode steps in one. Takes both vectors, of forward and of sample; gives SampleOutput, stacked."""
 
     kind = "decode"
@@ -102,8 +168,8 @@ class Decode(_Sampling):
         return [cls(design, layout, tier) for layout in layouts for tier in design.tiers if tier != "masked"]
 
     def takes(self, state: DeviceState) -> Takes:
-        donated = {"kv_cache": state.kv_cache, "tables": state.tables, "sampler": self.sampler_of(state)}
-        return Takes((state.weights,), donated)
+        donated = {"kv_cache": state.kv_cache, "tables": state.tables, "lengths": state.lengths}
+        return Takes((state.weights,), {**donated, "sampler": self.sampler_of(state)})
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return host_array(self._layout.size), host_array(self.key.num_requests, NUM_COLUMNS)
@@ -113,15 +179,16 @@ class Decode(_Sampling):
         weights: Weights,
         kv_cache: tuple[jax.Array, ...],
         tables: jax.Array,
+        lengths: jax.Array,
         sampler: Any,
         packed: jax.Array,
         packed_sampling: jax.Array,
     ) -> Results:
         design, tier = self.design, self.key.tier
         assert tier is not None
-        (kv_cache, tables, state), outputs = decode_steps(
+        (kv_cache, tables, lengths, state), outputs = decode_steps(
             design.unflatten(weights),
-            (kv_cache, tables, _whole(sampler)),
+            (kv_cache, tables, lengths, whole_sampler(sampler)),
             packed,
             packed_sampling,
             lambda hidden: design.logits(design.head.select(weights), hidden),
@@ -129,10 +196,10 @@ class Decode(_Sampling):
             page_size=design.shape.page_size,
             tier=tier,
         )
-        return (kv_cache, tables, _part(state, sampler)), None, outputs
+        return (kv_cache, tables, lengths, part_of_sampler(state, sampler)), None, outputs
 
 
-class Sample(_Sampling):
+class Sample(SamplingProgram):
     """One token for each row. Takes packed i32[B, NUM_COLUMNS] and, unless all tokens are allowed, masks
     i32[B, mask_width]; gives SampleOutput."""
 
@@ -144,7 +211,8 @@ class Sample(_Sampling):
         return [cls(design, size, tier=tier) for size in sizes for tier in design.tiers]
 
     def takes(self, state: DeviceState) -> Takes:
-        return Takes((state.head,), {"sampler": self.sampler_of(state)}, (state.last_hidden[self.key.num_requests],))
+        read = state.last_hidden[self.key.num_requests], state.lengths
+        return Takes((state.head,), {"sampler": self.sampler_of(state)}, read)
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         size = self.key.num_requests
@@ -156,12 +224,18 @@ class Sample(_Sampling):
         return (*arrays, state.all_allowed[self.key.num_requests]) if is_unmasked else arrays
 
     def compute(
-        self, head: Weights, sampler: Any, hidden: jax.Array, packed: jax.Array, allowed: jax.Array | None = None
+        self,
+        head: Weights,
+        sampler: Any,
+        hidden: jax.Array,
+        lengths: jax.Array,
+        packed: jax.Array,
+        allowed: jax.Array | None = None,
     ) -> Results:
         assert self.key.tier is not None
-        logits, columns = self.design.logits(head, hidden), unpack_sampling(packed)
-        output, state = sample(logits, _whole(sampler), columns, self.key.tier, allowed)
-        return (_part(state, sampler),), None, output
+        logits, columns = self.design.logits(head, hidden), unpack_sampling(packed, lengths)
+        output, state = sample(logits, whole_sampler(sampler), columns, self.key.tier, allowed)
+        return (part_of_sampler(state, sampler),), None, output
 
 
 class Score(Program):
@@ -188,7 +262,8 @@ class Score(Program):
 
 
 class Pool(Program):
-    """Embeddings, after a forward step. Takes that step's vector; gives embeddings f32[B, D]."""
+    """Embeddings, or the logits of labels, after a forward step. Takes that step's vector; gives f32[B, D], or
+    f32[B, L]."""
 
     kind = "pool"
 
@@ -201,16 +276,16 @@ class Pool(Program):
         return () if design.generates else [cls(design, layout) for layout in design.layouts.prefill.values()]
 
     def takes(self, state: DeviceState) -> Takes:
-        return Takes((), {"pooled": state.pooled}, (state.hidden[self.key.num_tokens],))
+        return Takes((state.head,), {"pooled": state.pooled}, (state.hidden[self.key.num_tokens],))
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(self._layout.size),)
 
-    def compute(self, pooled: jax.Array, hidden: jax.Array, packed: jax.Array) -> Results:
+    def compute(self, head: Weights, pooled: jax.Array, hidden: jax.Array, packed: jax.Array) -> Results:
         pooling = self.design.shape.pooling
         assert pooling is not None, "see `declare`"
         pooled, vectors = pool_step(pooled, hidden, packed, layout=self._layout, pooling=pooling)
-        return (pooled,), None, vectors
+        return (pooled,), None, self.design.classify(head, vectors)
 
 
 class Reset(Program):
@@ -279,19 +354,12 @@ class Compare(Program):
         return (), None, page_difference(kv_cache, pages, self.design.shape.cache.groups.tables)
 
 
-PROGRAMS: Final[tuple[type[Program], ...]] = (Forward, Decode, Score, Pool, Sample, Reset, Tables, Compare)
+PROGRAMS: Final[tuple[type[Program], ...]] = (
+    *(Draft, Forward, ForwardMedia, WriteEmbeds, Verify, Decode),
+    *(Score, Pool, Sample, Reset, Tables, Compare),
+)
 
 
 def declare_programs(design: ProgramDesign) -> Sequence[Program]:
     """The closed set of programs."""
     return [program for kind in PROGRAMS for program in kind.declare(design)]
-
-
-def _whole(sampler: Any) -> SamplerState:
-    """Of what a tier takes."""
-    return sampler if isinstance(sampler, SamplerState) else SamplerState.of_last_token(sampler)
-
-
-def _part(state: SamplerState, taken: Any) -> Any:
-    """The same part of a new state as was taken."""
-    return state if isinstance(taken, SamplerState) else state.last_token

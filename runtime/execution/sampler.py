@@ -94,6 +94,7 @@ class SampleOutput:
         top_ids: i32[B, 20], the likeliest tokens under the incoming logits, best first; tier "full" only.
         top_logprobs: f32[B, 20], theirs; tier "full" only.
         asked_logprobs: f32[B, K], of the slots' asked_ids, likewise; tier "full" only.
+        counts: i32[B], where a row may have several tokens: how many. The other arrays are stacked then, [most, B, …].
     """
 
     token_ids: jax.Array
@@ -102,6 +103,7 @@ class SampleOutput:
     top_ids: jax.Array | None = None
     top_logprobs: jax.Array | None = None
     asked_logprobs: jax.Array | None = None
+    counts: jax.Array | None = None
 
 
 def sample(

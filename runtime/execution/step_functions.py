@@ -1,7 +1,9 @@
 """What a step computes: pure functions of device state and one small host vector. `programs` compiles them.
 
-Device state, all donated and updated in place: the KV cache, the block tables, and the sampler's state (which holds
-the last sampled token of each slot, so that a decode step needs no token from the host).
+Device state, all donated and updated in place: the KV cache, the block tables, how many tokens each slot's request has
+in the cache, and the sampler's state (which holds the last sampled token of each slot). So a decode step needs neither
+tokens nor positions from the host. What it derives from lengths it checks: a row that has come to the end that the host
+has reserved pages for is one of the scratch slot (an index out of range would be clamped, and hit a page in use).
 """
 
 import dataclasses
@@ -15,8 +17,12 @@ from palladio.model.decoder import CausalLM
 from palladio.model.forward_batch import ForwardBatch
 from palladio.runtime.execution import batch_builder as columns
 from palladio.runtime.execution.batch_builder import ON_DEVICE, ForwardLayout
+from palladio.runtime.execution.device_state import SlotInputs
 from palladio.runtime.execution.sampler import SampleOutput, SampleTier, SamplingBatch, sample
 from palladio.runtime.execution.sampler_state import SamplerState
+
+StepState = tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array | None]
+"""The caches, the block tables i32[slots, G·C], the lengths i32[slots], and the pages' tokens i32[P, S], if kept."""
 
 
 def update_tables(tables: jax.Array, updates: jax.Array) -> jax.Array:
@@ -25,36 +31,56 @@ def update_tables(tables: jax.Array, updates: jax.Array) -> jax.Array:
 
 
 def unpack_forward(
-    packed: jax.Array, tables: jax.Array, last_token: jax.Array, layout: ForwardLayout, page_size: int
-) -> tuple[ForwardBatch, jax.Array]:
+    packed: jax.Array,
+    tables: jax.Array,
+    lengths: jax.Array,
+    inputs: SlotInputs,
+    layout: ForwardLayout,
+    page_size: int,
+) -> tuple[ForwardBatch, jax.Array, jax.Array]:
     """Derives a step's ForwardBatch from its host vector and the device's state.
 
     Args:
         packed: i32[layout.size], see ForwardLayout.
         tables: i32[slots, G·C], the block tables of each slot.
-        last_token: i32[slots], the last sampled token of each slot.
+        lengths: i32[slots], tokens of each slot in the cache.
+        inputs: what decode rows compute.
 
     Returns:
-        The batch, and the block tables with the step's changes.
+        The batch, the block tables with the step's changes, and the lengths after the step.
     """
-    counts, slots, starts, lengths, updates, tokens = (packed[part] for part in layout.sections)
+    counts, slots, starts, ends, updates, tokens = (packed[part] for part in layout.sections)
     tables = update_tables(tables, updates.reshape(-1, 3))
-    block_tables = layout.split_tables(tables[slots])
     if layout.num_tokens == 0:
-        return _decode_batch(last_token[slots], starts, counts[0], block_tables, page_size), tables
+        positions, active = _next_positions(lengths, slots, ends)
+        block_tables = layout.split_tables(tables[slots])
+        batch = _decode_batch(inputs.last_token[slots], positions, counts[0], block_tables, page_size, active)
+        return batch, tables, _lengthened(lengths, slots, positions, active)
     B = layout.num_requests
-    query_start = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(lengths, dtype=jnp.int32)])
+    decodes = starts <= ON_DEVICE
+    drafts = ON_DEVICE - starts if inputs.drafts is not None else None
+    starts = jnp.where(decodes, lengths[slots], starts)
+    owners = jnp.where(starts < ends, slots, 0)  # the scratch slot's table is the scratch page's
+    block_tables = layout.split_tables(tables[owners])
+    counted = jnp.where(decodes, 1 if drafts is None else 1 + drafts_of(inputs, slots, drafts), ends - starts)
+    starts = jnp.where(starts < ends, starts, 0)
+    query_start = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(counted, dtype=jnp.int32)])
     token = jnp.arange(layout.num_tokens, dtype=jnp.int32)
     # compare_all: the other ways are loops of tiny kernels, which break a GPU's CUDA graph.
     ended = jnp.searchsorted(query_start[1:], token, side="right", method="compare_all")
     row = jnp.minimum(ended, B - 1).astype(jnp.int32)
     real = token < query_start[B]
     positions = jnp.where(real, starts[row] + token - query_start[row], 0)
+    token_ids = jnp.where(tokens == ON_DEVICE, inputs.last_token[slots[row]], tokens)
+    if inputs.drafts is not None:
+        offset = token - query_start[row]  # these rows' tokens are nowhere in the host's vector
+        known = jnp.concatenate([inputs.last_token[:, None], inputs.drafts], axis=1)
+        token_ids = jnp.where(decodes[row], known[slots[row], jnp.minimum(offset, known.shape[1] - 1)], token_ids)
     batch = ForwardBatch(
-        token_ids=jnp.where(tokens == ON_DEVICE, last_token[slots[row]], tokens),
+        token_ids=token_ids,
         positions=positions,
         query_start=query_start,
-        kv_len=starts + lengths,
+        kv_len=starts + counted,
         block_tables=block_tables,
         page_ids=tuple(jnp.where(real, table[row, positions // page_size], 0) for table in block_tables),
         page_offsets=positions % page_size,
@@ -63,7 +89,26 @@ def unpack_forward(
         num_decodes=counts[1],
         kind="prefill",
     )
-    return batch, tables
+    confirmed = batch.kv_len if inputs.drafts is None else jnp.where(decodes, starts + 1, batch.kv_len)
+    return batch, tables, lengths.at[owners].set(confirmed)
+
+
+def drafts_of(inputs: SlotInputs, slots: jax.Array, most: jax.Array) -> jax.Array:
+    """Drafts of each row, i32[B]. Args: most: i32[B], that the row may have."""
+    assert inputs.num_drafts is not None, "it comes with the drafts"
+    return jnp.where(most > 0, inputs.num_drafts[slots], 0)
+
+
+def _next_positions(lengths: jax.Array, slots: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Of rows that decode: positions i32[B] of their last tokens, and whether these come before `ends`; else 0."""
+    positions = lengths[slots]
+    active = positions < ends
+    return jnp.where(active, positions, 0), active
+
+
+def _lengthened(lengths: jax.Array, slots: jax.Array, positions: jax.Array, active: jax.Array) -> jax.Array:
+    """The lengths after tokens at these positions were computed."""
+    return lengths.at[jnp.where(active, slots, 0)].set(positions + 1)
 
 
 def _decode_batch(
@@ -72,9 +117,9 @@ def _decode_batch(
     num_requests: jax.Array,
     block_tables: tuple[jax.Array, ...],
     page_size: int,
-    writes: jax.Array | bool = True,
+    active: jax.Array,
 ) -> ForwardBatch:
-    """One token a request: token_ids and positions i32[B]; rows where `writes` is False write to the scratch page."""
+    """One token a request: token_ids and positions i32[B]; rows that are not `active` write to the scratch page."""
     B = token_ids.shape[0]
     row = jnp.arange(B, dtype=jnp.int32)
     real = row < num_requests
@@ -85,7 +130,7 @@ def _decode_batch(
         query_start=jnp.minimum(jnp.arange(B + 1, dtype=jnp.int32), num_requests),
         kv_len=jnp.where(real, positions + 1, 0),
         block_tables=block_tables,
-        page_ids=tuple(jnp.where(real & writes, ids, 0) for ids in pages),
+        page_ids=tuple(jnp.where(real & active, ids, 0) for ids in pages),
         page_offsets=positions % page_size,
         last_rows=row,
         num_requests=num_requests,
@@ -96,32 +141,41 @@ def _decode_batch(
 
 def forward_step(
     model: CausalLM,
-    kv_cache: tuple[jax.Array, ...],
-    tables: jax.Array,
-    last_token: jax.Array,
+    state: StepState,
+    inputs: SlotInputs,
     packed: jax.Array,
+    media: tuple[jax.Array, jax.Array] | None = None,
     *,
     layout: ForwardLayout,
     page_size: int,
-) -> tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...], jax.Array | None]:
+) -> tuple[StepState, tuple[jax.Array, ...], jax.Array | None]:
     """One forward step.
 
+    Args:
+        media: `embeds` and `embed_rows` of ForwardBatch; None: all tokens have the embeddings of their ids.
+
     Returns:
-        The caches, the block tables, the hidden state of the last token of the first R requests [R, D] for each R in
+        The new state, the hidden state of the last token of the first R requests [R, D] for each R in
         layout.sample_sizes, and that of all tokens [T, D] (None for a decode step, where they are the same).
     """
-    batch, tables = unpack_forward(packed, tables, last_token, layout, page_size)
+    kv_cache, tables, lengths, page_tokens = state
+    batch, tables, lengths = unpack_forward(packed, tables, lengths, inputs, layout, page_size)
+    if media is not None:
+        batch = dataclasses.replace(batch, embeds=media[0], embed_rows=media[1])
+    if page_tokens is not None:
+        page_tokens = page_tokens.at[batch.page_ids[0], batch.page_offsets].set(batch.token_ids)
     hidden, kv_cache = model(batch, kv_cache)
+    state = kv_cache, tables, lengths, page_tokens
     if batch.kind == "decode":
-        return kv_cache, tables, (hidden,), None
+        return state, (hidden,), None
     last_rows = jnp.pad(batch.last_rows, (0, max(0, layout.sample_sizes[-1] - layout.num_requests)))
     last_hidden = hidden[last_rows]
-    return kv_cache, tables, tuple(last_hidden[:size] for size in layout.sample_sizes), hidden
+    return state, tuple(last_hidden[:size] for size in layout.sample_sizes), hidden
 
 
 def decode_steps(
     model: CausalLM,
-    state: tuple[tuple[jax.Array, ...], jax.Array, SamplerState],
+    state: tuple[tuple[jax.Array, ...], jax.Array, jax.Array, SamplerState],
     packed: jax.Array,
     packed_sampling: jax.Array,
     logits_of: Callable[[jax.Array], jax.Array],
@@ -129,46 +183,52 @@ def decode_steps(
     layout: ForwardLayout,
     page_size: int,
     tier: SampleTier,
-) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, SamplerState], SampleOutput]:
+) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, jax.Array, SamplerState], SampleOutput]:
     """layout.num_steps decode steps, each sampling the next one's tokens.
 
-    A row runs as many of them as its length says. After that it computes its last token again and changes nothing.
+    A row runs until it comes to its end. After that it changes nothing.
 
     Args:
-        state: the caches, the block tables, and the sampler's state.
+        state: the caches, the block tables, the lengths, and the sampler's state.
         packed: i32[layout.size], see ForwardLayout. packed_sampling: i32[B, NUM_COLUMNS].
         logits_of: hidden [B, D] → f32[B, V].
 
     Returns:
-        The new state, and the outputs, stacked: token_ids i32[num_steps, B] and so on.
+        The new state, and the outputs, stacked: token_ids i32[num_steps, B] and so on; and how many each row has.
     """
-    kv_cache, tables, sampler = state
-    counts, slots, starts, lengths, updates, _ = (packed[part] for part in layout.sections)
+    kv_cache, tables, lengths, sampler = state
+    counts, slots, _, ends, updates, _ = (packed[part] for part in layout.sections)
     tables = update_tables(tables, updates.reshape(-1, 3))
     block_tables = layout.split_tables(tables[slots])
-    sampling = unpack_sampling(packed_sampling)
+    sampling = unpack_sampling(packed_sampling, lengths)
 
     def step(
-        carry: tuple[tuple[jax.Array, ...], SamplerState], number: jax.Array
-    ) -> tuple[tuple[tuple[jax.Array, ...], SamplerState], SampleOutput]:
-        kv_cache, sampler = carry
-        active = number < lengths
-        positions = starts + jnp.minimum(number, jnp.maximum(lengths - 1, 0))
-        tokens = sampler.last_token[slots]
-        batch = _decode_batch(tokens, positions, counts[0], block_tables, page_size, writes=active)
+        carry: tuple[tuple[jax.Array, ...], jax.Array, SamplerState], _: None
+    ) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, SamplerState], SampleOutput]:
+        kv_cache, lengths, sampler = carry
+        positions, active = _next_positions(lengths, slots, ends)
+        batch = _decode_batch(sampler.last_token[slots], positions, counts[0], block_tables, page_size, active)
         hidden, kv_cache = model(batch, kv_cache)
         columns_now = dataclasses.replace(
-            sampling, slot_ids=jnp.where(active, sampling.slot_ids, 0), positions=sampling.positions + number
+            sampling, slot_ids=jnp.where(active, sampling.slot_ids, 0), positions=positions + 1
         )
         output, sampler = sample(logits_of(hidden), sampler, columns_now, tier)
-        return (kv_cache, sampler), output
+        return (kv_cache, _lengthened(lengths, slots, positions, active), sampler), output
 
-    numbers = jnp.arange(layout.num_steps, dtype=jnp.int32)
-    (kv_cache, sampler), outputs = jax.lax.scan(step, (kv_cache, sampler), numbers)
-    return (kv_cache, tables, sampler), outputs
+    carry = kv_cache, lengths, sampler
+    (kv_cache, new_lengths, sampler), outputs = jax.lax.scan(step, carry, length=layout.num_steps)
+    outputs = dataclasses.replace(outputs, counts=new_lengths[slots] - lengths[slots])
+    return (kv_cache, tables, new_lengths, sampler), outputs
 
 
-def unpack_sampling(packed: jax.Array) -> SamplingBatch:
+def unpack_sampling(packed: jax.Array, lengths: jax.Array) -> SamplingBatch:
+    """A step's sampling columns.
+
+    Args:
+        packed: i32[B, NUM_COLUMNS].
+        lengths: i32[slots], see DeviceState: where the next token of each slot's request will be.
+    """
+
     def ints(column: int) -> jax.Array:
         return packed[:, column]
 
@@ -178,7 +238,7 @@ def unpack_sampling(packed: jax.Array) -> SamplingBatch:
     seeds = jax.lax.bitcast_convert_type(packed[:, columns.SEED_LOW : columns.SEED_HIGH + 1], jnp.uint32)
     return SamplingBatch(
         slot_ids=ints(columns.SLOT),
-        positions=ints(columns.POSITION),
+        positions=lengths[ints(columns.SLOT)],
         seeds=seeds,
         temperature=floats(columns.TEMPERATURE),
         top_p=floats(columns.TOP_P),

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palladio.runtime.grammar.backend import GrammarBackend
-from palladio.runtime.scheduling.request import Request, RequestStatus
+from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 
 Int32Array = npt.NDArray[np.int32]
@@ -36,9 +36,9 @@ def build_masks(
 def _fill(batch: ScheduledBatch, masks: Int32Array, backend: GrammarBackend | None) -> list[tuple[Request, str]]:
     """Fills one rank's masks; returns who cannot go on."""
     rows = [
-        (i, request, request.constraint)
-        for i, request in enumerate(row.request for row in batch.rows[: batch.num_sampled_rows])
-        if request.constraint is not None and request.status is not RequestStatus.FINISHED and not request.num_discarded
+        (i, row.request, row.request.constraint)
+        for i, row in enumerate(batch.rows[: batch.num_sampled_rows])
+        if row.request.constraint is not None and not row.is_void
     ]
     to_fill = [(matcher, i) for i, _, constraint in rows if (matcher := constraint.matcher) is not None]
     if to_fill:

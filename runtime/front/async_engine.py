@@ -14,6 +14,7 @@ from palladio.runtime.front.control_calls import ControlCalls, begin_profile, en
 from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.engine_protocol import EngineState, not_ready
 from palladio.runtime.front.model_switch import ModelSwitch
+from palladio.runtime.front.payloads import PayloadStore
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.samples import RequestIntake
@@ -87,6 +88,7 @@ class AsyncEngine:
         self._settled = asyncio.Event()  # no longer starting
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
+        self._payloads = PayloadStore()
         self._calls = ControlCalls(transport.send)
         self.model = ModelSwitch(self._call, self.abort, config.source.weight_version, config.parallel.num_hosts)
         timeout = 0.0 if transport.shares_interpreter else config.survival.health_timeout
@@ -155,6 +157,7 @@ class AsyncEngine:
         await self._transport.stop(_STOP_TIMEOUT_STARTING if starts or is_second else _STOP_TIMEOUT)
         self._die(EngineFailed("the engine was shut down", config=False))
         self.model.close()  # not in a thread: at exit none can be started
+        self._payloads.close()
         if self._dumper is not None:
             await self._dumper.finish()
 
@@ -163,14 +166,23 @@ class AsyncEngine:
         if self.state != "ready":
             raise not_ready(self)
         name, samples = request.scoped_id, self._loaded_front().resolve(request)
-        stream = self._streams.open(name, samples, self.tokenizer)
+        media = await self._payloads.keep(request.media) if request.media else ()
         try:
-            self._add(samples)
-            while not stream.is_over:
-                for output in await stream.take():
-                    yield output
+            if media:
+                samples = [dataclasses.replace(sample, media=media) for sample in samples]
+                if self.state not in ("ready", "restarting"):  # it was, before the rows were written
+                    raise not_ready(self)
+            stream = self._streams.open(name, samples, self.tokenizer)
+            try:
+                self._add(samples)
+                while not stream.is_over:
+                    for output in await stream.take():
+                        yield output
+            finally:
+                self._abort(self._streams.close(name))
         finally:
-            self._abort(self._streams.close(name))
+            if media:
+                self._payloads.drop(media)
 
     async def abort(self, request_id: str | None) -> int:
         """See EngineClient.abort."""

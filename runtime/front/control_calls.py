@@ -68,9 +68,11 @@ async def order(
         PalladioError: see above, or as `ask` does.
     """
     reply = await ask(message, seconds)
-    if not reply.ok:
-        raise refusal(reply.message)
-    return reply
+    if reply.ok:
+        return reply
+    if refusal is InvalidRequestError:
+        raise InvalidRequestError(reply.message, param=reply.param)
+    raise refusal(reply.message)
 
 
 async def begin_profile(ask: Ask, options: ProfileOptions) -> None:

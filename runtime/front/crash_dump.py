@@ -208,9 +208,10 @@ def write_dump(
 
 def _as_dict(sample: RecordedSample) -> dict[str, Any]:
     """As dataclasses.asdict, which would walk over every token."""
-    request = dataclasses.asdict(dataclasses.replace(sample.request, prompt_ids=[]))
+    request = dataclasses.asdict(dataclasses.replace(sample.request, prompt_ids=[], media=()))
+    media = [dataclasses.asdict(part) | {"content": ""} for part in sample.request.media]
     return {
-        "request": request | {"prompt_ids": sample.request.prompt_ids},
+        "request": request | {"prompt_ids": sample.request.prompt_ids, "media": media},
         "token_ids": sample.token_ids,
         "finish": None if sample.finish is None else dataclasses.asdict(sample.finish),
         "first_token": sample.first_token,

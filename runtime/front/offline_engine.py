@@ -19,11 +19,13 @@ from tqdm import tqdm
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.loop_thread import all_or_none
 from palladio.runtime.front.offline_weights import WeightUpdates
+from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.front.scoring import Scoring
 from palladio.runtime.front.sglang_api import LogprobOptions, Results, Sampling, encode_results, expand_requests
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, check_dimensions, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.input_embeds import read_embeds
 from palladio.runtime.interface.offline_flags import OfflineFlags
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions
@@ -96,6 +98,7 @@ class Engine(Scoring, WeightUpdates):
         sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        input_embeds: Any = None,
         return_logprob: bool | Sequence[bool] = False,
         logprob_start_len: int | Sequence[int] | None = None,
         top_logprobs_num: int | Sequence[int] | None = None,
@@ -115,6 +118,7 @@ class Engine(Scoring, WeightUpdates):
             prompt: a text, or a list of them; or give `input_ids`.
             sampling_params: for all prompts, or a list with one per prompt. Default: the checkpoint's, and 128 tokens.
             input_ids: token ids of one prompt, or a list of those.
+            input_embeds: embeddings of one prompt, [tokens, D], or a list of those; with enable_input_embeds=True.
             return_logprob: report log-probabilities. This and the next two can be lists with one entry per prompt.
             logprob_start_len: first prompt position to report; -1: only the output.
             top_logprobs_num: likeliest tokens to report at each position.
@@ -141,6 +145,7 @@ class Engine(Scoring, WeightUpdates):
         requests, shown, is_list = self._expand(
             prompt=prompt,
             input_ids=input_ids,
+            input_embeds=input_embeds,
             sampling_params=sampling_params,
             rid=rid,
             logprobs={
@@ -164,6 +169,7 @@ class Engine(Scoring, WeightUpdates):
         sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        input_embeds: Any = None,
         return_logprob: bool | Sequence[bool] = False,
         logprob_start_len: int | Sequence[int] | None = None,
         top_logprobs_num: int | Sequence[int] | None = None,
@@ -181,6 +187,7 @@ class Engine(Scoring, WeightUpdates):
             self._expand,
             prompt=prompt,
             input_ids=input_ids,
+            input_embeds=input_embeds,
             sampling_params=sampling_params,
             rid=rid,
             logprobs={
@@ -291,9 +298,15 @@ class Engine(Scoring, WeightUpdates):
     def get_server_info(self) -> dict[str, Any]:
         """Returns all flags, the limits in effect, and a snapshot of the engine's state."""
         stats = self._run(self._engine.stats(check_integrity=True))
-        limits = dataclasses.asdict(self._engine.info)
-        model = {"weight_version": self._engine.model.version}
-        return self._engine.config.flags() | limits | model | {"internal_states": [describe_stats(stats)]}
+        info, config = self._engine.info, self._engine.config
+        as_sglang_has_it = {
+            "tokenizer_path": config.source.tokenizer_path or config.source.model_path,
+            "max_total_num_tokens": info.max_total_tokens,
+            "max_req_input_len": LengthLimit.of(info).limit - 1,
+            "weight_version": self._engine.model.version,
+            "internal_states": [describe_stats(stats)],
+        }
+        return config.flags() | dataclasses.asdict(info) | as_sglang_has_it
 
     def shutdown(self) -> None:
         """Stops the engine and aborts running requests. Can be called again."""
@@ -313,6 +326,9 @@ class Engine(Scoring, WeightUpdates):
 
     def _expand(self, **arguments: Any) -> tuple[list[GenerationRequest], list[LogprobOptions], bool]:
         """Args: arguments: of expand_requests. May take long, for long texts."""
+        if (embeds := arguments.get("input_embeds")) is not None:
+            info = self._engine.info
+            arguments["input_embeds"] = read_embeds(embeds, info.embeds, LengthLimit.of(info).limit)
         defaults = self._engine.sampling_defaults
         return expand_requests(**arguments, defaults=defaults, tokenizer=self.tokenizer, received=time.time())
 

@@ -103,7 +103,13 @@ class RequestIntake:
         """
         params, prompt_ids = self._room.fit(request), request.prompt_ids
         self._check_prompt(prompt_ids)
-        if self._info.embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
+        if request.media and params.prompt_logprobs is not None:
+            message = "{param} needs a prompt of token ids alone: a part of this one is embeddings, which no token has"
+            raise InvalidRequestError.of(message, param="prompt_logprobs")
+        embedding = self._info.embedding
+        if embedding is not None and embedding.classes is not None:
+            prompt_ids = embedding.classes.without_padding(prompt_ids)
+        if embedding is not None and dataclasses.replace(params, seed=None) != EMBEDDING_PARAMS:
             raise InvalidRequestError(
                 "this engine makes embeddings (--is-embedding) and generates no text: use Engine.encode, or start it "
                 "without"
@@ -136,7 +142,8 @@ class RequestIntake:
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
             )
             engine_id = f"{name}~{next(self._serial):x}"
-            samples.append(GenerationRequest(engine_id, prompt_ids, sample, stop_token_ids, request.received, options))
+            new = GenerationRequest(engine_id, prompt_ids, sample, stop_token_ids, request.received, options)
+            samples.append(dataclasses.replace(new, media=request.media) if request.media else new)
         return samples
 
     def _check_prompt(self, ids: list[int]) -> None:

@@ -1,12 +1,11 @@
 """SGLang's `score`: how likely tokens come next after a query and an item.
 
-The next token's probability is the log-probability of a prompt that ends with it. So a score takes no more from the
-engine than /generate does, and is exact for any token, likely or not.
+Each prompt generates one token, which tells the log-probabilities of those that are asked for. So a score takes no more
+from the engine than /generate does, and is exact for any token, likely or not.
 """
 
 import asyncio
 import contextlib
-import math
 import operator
 import time
 import uuid
@@ -16,10 +15,13 @@ from typing import Any
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.loop_thread import LoopThread, all_or_none
+from palladio.runtime.front.sglang_api import encode_results
+from palladio.runtime.front.token_scores import check_labels, next_token_requests, next_token_scores, num_requests
+from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-
-_PARAMS = SamplingParams(max_tokens=0, prompt_logprobs=0, temperature=0.0)
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.text.pair_prompts import pair_prompt
 
 
 class Scoring(LoopThread):
@@ -40,7 +42,7 @@ class Scoring(LoopThread):
             query, items = "Is this city in France? ", ["Paris. Answer:", "London. Answer:"]
             engine.score(query, items, label_token_ids=[yes, no])  # [[0.7, 0.1], [0.2, 0.6]]
 
-        Each pair of item and label is one prompt, which is computed in full.
+        Each item is one prompt, whose beginning may be cached.
 
         Args:
             query: a text, or token ids; items: a text, a list of texts, or a list of token ids each, as the query is.
@@ -55,8 +57,9 @@ class Scoring(LoopThread):
             InvalidRequestError: a value is wrong, or this engine makes embeddings.
             EngineDeadError: the engine failed or was shut down.
         """
-        requests = _requests(self._engine, query, items, label_token_ids, item_first=item_first)
-        return self._run(self._score(requests, apply_softmax))
+        labels = _labels(self._engine, label_token_ids)
+        prompts = _prompts(self._engine, query, items, item_first)
+        return self._run(self._score(prompts, labels, apply_softmax)) if prompts else []
 
     async def async_score(
         self,
@@ -67,59 +70,92 @@ class Scoring(LoopThread):
         item_first: bool = False,
     ) -> list[list[float]]:
         """As `score`, to be awaited in an event loop."""
-        requests = _requests(self._engine, query, items, label_token_ids, item_first=item_first)
-        return await asyncio.wrap_future(self._submit(self._score(requests, apply_softmax)))
+        labels = _labels(self._engine, label_token_ids)
+        prompts = _prompts(self._engine, query, items, item_first)
+        if not prompts:
+            return []
+        return await asyncio.wrap_future(self._submit(self._score(prompts, labels, apply_softmax)))
 
-    async def _score(self, requests: list[list[GenerationRequest]], apply_softmax: bool) -> list[list[float]]:
-        tasks = [[asyncio.create_task(self._logprob(request)) for request in row] for row in requests]
-        await all_or_none([task for row in tasks for task in row])
-        return [_scores([task.result() for task in row], apply_softmax) for row in tasks]
+    def rerank(self, prompt: Sequence[Sequence[str]], instruct: str | None = None) -> list[dict[str, Any]]:
+        """How well each document meets its query, as SGLang's `rerank`; the model must have one label.
 
-    async def _logprob(self, request: GenerationRequest) -> float:
-        """Of the prompt's last token."""
+        Args:
+            prompt: pairs of a query and a document.
+            instruct: what Qwen3-Reranker looks for; None: passages that answer a web search.
+
+        Returns:
+            For each pair, in order, its score as "embedding", and "meta_info".
+
+        Raises:
+            InvalidRequestError: a value is wrong, or the model does not score pairs.
+            EngineDeadError: the engine failed or was shut down.
+        """
+        requests = _pair_requests(self._engine, prompt, instruct)
+        return self._run(self._rerank(requests)) if requests else []
+
+    async def _rerank(self, requests: list[GenerationRequest]) -> list[dict[str, Any]]:
+        tasks = [asyncio.create_task(self._answer(request)) for request in requests]
+        await all_or_none(tasks)
+        ends, spec = [embedded(task.result()) for task in tasks], self._engine.info.embedding
+        assert spec is not None
+        assert spec.classes is not None
+        values = spec.classes.values(read_vectors([end.embedding or b"" for end in ends], None, spec))
+        scores = values[:, 0].tolist()
+        return encode_results([end.request_id for end in ends], ends, scores, self._engine.model.version)
+
+    async def _score(self, prompts: list[list[int]], labels: list[int], apply_softmax: bool) -> list[list[float]]:
+        names = [uuid.uuid4().hex for _ in range(num_requests(len(prompts), labels))]
+        requests = next_token_requests(names, prompts, labels, received=time.time())
+        tasks = [asyncio.create_task(self._answer(request)) for request in requests]
+        await all_or_none(tasks)
+        outputs = [task.result() for task in tasks]
+        return next_token_scores(outputs, len(prompts), labels, apply_softmax=apply_softmax)
+
+    async def _answer(self, request: GenerationRequest) -> RequestOutput:
+        """The whole output."""
         async with contextlib.aclosing(self._engine.generate(request)) as outputs:
-            found = [entry.logprob async for output in outputs for entry in output.prompt_logprobs or ()]
-        logprob = found[-1]
-        assert logprob is not None, "only the first token has none, and no prompt is that short"
-        return logprob
+            whole = await anext(outputs)
+            async for output in outputs:
+                whole.extend(output)
+        return whole
 
 
-def _scores(logprobs: Sequence[float], apply_softmax: bool) -> list[float]:
-    if not apply_softmax:
-        return [math.exp(logprob) for logprob in logprobs]
-    most = max(logprobs)
-    weights = [math.exp(logprob - most) for logprob in logprobs]
-    return [weight / sum(weights) for weight in weights]
-
-
-def _requests(
-    engine: EngineClient,
-    query: str | Sequence[int] | None,
-    items: str | Sequence[str] | Sequence[Sequence[int]] | None,
-    label_token_ids: Sequence[int] | None,
-    *,
-    item_first: bool,
-) -> list[list[GenerationRequest]]:
-    """For each item a request for each label.
-
+def _labels(engine: EngineClient, label_token_ids: Sequence[int] | None) -> list[int]:
+    """
     Raises:
-        InvalidRequestError: a value is wrong or missing, or the engine makes embeddings.
+        InvalidRequestError: one is wrong, there are none, or the engine makes embeddings.
     """
     if engine.info.embedding is not None:
         raise InvalidRequestError("Engine.score needs a model that generates: start the engine without is_embedding")
-    if not label_token_ids:
-        raise InvalidRequestError("label_token_ids must be a list of token ids", param="label_token_ids")
-    vocab_size = engine.info.vocab_size
-    labels = _ids("label_token_ids", label_token_ids)
-    for label in labels:
-        if not 0 <= label < vocab_size:
-            message = f"label_token_ids: {label} is not a token id of this model (0 … {vocab_size - 1})"
-            raise InvalidRequestError(message, param="label_token_ids")
-    now = time.time()
-    return [
-        [GenerationRequest(uuid.uuid4().hex, [*prompt, label], _PARAMS, received=now) for label in labels]
-        for prompt in _prompts(engine, query, items, item_first)
-    ]
+    labels = _ids("label_token_ids", label_token_ids or ())
+    check_labels(labels, engine.info.vocab_size)
+    return labels
+
+
+def _pair_requests(
+    engine: EngineClient, prompt: Sequence[Sequence[str]], instruct: str | None
+) -> list[GenerationRequest]:
+    """
+    Raises:
+        InvalidRequestError: the prompts are no pairs of texts, or the model does not score any.
+    """
+    spec = engine.info.embedding
+    classes = None if spec is None else spec.classes
+    if classes is None or len(classes.labels) != 1:
+        raise InvalidRequestError("Engine.rerank needs a model with one label, and is_embedding=True")
+    if engine.tokenizer is None:
+        raise InvalidRequestError("Engine.rerank needs a tokenizer")
+    if instruct is not None and not classes.judges:
+        raise InvalidRequestError("instruct is only for rerankers that answer yes or no", param="instruct")
+    requests, now = [], time.time()
+    for pair in prompt:
+        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
+            raise InvalidRequestError("prompt must be a list of pairs of texts, none of them empty", param="prompt")
+        query, document = pair
+        whole = pair_prompt("judged" if classes.judges else "joined", query, document, instruct)
+        ids = whole.encode(engine.tokenizer)
+        requests.append(GenerationRequest(uuid.uuid4().hex, ids, EMBEDDING_PARAMS, received=now))
+    return requests
 
 
 def _prompts(engine: EngineClient, query: object, items: object, item_first: bool) -> list[list[int]]:

@@ -9,7 +9,9 @@ from typing import Any
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.input_embeds import EmbeddedPrompts
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings, TokenLogprob
+from palladio.runtime.interface.prompt_parts import Media, join_parts
 from palladio.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's
@@ -73,6 +75,7 @@ def expand_requests(
     *,
     prompt: str | Sequence[str] | None = None,
     input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+    input_embeds: EmbeddedPrompts | None = None,
     sampling_params: Sampling | Sequence[Sampling] | None,
     rid: str | Sequence[str] | None,
     logprobs: Mapping[str, Any] = {},
@@ -86,7 +89,7 @@ def expand_requests(
     result is a list (prompts were, or n > 1).
 
     Args:
-        prompt: a text or a list of them; or else `input_ids`.
+        prompt: a text or a list of them; or else `input_ids`, or else `input_embeds`.
         input_ids: one prompt's ids, or a list of those.
         sampling_params: for all prompts, or one a prompt.
         rid: the request's id, or one a prompt; None: random.
@@ -100,7 +103,7 @@ def expand_requests(
     Raises:
         InvalidRequestError: a value is wrong, or a list has not one entry a prompt; or a text has no tokenizer.
     """
-    prompts, is_list = _prompts(prompt, input_ids, tokenizer)
+    prompts, is_list = _prompts(prompt, input_ids, input_embeds, tokenizer)
     count = len(prompts)
     samplings = _spread("sampling_params", {} if sampling_params is None else sampling_params, count)
     rids = _rids(rid, count)
@@ -109,7 +112,15 @@ def expand_requests(
     option_rows = _rows(options, count)
     requests: list[GenerationRequest] = []
     first_index = 0
-    for i, prompt_ids in enumerate(prompts):
+    for i, part in enumerate(prompts):
+        media: tuple[Media, ...] = ()
+        if isinstance(part, Media):
+            prompt_ids, media = join_parts([part])
+        else:
+            prompt_ids = part
+        if media and shown[i].wants_prompt:
+            message = "{param} must be -1 with input_embeds: there are no tokens whose log-probabilities could be told"
+            raise InvalidRequestError.of(message, param="logprob_start_len")
         params, default_length = _sampling_params(samplings[i], defaults)
         params = shown[i].apply(params)
         requests.append(
@@ -120,6 +131,7 @@ def expand_requests(
                 default_length=default_length,
                 lowers_length=lowers_length,
                 first_index=first_index,
+                media=media,
             )
         )
         first_index += params.n
@@ -279,10 +291,16 @@ def time_info(end: RequestOutput) -> dict[str, float]:
 
 
 def _prompts(
-    prompt: str | Sequence[str] | None, input_ids: Any, tokenizer: Tokenizer | None
-) -> tuple[list[list[int]], bool]:
-    if (prompt is None) == (input_ids is None):
-        raise InvalidRequestError("give either the text of the prompt or its input_ids", param="prompt")
+    prompt: str | Sequence[str] | None,
+    input_ids: Any,
+    input_embeds: EmbeddedPrompts | None,
+    tokenizer: Tokenizer | None,
+) -> tuple[Sequence[list[int] | Media], bool]:
+    if (prompt, input_ids, input_embeds).count(None) != 2:
+        message = "give one of the text of the prompt, its input_ids and its input_embeds"
+        raise InvalidRequestError(message, param="prompt")
+    if input_embeds is not None:
+        return input_embeds.media, input_embeds.is_list
     if prompt is not None:
         texts = [prompt] if isinstance(prompt, str) else list(prompt)
         if not all(isinstance(text, str) for text in texts):

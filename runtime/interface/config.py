@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from palladio.model.quantization_config import QUANTIZATIONS
+from palladio.model.quantization_flag import QuantizationFlag
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.field_checks import check_fields, check_positive
+from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.interface.parallel_config import ParallelConfig, check_hosts, check_parts
+from palladio.runtime.interface.speculative_config import SpeculativeConfig, check_speculation
 from palladio.runtime.interface.user_dirs import user_cache_dir
 
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
 
 _NO_ENVIRONMENT: Mapping[str, str] = types.MappingProxyType({})
-MIN_GRAMMAR_CACHE_BYTES = 1 << 24  # what one larger grammar takes, and some small ones
 _MAX_SEED = 2**63 - 1  # what jax.random.key takes
 
 
@@ -42,11 +43,16 @@ class ModelSource:
         download_dir: Directory for hub downloads. Default: the hub cache.
         json_model_override_args: JSON object merged over config.json. It also replaces the same setting under its other
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
-        quantization: Bits in which weights are kept. int8: quantize them while they load, one scale per output channel;
-            activations stay as they are (W8A16). fp8: the checkpoint is FP8, or the start fails. dequantize: an FP8
-            checkpoint becomes --dtype while it loads. Default: as the checkpoint stores them.
-        is_embedding: Compute embeddings of prompts instead of generating text. Pooling is read from modules.json and
-            1_Pooling/config.json; if absent, last-token pooling with L2 normalization.
+        quantization: Bits in which weights are kept, made while they load if the checkpoint has not these bits already.
+            int8, fp8: a scale per output channel (W8A16). w8a8_int8, w8a8_fp8: projections round activations, too.
+            int4: groups of 128 inputs (W4A16). Modules may differ: int4,lm_head=dense,down_proj=int8. Names of formats
+            have to agree with the checkpoint. dequantize: a quantized checkpoint becomes --dtype. Default: as the
+            checkpoint stores them.
+        is_embedding: Compute embeddings of prompts instead of generating text, or scores and classes with a model that
+            has a head for them. Pooling of embeddings is read from modules.json and 1_Pooling/config.json; if absent,
+            last-token pooling with L2 normalization.
+        enable_input_embeds: Accept `input_embeds` in /generate and `Engine.generate`: prompts of embeddings. Compiles a
+            second program for each prefill size.
         weight_version: Name of the weights, which answers and /model_info show; an update of the weights changes it.
     """
 
@@ -62,6 +68,7 @@ class ModelSource:
     json_model_override_args: str = "{}"
     quantization: str | None = None
     is_embedding: bool = False
+    enable_input_embeds: bool = False
     weight_version: str = "default"
 
     def __post_init__(self) -> None:
@@ -73,7 +80,8 @@ class CacheConfig:
     """KV cache and prefix cache.
 
     Attributes:
-        page_size: Tokens per KV cache page.
+        page_size: Tokens per KV cache page. Default: 16; on a TPU the smallest of 16, 32, 64 and 128 that makes a page
+            of at least 32 KiB per layer and device.
         max_total_tokens: KV cache size in tokens, summed over all data-parallel ranks. Default: as many tokens as fit
             next to the weights and the compiled programs.
         mem_fraction_static: Fraction of device memory for weights plus KV cache. Default: 92 % of device memory minus
@@ -87,7 +95,7 @@ class CacheConfig:
             difference is logged with the request's id and turns the prefix cache off.
     """
 
-    page_size: int = 16
+    page_size: int | None = None
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
     kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"] = "auto"
@@ -232,31 +240,6 @@ class SurvivalConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GrammarConfig:
-    """Grammars: response_format, regex, ebnf and forced tool calls.
-
-    Attributes:
-        grammar_backend: llguidance compiles grammars. none: requests with a grammar are refused.
-        constrained_json_whitespace_pattern: Regular expression for the whitespace allowed between JSON tokens. Default:
-            up to 64 whitespace characters.
-        constrained_json_disable_any_whitespace: Generate JSON without whitespace.
-        json_additional_properties: Whether an object may have properties that its JSON schema does not list, where the
-            schema does not say. closed: it may not, as in SGLang. standard: it may.
-        grammar_cache_bytes: Memory for compiled grammars, in use and cached. One grammar may take a quarter of it, at
-            most 64 MiB.
-    """
-
-    grammar_backend: Literal["llguidance", "none"] = "llguidance"
-    constrained_json_whitespace_pattern: str | None = None
-    constrained_json_disable_any_whitespace: bool = False
-    json_additional_properties: Literal["closed", "standard"] = "closed"
-    grammar_cache_bytes: int = 268_435_456
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """The whole configuration of the engine process.
 
@@ -271,6 +254,7 @@ class EngineConfig:
     parallel: ParallelConfig = ParallelConfig()
     survival: SurvivalConfig = SurvivalConfig()
     grammar: GrammarConfig = GrammarConfig()
+    speculative: SpeculativeConfig = SpeculativeConfig()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -307,6 +291,8 @@ class EngineConfig:
                 raise ConfigError(f"--deterministic runs one shape of step: leave {flag} out")
             if self.source.is_embedding and is_given:
                 raise ConfigError(f"--is-embedding has no decode steps: leave {flag} out")
+        if self.source.enable_input_embeds and self.source.is_embedding:
+            raise ConfigError("--is-embedding generates no text: leave --enable-input-embeds out")
         if not 0.0 <= scheduler.background_slowdown < float("inf"):
             raise ConfigError(f"--background-slowdown must be ≥ 0, got {scheduler.background_slowdown}")
         if scheduler.priority_scheduling_preemption_threshold < 0:
@@ -329,34 +315,17 @@ class EngineConfig:
                 raise ConfigError(f"{flag} must be a number of seconds ≥ 0 (0: off), got {seconds}")
         if survival.crash_dump_folder == "":
             raise ConfigError("--crash-dump-folder must not be empty; leave it out to write no dumps")
-        grammar = self.grammar
-        if grammar.constrained_json_disable_any_whitespace and grammar.constrained_json_whitespace_pattern is not None:
-            raise ConfigError(
-                "--constrained-json-disable-any-whitespace and --constrained-json-whitespace-pattern contradict each "
-                "other: give one of them"
-            )
-        if grammar.grammar_cache_bytes < MIN_GRAMMAR_CACHE_BYTES:
-            raise ConfigError(
-                f"--grammar-cache-bytes must be at least {MIN_GRAMMAR_CACHE_BYTES} (16 MiB), got "
-                f"{grammar.grammar_cache_bytes}"
-            )
         check_positive("--tp-size", self.parallel.tp_size)
         check_positive("--ep-size", self.parallel.ep_size)
         check_positive("--dp-size", self.parallel.dp_size)
         check_parts(self.parallel)
+        check_speculation(self.speculative, scheduler.num_continuous_decode_steps, self.source.is_embedding)
         self._check_ranks()
-        self._check_quantization()
+        if self.source.quantization is not None:
+            QuantizationFlag.of(self.source.quantization)
         check_hosts(self.parallel)
         if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
             raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
-
-    def _check_quantization(self) -> None:
-        quantization = self.source.quantization
-        if quantization not in (None, *QUANTIZATIONS):
-            raise ConfigError(
-                f"--quantization {quantization} is not supported: int8 quantizes the weights of any other checkpoint "
-                "while they load, fp8 is for checkpoints that are stored so, and dequantize makes these dense"
-            )
 
     def _check_ranks(self) -> None:
         num_ranks, max_running = self.parallel.dp_size, self.scheduler.max_running_requests
@@ -375,14 +344,8 @@ class EngineConfig:
         Raises:
             ConfigError: an unknown name, or a bad value.
         """
-        groups: dict[str, tuple[type, dict[str, Any]]] = {
-            "source": (ModelSource, {}),
-            "cache": (CacheConfig, {}),
-            "scheduler": (SchedulerConfig, {}),
-            "execution": (ExecutionConfig, {}),
-            "parallel": (ParallelConfig, {}),
-            "survival": (SurvivalConfig, {}),
-            "grammar": (GrammarConfig, {}),
+        groups: dict[str, tuple[Any, dict[str, Any]]] = {
+            group.name: (group.type, {}) for group in dataclasses.fields(cls)
         }
         owner = {field.name: name for name, (kind, _) in groups.items() for field in dataclasses.fields(kind)}
         for flag, value in flags.items():
@@ -395,5 +358,4 @@ class EngineConfig:
 
     def flags(self) -> dict[str, Any]:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""
-        groups = (self.source, self.cache, self.scheduler, self.execution, self.parallel, self.survival, self.grammar)
-        return {name: value for group in groups for name, value in vars(group).items()}
+        return {name: value for group in vars(self).values() for name, value in vars(group).items()}

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import SamplingParams
-from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput
+from palladio.runtime.interface.pooling import EmbeddingSpec
 
 EMBEDDING_PARAMS = SamplingParams(max_tokens=0, temperature=0.0)  # of every request to an engine that makes embeddings
 _TINY = 1e-12  # as in the pooler
@@ -24,6 +24,8 @@ def check_dimensions(dimensions: int | None, spec: EmbeddingSpec) -> None:
     """
     if dimensions is None:
         return
+    if spec.classes is not None:
+        raise InvalidRequestError("dimensions is for embeddings, and this model classifies", param="dimensions")
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= spec.size:
         raise InvalidRequestError(
             f"dimensions must be in 1 … {spec.size}, which is the size of this model's embeddings, got {dimensions!r}",

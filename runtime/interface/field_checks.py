@@ -23,7 +23,7 @@ def _fits(value: object, hint: Any) -> bool:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return isinstance(value, str) and value in parts
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):
         return any(_fits(value, part) for part in parts)
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(item, parts[0]) for item in value)
@@ -36,7 +36,7 @@ def _describe(hint: Any) -> str:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return f"one of {', '.join(parts)}"
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):
         return " or ".join(map(_describe, parts))
     if origin is tuple:
         return f"a tuple, each item {_describe(parts[0])}"

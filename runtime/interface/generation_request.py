@@ -10,6 +10,7 @@ from typing import Any, Self
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
+from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.interface.token_rules import read_allowed_ids, read_logprob_ids, read_stop_regex
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
@@ -357,6 +358,7 @@ class GenerationRequest:
 
     Attributes:
         request_id: the caller's, different for each prompt; of a resolved sample: the engine-side id.
+        prompt_ids: a placeholder for each position of `media`, which are in order.
         stop_token_ids: all ids that end a resolved sample: the model's end-of-sequence ids (unless ignore_eos) and
             those of `params`.
         received: when it came, in seconds since the epoch.
@@ -376,6 +378,7 @@ class GenerationRequest:
     default_length: int | None = None
     lowers_length: bool = False
     first_index: int = 0
+    media: tuple[Media, ...] = ()
 
     @property
     def scoped_id(self) -> str:

@@ -4,9 +4,10 @@ import dataclasses
 from typing import Literal
 
 from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import RequestTimes, RequestTrace, TokenOutput, WaitReason
-from palladio.runtime.interface.pooling import PoolingMethod
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 
 
@@ -215,6 +216,7 @@ class RankStats:
         num_prompt_tokens: since the start, of the requests that looked for a prefix. num_hit_tokens: of those, found.
         num_evicted_tokens: dropped from the prefix cache to make room.
         num_waiting_tokens: of the prompts of waiting requests, and of what retracted ones had generated.
+        num_draft_rows: in steps with drafts, since the start. num_draft_tokens, num_accepted_drafts: theirs.
     """
 
     num_running: int = 0
@@ -230,6 +232,9 @@ class RankStats:
     num_hit_tokens: int = 0
     num_evicted_tokens: int = 0
     num_waiting_tokens: int = 0
+    num_draft_rows: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_drafts: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -295,21 +300,6 @@ class LoadProgress:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class EmbeddingSpec:
-    """The embeddings that an engine makes.
-
-    Attributes:
-        size: numbers of one.
-        pooling: of which hidden states, see Pooling.
-        normalized: their length is 1.
-    """
-
-    size: int
-    pooling: PoolingMethod
-    normalized: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class EngineReady:
     """The engine accepts requests; the limits it chose.
 
@@ -325,6 +315,7 @@ class EngineReady:
         attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
         embedding: what it makes of a prompt; None: it generates text.
         num_ranks: data-parallel ranks (--dp-size).
+        embeds: the rows that it takes in the place of token embeddings; None: none (--enable-input-embeds).
         longest_request: tokens that fit the pool if a request is alone; None: as many as max_total_tokens. It is more
             where layers have windows, because these keep the newest tokens only.
     """
@@ -349,6 +340,7 @@ class EngineReady:
     embedding: EmbeddingSpec | None = None
     num_ranks: int = 1
     longest_request: int | None = None
+    embeds: EmbedsSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -370,9 +362,14 @@ class StepOutputs:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ControlReply:
+    """Attributes:
+    message: if it is not `ok`, why; param: the field that is wrong, if it is one.
+    """
+
     call_id: int
     ok: bool
     message: str = ""
+    param: str | None = None
     stats: EngineStats | None = None
     requests: list[LiveRequest] = dataclasses.field(default_factory=list)
     profile: ProfileReport | None = None

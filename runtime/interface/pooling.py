@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.errors import ConfigError
 
 PoolingMethod = Literal["last", "mean", "cls"]
@@ -92,3 +93,20 @@ def _read(file: Path) -> Any:
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read as JSON: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EmbeddingSpec:
+    """The embeddings that an engine makes.
+
+    Attributes:
+        size: numbers of one.
+        pooling: of which hidden states, see Pooling.
+        normalized: their length is 1.
+        classes: they are the logits of these classes; None: they are embeddings.
+    """
+
+    size: int
+    pooling: PoolingMethod
+    normalized: bool
+    classes: ClassSpec | None = None

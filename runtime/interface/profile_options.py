@@ -30,8 +30,8 @@ class ProfileOptions:
     """Attributes:
     output_dir: the folder that it is written to, on the engine's machine.
     start_step: steps to wait for before it begins; num_steps: after which it ends by itself; None: DEFAULT_STEPS.
-    host_tracer_level: 0, nothing of the host, to 3, everything; python_tracer_level: 1 adds Python's calls;
-        device_tracer_level: 1 traces the device.
+    host_tracer_level: 0, nothing of the host, to 3, everything; python_tracer_level: 1 adds Python's calls.
+    traces_device: False: not what the device does, if it is a TPU; XLA traces other devices in any case.
     """
 
     output_dir: str
@@ -39,7 +39,7 @@ class ProfileOptions:
     num_steps: int | None = None
     host_tracer_level: int = 1
     python_tracer_level: int = 0
-    device_tracer_level: int = 1
+    traces_device: bool = True
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], place: Callable[[], str]) -> Self:
@@ -69,7 +69,7 @@ class ProfileOptions:
             num_steps=fields.get("num_steps"),
             host_tracer_level=host if "CPU" in activities else 0,
             python_tracer_level=int(bool(fields.get("with_stack"))) if python is None else python,
-            device_tracer_level=int(activities != {"CPU"}),
+            traces_device=activities != {"CPU"},
         )
 
 

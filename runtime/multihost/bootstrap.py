@@ -55,13 +55,13 @@ def join(config: EngineConfig, on_end: Callable[[str], None]) -> tuple[HostWorke
         ConfigError, HostLostError: as `lead`.
     """
     rendezvous = rendezvous_of(config)
-    member, welcome = HostWorker.meet(rendezvous, on_end)
+    worker, welcome = HostWorker.meet(rendezvous, on_end)
     try:
         _initialize(rendezvous, int(welcome["coordinator"]), config)
     except ConfigError as error:
-        member.fail(str(error))
+        worker.fail(str(error))
         raise
-    return member, _with_seed(config, int(welcome["random_seed"]))
+    return worker, _with_seed(config, int(welcome["random_seed"]))
 
 
 def rendezvous_of(config: EngineConfig) -> Rendezvous:

@@ -60,7 +60,7 @@ class KnownShapes:
 
 def _num_values(leaf: Any) -> int:
     """On one device."""
-    return bytes_per_device([leaf]) // int(leaf.dtype.itemsize)
+    return math.prod(leaf.sharding.shard_shape(leaf.shape))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +182,7 @@ class Deployment:
             programs=declare_programs(design),
             layer_weights=(sum(map(_num_values, self.weights)) - tables) // config.num_layers,
             memory_share=self.weight_bytes / self.place.chip.memory,
+            context=self.shape.num_columns * self.shape.page_size,
         )
 
     @property

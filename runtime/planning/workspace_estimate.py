@@ -11,12 +11,14 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
+from palladio.model.weights.kinds import round_up
 from palladio.runtime.execution.program import Program
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 _MIB = 2**20
 _HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention
 _HEAD_ARRAYS = 4  # of [tokens, all heads]: some of them in float32
+_DRAFT_ARRAYS = 2.5  # of [rows, context], 4 bytes each, where drafts are looked for: tokens, and how many agree
 _FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
 _PREFILL_MARGIN = 1.25  # compilers do not always reuse memory as well as they could
 # Where weights take 0.35 of a device or more (Llama-3.1-70B on v5p-8 and v6e-8, Qwen3-32B on v6e-4, Llama-3.1-8B on
@@ -54,7 +56,7 @@ class WorkspaceEstimate:
     """Bytes of one device.
 
     Attributes:
-        prefill, sampling: scratch memory of the largest of these programs.
+        prefill, sampling: scratch memory of the largest of these programs; looking for drafts counts as sampling.
         results: hidden states that a forward step hands on.
         code: of all programs.
     """
@@ -82,6 +84,7 @@ class WorkspaceEstimate:
         programs: Collection[Program],
         layer_weights: int,
         memory_share: float,
+        context: int,
     ) -> Self:
         """
         Args:
@@ -91,16 +94,20 @@ class WorkspaceEstimate:
             programs: the closed set.
             layer_weights: of one layer, on one device.
             memory_share: of a device, that the weights take.
+            context: tokens that a block table has room for.
         """
         compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize
         num_tokens, num_rows = buckets.max_prefill_tokens, sum(buckets.sample)
         heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_size // num_shards
+        if model.latent is not None:  # queries and results in terms of rows of the cache
+            heads = model.num_heads * round_up(model.latent.row_size, 128) // num_shards
         ffw = _FFW_ARRAYS * model.intermediate_size // num_shards
         if model.experts is not None:  # a row for each expert of each token, wherever it is, and what gate and up make
             columns = model.experts.intermediate_size * num_expert_parts // num_shards
             ffw = max(ffw, model.experts.num_chosen * (model.hidden_size + 2 * columns))
         widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, ffw)
         logits = max(buckets.sample) * model.vocab_size // num_shards * 4 if model.has_head else 0
+        num_drafting = max((bucket.num_requests for bucket in buckets.verify), default=0)
         decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
         num_layers = model.num_layers if memory_share < _SHARED_FROM else min(model.num_layers, _SHARED_LAYERS)
         with_layers = [
@@ -109,7 +116,7 @@ class WorkspaceEstimate:
         code = len(programs) * compiler.code + num_layers * sum(with_layers)
         return cls(
             prefill=int(_PREFILL_MARGIN * num_tokens * widest * itemsize),
-            sampling=int(compiler.sampler_arrays * logits),
+            sampling=int(max(compiler.sampler_arrays * logits, _DRAFT_ARRAYS * num_drafting * context * 4)),
             results=(num_tokens + num_rows) * model.hidden_size * itemsize,
             code=int(code * _MIB) if compiler.code else 0,
         )

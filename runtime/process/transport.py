@@ -278,7 +278,7 @@ def _profile(core: TokenEngine, message: StartProfile | StopProfile) -> ControlR
             return ControlReply(message.call_id, ok=True, message=message.options.output_dir)
         return ControlReply(message.call_id, ok=True, profile=core.stop_profile())
     except InvalidRequestError as error:
-        return ControlReply(message.call_id, ok=False, message=str(error))
+        return ControlReply(message.call_id, ok=False, message=str(error), param=error.param)
 
 
 def _rejection(request: GenerationRequest, finish: FinishReason) -> StepOutputs:

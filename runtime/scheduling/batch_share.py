@@ -150,6 +150,8 @@ class BatchShare:
 def _bucket(batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> int | PrefillBucket:
     if batch.kind == "decode" and buckets.decode:
         return buckets.pick_decode(batch.num_rows)
+    if batch.kind == "verify" and (verify := buckets.pick_verify(batch.num_rows)) is not None:
+        return verify.forward
     return buckets.pick_prefill(batch.num_tokens, batch.num_rows)
 
 

@@ -207,7 +207,10 @@ class CacheManager:
 
     def find_pages(self, request: Request, count: int) -> Prefix:
         """Cached pages of the request's first `count` pages of tokens, as many as it can go on from."""
-        node, pages = self.tree.match(self._keys(request, 0, count), request.given.options.cache_salt)
+        keys, salt = self._keys(request, 0, count), request.given.options.cache_salt
+        if request.given.media:
+            keys = keys[: self._num_cached(request, keys)]
+        node, pages = self.tree.match(keys, salt)
         windows = self.tree.windows.before(node, len(pages)) if self.groups.windows else []
         return Prefix(node, pages, self.released().num_idle_pages(node, windows), windows)
 
@@ -220,7 +223,7 @@ class CacheManager:
         if not (self.shares_prefixes and request.shares_prefix) or request.prompt_logprobs is not None:
             return 0
         keys = self._keys(request, 0, (len(request.token_ids) - 1) // self.page_size)
-        return self.tree.num_matched(keys, request.given.options.cache_salt) * self.page_size
+        return self._num_cached(request, keys) * self.page_size
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Gives a request that has just got a slot the pages of its prefix; its first token to compute follows it."""
@@ -269,8 +272,7 @@ class CacheManager:
         return True
 
     def slide(self, running: Iterable[Request]) -> None:
-        """Takes pages of windowed groups from running requests that no token sees from here on; between two steps of
-        all data-parallel ranks. See the head of this file."""
+        """Takes pages of windowed groups that no token sees from here on; between two steps of all ranks, see above."""
         if not self.groups.windows:
             return
         for request in running:
@@ -303,8 +305,8 @@ class CacheManager:
                 self._with_duplicates.append(request)
 
     def drop_duplicates(self) -> None:
-        """Lets requests use the tree's pages in place of their own duplicates; once the steps that were to write to
-        those have been dispatched. So between steps a request holds no more pages than its tokens fill."""
+        """Lets requests use the tree's pages in place of duplicates, once the steps that were to write to those have
+        been dispatched. So between steps a request holds no more pages than its tokens fill."""
         for request in self._with_duplicates:
             if request.node is None:
                 continue  # it has ended
@@ -338,8 +340,7 @@ class CacheManager:
             self.flush()
 
     def num_lost_tokens(self, request: Request) -> int:
-        """Computed tokens of a running request that nobody else holds: what it may have to compute again if it is
-        retracted."""
+        """Computed tokens of a running request that nobody else holds: a retraction may lose them."""
         shared, node = 0, request.node
         while node is not None:
             if node.lock_count > 1:
@@ -368,8 +369,15 @@ class CacheManager:
         """Kept with the request: one that waits is looked up at many steps."""
         known = request.page_keys
         if len(known) < end:
-            known += page_keys(request.token_ids, self.page_size, len(known), end)
+            known += page_keys(request.token_ids, self.page_size, len(known), end, request.given.media)
         return known[begin:end]
+
+    def _num_cached(self, request: Request, keys: list[PageKey]) -> int:
+        """Pages of these keys that are cached, and that end where computing may begin."""
+        count = self.tree.num_matched(keys, request.given.options.cache_salt)
+        while request.given.media and (uncut := request.uncut(count * self.page_size) // self.page_size) < count:
+            count = self.tree.num_matched(keys[:uncut], request.given.options.cache_salt)
+        return count
 
     def _tokens(self, num_pages: int) -> int:
         """That so many pages hold if every table keeps all of them."""

@@ -60,15 +60,20 @@ class DataParallelScheduler:
         for scheduler in self.schedulers:
             scheduler.use(buckets, compile_seconds)
 
-    def check_queue(self, num_elsewhere: int) -> None:
-        """
+    def check(self, request: Request, num_elsewhere: int) -> None:
+        """Whether a new request may be queued.
+
         Args:
             num_elsewhere: requests that will be queued.
 
         Raises:
+            InvalidRequestError: no step holds a part of it that has to be computed in one.
             OverloadedError: as many wait as may, in all ranks together.
         """
         first, *others = self.schedulers
+        first.limits.check_whole(request)
+        if request.given.resent or request.given.options.background:
+            return
         num_others = sum(scheduler.waiting.num_foreground for scheduler in others)
         first.waiting.check_room(first.limits.max_queued, num_elsewhere + num_others)
 
@@ -111,7 +116,7 @@ class DataParallelScheduler:
             scheduler.start_over()
 
     def retract_all(self) -> None:
-        """Every running request gives up its pages and waits. No token of theirs is pending."""
+        """Every running request gives up its pages and waits. No row of theirs is unread."""
         for scheduler in self.schedulers:
             scheduler.retractor.retract_all()
 
@@ -157,6 +162,7 @@ class DataParallelScheduler:
                 num_retracted_waiting=scheduler.waiting.num_retracted,
                 num_retractions=scheduler.clock.num_retracted,
                 num_waiting_tokens=sum(len(request.token_ids) for request in scheduler.waiting),
+                **vars(scheduler.drafts),
             )
             for scheduler in self.schedulers
         ]
@@ -168,10 +174,14 @@ class DataParallelScheduler:
         kinds = {batch.kind for batch in batches if batch is not None}
         if not kinds:
             return None
-        if len(kinds) > 1:
+        if "prefill" in kinds and len(kinds) > 1:
             first = self.schedulers[0]
             max_rows = min(first.buckets.max_prefill_requests, first.max_step_tokens)
             batches = [_as_prefill(batch, max_rows) for batch in batches]
+        elif len(kinds) > 1:
+            num_rows = max(batch.num_rows for batch in batches if batch is not None)
+            can_verify = self.buckets.pick_verify(num_rows) is not None
+            batches = [_as_verify(batch) if can_verify else _without_drafts(batch) for batch in batches]
         # Where a step is either prefill or decode, the ranks take these turns together.
         prefilled = any(scheduler.prefilled_last for scheduler in self.schedulers)
         for scheduler in self.schedulers:
@@ -186,7 +196,7 @@ class DataParallelScheduler:
                 continue
             full = max(self.schedulers, key=lambda scheduler: len(scheduler.waiting))
             request = None if full.clock.reason == "step" else _first_free(full)
-            if request is None or request.num_pending or not request.shares_prefix or not _has_room(idle, request):
+            if request is None or request.num_unread or not request.shares_prefix or not _has_room(idle, request):
                 continue  # what shares no prefix computes what its own rank has cached again, see CacheSelfCheck
             full.forget(request)
             idle.add(request, is_accepted=True)
@@ -214,8 +224,21 @@ def _first_free(full: Scheduler) -> Request | None:
     return next((r for r in itertools.islice(full.waiting, WINDOW) if r.given.options.dp_rank is None), None)
 
 
+def _as_verify(batch: ScheduledBatch | None) -> ScheduledBatch | None:
+    """A batch of decode rows as part of a step in which other ranks have drafts."""
+    return None if batch is None else dataclasses.replace(batch, kind="verify")
+
+
+def _without_drafts(batch: ScheduledBatch | None) -> ScheduledBatch | None:
+    """A batch as part of a decode step: another rank has too many requests for drafts."""
+    if batch is None or batch.kind == "decode":
+        return batch
+    return dataclasses.replace(batch, kind="decode", rows=[row.cut(1) for row in batch.rows])
+
+
 def _prompt_of(request: Request) -> Hashable:
-    return request.given.options.cache_salt, hash(tuple(request.given.prompt_ids))
+    given = request.given
+    return given.options.cache_salt, hash((*given.prompt_ids, *(part.digest for part in given.media)))
 
 
 def _as_prefill(batch: ScheduledBatch | None, max_rows: int) -> ScheduledBatch | None:
@@ -224,8 +247,7 @@ def _as_prefill(batch: ScheduledBatch | None, max_rows: int) -> ScheduledBatch |
     if batch is None or batch.kind == "prefill":
         return batch
     rows = sorted(batch.rows, key=lambda row: row.request.num_output_tokens)
-    for number, row in enumerate(rows):
-        num_left = row.num_tokens - 1 if number < max_rows else row.num_tokens
-        row.request.take_back(num_left)
-    kept = [dataclasses.replace(row, num_tokens=1) for row in rows[:max_rows]]
+    for row in rows[max_rows:]:
+        row.cut(0)
+    kept = [row.cut(1) for row in rows[:max_rows]]
     return dataclasses.replace(batch, kind="prefill", rows=kept, num_decodes=len(kept))

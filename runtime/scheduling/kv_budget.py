@@ -79,8 +79,8 @@ class KVBudget:
         request = self._waiting.peek()
         if request is None or (turn == "foreground" and request.given.options.background):
             return None
-        if request.num_pending or (not self._limits.splits_prompts and len(request.token_ids) > budget):
-            return None  # pending: retracted a moment ago, and its last token has not been read yet
+        if request.num_unread or (not self._limits.splits_prompts and len(request.token_ids) > budget):
+            return None  # unread: retracted a moment ago, and its last token has not been read yet
         return request
 
     def next_urgent(self, turn: ScheduleTurn, budget: int) -> Request | None:
@@ -113,7 +113,7 @@ class KVBudget:
         rest = max(0, request.prefill_end - request.num_computed)
         wanted = rest + self.ratio.expected_output(request) + self._cache.page_size
         held = [window.num_pages for window in request.windows]
-        return self._growth(wanted, held, self._limits.max_step_tokens if rest else self._limits.num_decode_steps)
+        return self._growth(wanted, held, self._limits.max_step_tokens if rest else self._limits.decode_chunk)
 
     def _growth(self, num_tokens: int, held: Sequence[int], chunk: int) -> int:
         """Tokens of cache that so many further tokens of a request take, in all block tables.

@@ -1,9 +1,9 @@
 """RadixCache: the KV pages of finished and running requests, found by the tokens they hold.
 
-A radix tree as in RadixAttention (SGLang; Zheng et al., 2024, "SGLang: Efficient Execution of Structured Language Model
-Programs"), with whole pages for letters: a node holds a run of pages, each known by its S token ids, and the way down
-to it spells all the tokens before them. Keys and values depend on every earlier token, so a page is usable by exactly
-those requests whose tokens begin with that way.
+A radix tree as in RadixAttention (Zheng et al., 2024, "SGLang: Efficient Execution of Structured Language Model
+Programs"), with whole pages for letters: a node holds a run of pages, each known by its key (S token ids, and what it
+holds of media), and the way down to it spells all the tokens before them. Keys and values depend on every earlier
+token, so a page is usable by exactly those requests whose tokens begin with that way.
 
 One tree serves all groups of layers. What layers without a window keep is there for every page of a node, or 0
 throughout if there are no such layers; of a group with a window a page may be missing (a hole, see window_pages). A
@@ -28,17 +28,19 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from palladio.runtime.scheduling.radix_node import PageKey, Path, RadixNode
+from palladio.runtime.interface.prompt_parts import Media
+from palladio.runtime.scheduling.radix_node import PageKey, Path, RadixNode, media_keys
 from palladio.runtime.scheduling.tree_windows import TreeWindows
 from palladio.runtime.scheduling.window_pages import WindowGroup, WindowPage
 
 _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
 
 
-def page_keys(token_ids: Sequence[int], page_size: int, start: int, stop: int) -> list[PageKey]:
-    """The keys of pages start … stop-1; all of them are full."""
-    assert stop * page_size <= len(token_ids) or stop <= start, "the last page is not full"
-    return [tuple(token_ids[i * page_size : (i + 1) * page_size]) for i in range(start, stop)]
+def page_keys(ids: Sequence[int], size: int, start: int, stop: int, media: Sequence[Media] = ()) -> list[PageKey]:
+    """The keys of pages start … stop-1, of `size` tokens each; all of them are full."""
+    assert stop * size <= len(ids) or stop <= start, "the last page is not full"
+    keys: list[PageKey] = [tuple(ids[i * size : (i + 1) * size]) for i in range(start, stop)]
+    return list(media_keys(keys, size, start, media)) if media else keys
 
 
 class RadixCache:
@@ -234,8 +236,7 @@ class RadixCache:
             assert node.parent.children.get(node.keys[0]) is node, "a child is not keyed by its first page"
             assert node.lock_count == locks[node], f"{node.lock_count} locks counted, {locks[node]} held"
         for root in self._roots.values():
-            assert not root.keys, "a root has pages"
-            assert not root.pages, "a root has pages"
+            assert not [*root.keys, *root.pages], "a root has pages"
             assert bool(root.children) == (root in self._filled_roots), "a tree is lost, or an empty one kept"
         assert self._filled_roots <= set(self._roots.values()), "a root has no name"
         pages = list(self.pages())
@@ -246,9 +247,7 @@ class RadixCache:
         assert self._num_unlocked == self._weight * unlocked
         self.windows.check_integrity(nodes, held)
         leaves = {node for node in nodes if node.lock_count == 0 and not node.children}
-        assert set(self._leaves.values()) == leaves, (
-            "an unlocked leaf is not offered for eviction, or something else is"
-        )
+        assert set(self._leaves.values()) == leaves, "other nodes are offered for eviction than the unlocked leaves"
         assert all(node.entry == 0 for node in nodes - leaves), "what is not an unlocked leaf is offered for eviction"
         valid = [entry for entry in self._heap if entry[2] in self._leaves]
         assert sorted(valid) == sorted(self._entry(leaf) for leaf in leaves), "a heap entry is out of date"

@@ -1,10 +1,26 @@
 """RadixNode: what the prefix tree is made of."""
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 
+from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.scheduling.window_pages import WindowPage
 
-PageKey = tuple[int, ...]  # the S token ids of one page
+MediaKey = tuple[str, bool, int, int, int]
+"""What a page holds of a medium: its digest, whether it is computed as a whole, its position that comes first in the
+page, and where in the page it begins and ends."""
+
+PageKey = tuple[int | MediaKey, ...]  # the S token ids of one page, and what it holds of media
+
+
+def media_keys(keys: Sequence[PageKey], page_size: int, first_page: int, media: Iterable[Media]) -> Iterator[PageKey]:
+    """The keys of pages that may hold parts of media. Args: keys: of their ids. first_page: the first one's number."""
+    for page, key in enumerate(keys, first_page):
+        begin, end = page * page_size, (page + 1) * page_size
+        held = (part for part in media if part.start < end and part.stop > begin)
+        places = [(part, max(part.start, begin), min(part.stop, end)) for part in held]
+        marks = [(p.digest, p.is_whole, low - p.start, low - begin, high - begin) for p, low, high in places]
+        yield *key, *marks
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False, weakref_slot=True)

@@ -17,6 +17,7 @@ from palladio.runtime.interface.outputs import (
     WaitReason,
     WaitTimes,
 )
+from palladio.runtime.interface.prompt_parts import Rows
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.window_pages import HeldWindow
 
@@ -31,18 +32,25 @@ class RequestStatus(enum.Enum):
 class Request:
     """One sample: its tokens and how far they are computed.
 
-    The lengths are ordered at all times, and all others are derived from them:
+    How many tokens a dispatched step gives may be known to the device alone. So there are two bounds of how far the
+    keys and values reach once all dispatched steps have run, and reading a step corrects them (`correct`):
 
-        0 ≤ num_computed ≤ len(token_ids) + num_pending
+        num_computed ≤ tokens in the cache ≤ most_computed ≤ max_computed
         num_prompt_tokens ≤ len(token_ids)
+
+    Pages are reserved by the upper bound, and given back by the lower one. They are equal where all that is dispatched
+    gives as many tokens as the host has planned.
 
     Attributes:
         given: what was asked for.
         max_tokens: of `given.params`, which the front has set.
+        max_computed: tokens whose keys and values it may ever need: all but its last one.
         token_ids: the prompt, then every output token that the host has read.
-        num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run.
-        num_pending: tokens sampled by dispatched steps and not read yet (they live on the device).
-        num_discarded: tokens that dispatched steps sample for nobody: the request went on without them.
+        num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so
+            many at least.
+        num_unsure: tokens that there may be beyond those.
+        num_unread: dispatched rows that sample for it and have not been read yet.
+        revision: that of rows whose tokens are to be read, see `void`.
         constraint: which tokens its output may have next; None: all.
         prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
         pages: the KV pages of its tokens, in order, in layers that keep all tokens (0 if there are none such); empty
@@ -61,15 +69,18 @@ class Request:
         decode_mark: the engine's decode steps when it last began to decode; None: it does not. A request that was
             retracted keeps it until its pending tokens have been read.
         compile_mark: seconds that the engine's steps had compiled when it came.
+        rows: of the prompt's media; none once it has ended.
     """
 
     given: GenerationRequest
     max_tokens: int
+    max_computed: int
     token_ids: list[int]
     status: RequestStatus = RequestStatus.WAITING
     num_computed: int = 0
-    num_pending: int = 0
-    num_discarded: int = 0
+    num_unsure: int = 0
+    num_unread: int = 0
+    revision: int = 0
     constraint: Constraint | None = None
     prefill_end: int = 0
     pages: list[int] = dataclasses.field(default_factory=list)
@@ -89,17 +100,25 @@ class Request:
     wait_mark: WaitTimes = dataclasses.field(default_factory=WaitTimes)
     decode_mark: DecodeSteps | None = None
     compile_mark: float = 0.0
+    rows: tuple[Rows, ...] = ()
 
     @classmethod
-    def of(cls, given: GenerationRequest, *, shares_prefix: bool = True) -> "Request":
+    def of(cls, given: GenerationRequest, *, shares_prefix: bool = True, rows: tuple[Rows, ...] = ()) -> "Request":
+        """Args: rows: of the media; by default their files are read.
+
+        Raises:
+            InvalidRequestError: one cannot be read.
+        """
         assert given.params.max_tokens is not None, "the front sets max_tokens"
         return cls(
             given=given,
             max_tokens=given.params.max_tokens,
+            max_computed=len(given.prompt_ids) + given.params.max_tokens - 1,
             token_ids=list(given.prompt_ids),
             prefill_end=len(given.prompt_ids),
             shares_prefix=shares_prefix,
             prompt_logprobs=None if given.params.prompt_logprobs is None else [],
+            rows=(rows or tuple(part.read() for part in given.media)) if given.media else (),
         )
 
     @property
@@ -117,9 +136,9 @@ class Request:
         return len(self.token_ids) - len(self.given.prompt_ids)
 
     @property
-    def num_tokens(self) -> int:
-        """All tokens that exist, the pending ones included."""
-        return len(self.token_ids) + self.num_pending
+    def most_computed(self) -> int:
+        """The upper bound to `num_computed`."""
+        return min(self.num_computed + self.num_unsure, self.max_computed) if self.num_unsure else self.num_computed
 
     @property
     def is_prefilling(self) -> bool:
@@ -127,27 +146,67 @@ class Request:
 
     @property
     def wants_token(self) -> bool:
-        """Whether one more token may be sampled once all dispatched steps have run."""
-        return self.num_tokens - len(self.given.prompt_ids) < self.max_tokens
+        """Of one that decodes: whether one more token may be sampled once all dispatched steps have run."""
+        return self.num_computed < self.max_computed
 
     @property
     def max_remaining_tokens(self) -> int:
-        return self.max_tokens - (self.num_tokens - len(self.given.prompt_ids))
+        """Tokens that steps to come may sample for it."""
+        return max(0, self.max_computed - max(self.num_computed, len(self.token_ids) - 1))
 
     @property
     def may_jump(self) -> bool:
         """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
         return self.given.params.logprobs is None and not self.given.params.uses_penalties
 
-    def take_back(self, count: int) -> None:
-        """The last tokens of a planned decode row are not part of its step after all."""
-        self.num_computed -= count
-        self.num_pending -= count
+    def uncut(self, stop: int) -> int:
+        """Where computing may end, at `stop` or before: not within a part that one step has to compute."""
+        return next((part.start for part in self.given.media if part.is_whole and part.start < stop < part.stop), stop)
 
-    def void_pending(self) -> None:
-        """What dispatched steps sample for it is not to be read."""
-        self.num_discarded += self.num_pending
-        self.num_pending = 0
+    @property
+    def longest_whole(self) -> int:
+        """Tokens of the longest part that one step has to compute."""
+        return max((part.length for part in self.given.media if part.is_whole), default=0)
+
+    def plan(self, num_tokens: int, num_drafts: int) -> int:
+        """A row is planned that samples after each of its tokens. Args: num_drafts: those that may be wrong.
+
+        Returns:
+            Where it begins at most. At `max_computed` the request is complete, and the row is nobody's.
+        """
+        start = self.num_computed
+        if self.num_unsure:
+            start = min(start + self.num_unsure, self.max_computed - 1)
+        self.num_computed += num_tokens - num_drafts
+        self.num_unsure += num_drafts
+        self.num_unread += 1
+        return start
+
+    def correct(self, num_tokens: int, num_drafts: int, count: int) -> None:
+        """Corrects the bounds: a row that was planned so has `count` tokens. One that is retracted has none."""
+        if self.status is RequestStatus.RUNNING:
+            computed = self.num_computed + count - (num_tokens - num_drafts)
+            self.num_computed = min(computed, self.max_computed)  # a row after it may have nothing left to compute
+            self.num_unsure -= num_drafts
+
+    def note_read(self) -> None:
+        """One of its rows has been read, or is none after all."""
+        self.num_unread -= 1
+
+    def void(self) -> None:
+        """It goes on without what dispatched steps sample for it: that is not to be read."""
+        self.revision += 1
+        self.num_unread = self.num_unsure = 0
+
+    def end(self) -> None:
+        """It has no pages and is in no queue. A slot may remember it for long, so what is large goes."""
+        self.status = RequestStatus.FINISHED
+        self.void()
+        self.constraint, self.rows = None, ()
+
+    def forget_computed(self) -> None:
+        """It has lost its pages."""
+        self.num_computed = self.num_unsure = 0
 
     def output(
         self,
@@ -220,7 +279,6 @@ def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> F
     if request.max_tokens == 0:  # only its prompt was to be computed
         token_ids.clear()
         return finish or request.finish_reason()
-    request.num_pending -= len(token_ids)
     for count, token_id in enumerate(token_ids, 1):
         request.token_ids.append(token_id)
         ended = request.finish_reason()
@@ -255,7 +313,7 @@ def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> F
         return finish
     forced = constraint.forced[: request.max_tokens - request.num_output_tokens]
     if len(forced) > 1 and request.may_jump and make_room(request, len(forced)):
-        request.void_pending()
+        request.void()
         for token_id in forced:
             request.token_ids.append(token_id)
             token_ids.append(token_id)

@@ -5,8 +5,9 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
+from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.scheduling.request import Request
 
 
@@ -19,6 +20,7 @@ class SchedulerLimits:
     splits_prompts: whether a prompt may be prefilled over several steps; if not, none is longer than a step.
     mixes: whether running requests decode in prefill steps too; else the two take turns.
     num_decode_steps: tokens that a request decodes in one step.
+    num_drafts: tokens that are proposed for a request at once, see Proposer; 0: none.
     preemption_threshold: a waiting request takes the place of a running one if it is more urgent by more than this;
         None: never.
     low_values_first: low priority values are the urgent ones.
@@ -31,9 +33,31 @@ class SchedulerLimits:
     splits_prompts: bool = True
     mixes: bool = False
     num_decode_steps: int = 1
+    num_drafts: int = 0
     preemption_threshold: int | None = None
     low_values_first: bool = False
     conservativeness: float = 1.0
+
+    @property
+    def decode_chunk(self) -> int:
+        """Tokens from the first one that a decode row may compute to the last one: it may start as many drafts late."""
+        return max(self.num_decode_steps, 1 + 2 * self.num_drafts)
+
+    def check_whole(self, request: Request) -> None:
+        """
+        Raises:
+            InvalidRequestError: a part that one step has to compute is longer than what a step leaves to a prompt, if
+                all others decode in it.
+        """
+        most = self.max_step_tokens - (min(self.max_running - 1, self.max_step_tokens // 2) if self.mixes else 0)
+        if request.longest_whole > most:
+            raise InvalidRequestError.of(
+                "{param}: a part of {length} tokens cannot be divided, and one step computes at most {most} tokens of "
+                "a prompt beside running requests; raise --chunked-prefill-size",
+                param="prompt",
+                length=request.longest_whole,
+                most=most,
+            )
 
 
 MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
@@ -46,6 +70,14 @@ class PrefillBucket:
     num_requests: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class VerifyBucket:
+    """Of a step that verifies drafts: rows that it samples, and the forward pass that computes them, as chunks."""
+
+    num_requests: int
+    forward: PrefillBucket
+
+
 @dataclasses.dataclass(frozen=True)
 class Buckets:
     """Padded sizes, ascending.
@@ -55,11 +87,13 @@ class Buckets:
             request.
         prefill: (tokens, requests) of a prefill step.
         sample: rows that a step samples.
+        verify: of steps that verify drafts; more requests than they hold decode without.
     """
 
     decode: tuple[int, ...]
     prefill: tuple[PrefillBucket, ...]
     sample: tuple[int, ...]
+    verify: tuple[VerifyBucket, ...] = ()
 
     @classmethod
     def create(
@@ -97,6 +131,16 @@ class Buckets:
         """A single shape for all steps, so that no result depends on which one was picked."""
         return cls((), (PrefillBucket(max_step_tokens, max_running),), (max_running,))
 
+    def with_drafts(self, num_drafts: int) -> Self:
+        """The same, where so many tokens are proposed for each request. Each number of rows has one bucket, of the
+        smallest prefill step that holds all of their drafts; a single shape holds as many as it can."""
+        found = []
+        for size in self.sample:
+            needed = size * (1 + num_drafts) if self.decode else size + 1
+            fitting = (one for one in self.prefill if one.num_tokens >= needed and one.num_requests >= size)
+            found += [VerifyBucket(size, one) for one in itertools.islice(fitting, 1)]
+        return dataclasses.replace(self, verify=tuple(found))
+
     @property
     def max_prefill_requests(self) -> int:
         return self.prefill[-1].num_requests
@@ -113,6 +157,10 @@ class Buckets:
     def pick_decode(self, num_requests: int) -> int:
         """The smallest decode bucket that holds so many requests."""
         return _round_up(self.decode, num_requests)
+
+    def pick_verify(self, num_requests: int) -> VerifyBucket | None:
+        """The smallest one that holds so many requests; None: no step can verify so many."""
+        return next((one for one in self.verify if one.num_requests >= num_requests), None)
 
     def pick_sample(self, num_rows: int) -> int:
         """The smallest sample bucket that holds so many rows."""
@@ -144,13 +192,15 @@ def _round_up(sizes: Sequence[int], value: int) -> int:
     return sizes[bisect.bisect_left(sizes, value)]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ScheduledRow:
-    """One request's part of a step: its tokens [start, start + num_tokens).
+class ScheduledRow(NamedTuple):
+    """One request's part of a step: its tokens [start, start + num_tokens). A tuple, since there are many in each step.
 
     Attributes:
+        start: of a decode row: at most; the device knows where it starts.
         samples: whether the step samples a token after the last of them (of a decode row: after each).
         decodes: its first token is the one sampled last, which only the device may know yet; else the host knows all.
+        revision: its request's when it was planned.
+        num_drafts: of a decode row: how many of its tokens, the last ones, may turn out to be wrong.
     """
 
     request: Request
@@ -158,11 +208,46 @@ class ScheduledRow:
     num_tokens: int
     samples: bool
     decodes: bool = False
+    revision: int = 0
+    num_drafts: int = 0
 
     @property
     def num_sampled(self) -> int:
-        """Tokens that it gives."""
+        """Tokens that it gives, at most."""
         return self.num_tokens if self.decodes else int(self.samples)
+
+    @property
+    def end(self) -> int:
+        """Where its tokens end at most."""
+        end = self.start + self.num_tokens
+        return min(end, self.request.max_computed) if self.num_drafts else end
+
+    @property
+    def is_void(self) -> bool:
+        """Whether what it samples is for nobody: its request has ended, or has gone on without it."""
+        return self.revision != self.request.revision
+
+    def read(self, count: int) -> None:
+        """It has been read. Args: count: tokens that it gave."""
+        self.request.note_read()
+        if self.num_drafts:
+            self.request.correct(self.num_tokens, self.num_drafts, count)
+
+    def cut(self, count: int) -> Self:
+        """The same row with so many tokens, of a step that is not dispatched yet; with none it is no part of it."""
+        self.request.correct(self.num_tokens, self.num_drafts, count)
+        if count == 0:
+            self.request.note_read()
+        return self._replace(num_tokens=count, num_drafts=0)
+
+
+def decode_row(request: Request, num_tokens: int, num_drafts: int = 0) -> ScheduledRow:
+    """Plans a row of a request that decodes. Args: as the attributes."""
+    start = request.plan(num_tokens, num_drafts)
+    return ScheduledRow(request, start, num_tokens, True, True, request.revision, num_drafts)
+
+
+StepKind = Literal["decode", "verify", "prefill"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,15 +255,15 @@ class ScheduledBatch:
     """One step of one data-parallel rank.
 
     Attributes:
-        kind: "decode": only decode rows, each with up to `num_steps` tokens; "prefill": rows of known tokens, after
-            decode rows of one token each, if any.
+        kind: "decode": only decode rows, each with up to `num_steps` tokens; "verify": only decode rows, with drafts;
+            "prefill": rows of known tokens, after decode rows of one token each, if any.
         rows: decode rows first; rows that sample before those that don't.
         table_updates: changes of the block table that must be applied before the step.
         num_waiting: length of the queue after scheduling (for the log).
         num_decodes: how many of the rows decode.
     """
 
-    kind: Literal["decode", "prefill"]
+    kind: StepKind
     rows: list[ScheduledRow]
     table_updates: list[tuple[int, int, int]]
     num_waiting: int
@@ -204,7 +289,7 @@ class ScheduledBatch:
 
     @property
     def num_sampled_rows(self) -> int:
-        return len(self.rows) if self.kind == "decode" else sum(row.samples for row in self.rows)
+        return len(self.rows) if self.kind != "prefill" else sum(row.samples for row in self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +308,7 @@ class ScheduledStep:
         return [(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None]
 
     @property
-    def kind(self) -> Literal["decode", "prefill"]:
+    def kind(self) -> StepKind:
         """That of the batches."""
         return self.parts[0][1].kind
 

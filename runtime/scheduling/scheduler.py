@@ -1,20 +1,28 @@
 """The scheduler: which requests take part in the next step, and what a step's tokens mean for them.
 
-It runs one step ahead of the device: when it plans step n+1, the tokens of step n may still be on the device
-(`Request.num_pending`). So a request that turns out to have ended at step n may be part of step n+1 too; its row is
-ignored then. Device steps run in order, so pages and slots can be given to others at once.
+It runs one step ahead of the device: when it plans step n+1, the tokens of step n may still be on the device, and how
+many they are too (see Request). So a request that turns out to have ended at step n, or goes on from there in another
+way, may be part of step n+1 too; its row is void then. Device steps run in order, so pages and slots can be given to
+others at once.
 """
 
 import time
 from collections.abc import Sequence
-from typing import Literal
 
 from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
 from palladio.runtime.scheduling.batch_share import BatchShare, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
+from palladio.runtime.scheduling.drafts import DraftCounts, draft_rows, long_rows
 from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
 from palladio.runtime.scheduling.request import NOT_FINITE, QueueTime, Request, RequestStatus, take_tokens
-from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
+from palladio.runtime.scheduling.scheduled_batch import (
+    Buckets,
+    ScheduledBatch,
+    ScheduledRow,
+    SchedulerLimits,
+    StepKind,
+    decode_row,
+)
 from palladio.runtime.scheduling.waiting_queue import Deadlines, WaitingQueue, timeout_reason
 
 
@@ -29,6 +37,7 @@ class Scheduler:
         buckets: those that can be used now, see `use`.
         retractor: takes pages from running requests.
         decode_steps: whose tokens have been read, since the start.
+        drafts: how many were right, since the start.
         compile_seconds: that steps have waited for programs to be compiled, since the start, see `use`.
         clock: why requests wait.
         kv_budget: how much cache requests are expected to take.
@@ -50,6 +59,7 @@ class Scheduler:
         self.waiting = waiting
         self.running = RunningRequests(limits.max_running)
         self.decode_steps = DecodeSteps()
+        self.drafts = DraftCounts()
         self.compile_seconds = 0.0
         self.clock = QueueTime()
         self.turns = ScheduleTurns(share, self.running)
@@ -87,8 +97,8 @@ class Scheduler:
         self._deadlines.add(request)
 
     def forget(self, request: Request) -> None:
-        """Forgets a waiting request, none of whose tokens is pending: another scheduler queues it."""
-        assert not request.num_pending
+        """Forgets a waiting request, none of whose rows is unread: another scheduler queues it."""
+        assert not request.num_unread
         self.waiting.remove(request)
         del self._requests[request.given.request_id]
         self.turns.leave(request)
@@ -97,10 +107,9 @@ class Scheduler:
     def abort(self, request_id: str) -> bool:
         """Ends a request without output; False if it is not here (any more)."""
         request = self._requests.get(request_id)
-        if request is None:
-            return False
-        self._end(request)
-        return True
+        if request is not None:
+            self._end(request)
+        return request is not None
 
     def expire(self) -> list[TokenOutput]:
         """Ends the requests whose time is up."""
@@ -116,7 +125,7 @@ class Scheduler:
     def start_over(self) -> None:
         """After the device has lost its state: every running request is computed anew, without a token lost."""
         for request in self._requests.values():
-            request.num_pending = request.num_discarded = 0
+            request.num_unread = 0
         self.retractor.retract_all()
         self.cache.take_table_updates()
         self.cache.flush()
@@ -161,7 +170,7 @@ class Scheduler:
         if prefill:
             self.prefilled_last = True
             prefill.sort(key=lambda row: not row.samples)
-            return self._batch("prefill", [self._decode_row(r, 1) for r in decoding or ()] + prefill)
+            return self._batch("prefill", [decode_row(r, 1) for r in decoding or ()] + prefill)
         return self._decode(self._take_decoding(turn) if decoding is None else decoding)
 
     def process(self, batch: ScheduledBatch, read: Sequence[TokenOutput]) -> list[TokenOutput]:
@@ -172,15 +181,16 @@ class Scheduler:
         """
         outputs: list[TokenOutput] = []
         now = time.time()
+        if batch.kind == "verify":
+            self.drafts.note(batch, read)
         for row, output in zip(batch.rows, read, strict=True):
             request = row.request
-            if request.status is RequestStatus.FINISHED:
-                continue  # ended while this step was under way
+            if row.revision != request.revision:
+                continue  # see ScheduledRow.is_void
             if output.prompt_logprobs is not None:
                 request.take_prompt_logprobs(row.start, output.prompt_logprobs)
-            if request.num_discarded and row.samples:
-                request.num_discarded -= len(output.token_ids)
-            elif row.samples:
+            if row.samples:
+                row.read(len(output.token_ids))
                 self._take_tokens(request, output, now)
                 outputs.append(output)
         return outputs
@@ -212,7 +222,9 @@ class Scheduler:
         rows: list[ScheduledRow] = []
         budget = self.max_step_tokens - num_decoding
         if turn == "background" and self.limits.splits_prompts:
-            budget = min(budget, self.turns.share.max_prefill_tokens(self.buckets))
+            share = self.turns.share.max_prefill_tokens(self.buckets)
+            candidates = [*self.turns.members(turn), *filter(None, [self.waiting.peek()])]
+            budget = min(budget, max(share, *(request.longest_whole for request in candidates), 0))
         if first is not None:
             budget -= self._add_chunk(rows, first, budget)
         for running in self.turns.members(turn):  # few are split, but a retraction may leave one anywhere
@@ -259,15 +271,17 @@ class Scheduler:
         start = request.num_computed
         free = (len(request.pages) + self.cache.num_available_columns) * self.cache.page_size - start
         count = min(request.prefill_end - start, budget, free)
+        if request.given.media:
+            count = request.uncut(start + count) - start
         if count <= 0:
             return 0
         self.cache.grow(request, start + count)
         request.num_computed += count
         self.cache.share(request)
         samples = not request.is_prefilling
-        if samples and request.max_tokens > 0:
-            request.num_pending += 1
-        rows.append(ScheduledRow(request, start, count, samples))
+        if samples:
+            request.num_unread += 1
+        rows.append(ScheduledRow(request, start, count, samples, revision=request.revision))
         return count
 
     # Decode
@@ -278,18 +292,22 @@ class Scheduler:
         ready: list[Request] = []
         growing: list[Request] = []
         for request in self.turns.decoders(turn, self.buckets):  # plain: this runs for each request at each step
-            length = request.num_computed
-            if length < request.prefill_end or not request.wants_token:
+            length, most = request.num_computed, request.max_computed
+            if length < request.prefill_end or length >= most:
                 continue
             ready.append(request)
-            if length >= len(request.pages) * size:
+            if min(length + request.num_unsure + 1, most) > len(request.pages) * size:
                 growing.append(request)
+        if len(growing) > self.cache.num_available_columns:
+            # Who may have a page less than it seems waits for its tokens to be read.
+            growing, unsure = [r for r in growing if not r.num_unsure], {r for r in growing if r.num_unsure}
+            ready = [r for r in ready if r not in unsure]
         if len(growing) > self.cache.num_available_columns:
             self.retractor.make_room(growing, self.kv_budget.ratio)
             ready = [r for r in ready if r.status is RequestStatus.RUNNING]
         for request in growing:
             if request.status is RequestStatus.RUNNING:
-                grown = self.cache.grow(request, request.num_computed + 1)
+                grown = self.cache.grow(request, min(request.most_computed + 1, request.max_computed))
                 assert grown, "retraction left too few pages"
         return ready
 
@@ -297,27 +315,17 @@ class Scheduler:
         self.prefilled_last = False
         if not decoding:
             return None
-        num_steps = self.limits.num_decode_steps
-        if num_steps == 1:
-            return self._batch("decode", [self._decode_row(request, 1) for request in decoding])
+        if self.limits.num_drafts and (drafting := draft_rows(decoding, self.buckets, self.limits, self.cache)):
+            return self._batch("verify", drafting)
+        if self.limits.num_decode_steps == 1:
+            return self._batch("decode", [decode_row(request, 1) for request in decoding])
         if any(request.constraint is not None for request in decoding):  # each mask depends on the token before it
             decoding = sorted(decoding, key=lambda request: request.num_output_tokens)
             decoding = decoding[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
-            return self._batch("prefill", [self._decode_row(request, 1) for request in decoding])
-        rows = []
-        for request in decoding:
-            count = min(num_steps, request.max_remaining_tokens)
-            grown = self.cache.grow(request, request.num_computed + count)
-            rows.append(self._decode_row(request, count if grown else 1))
-        return self._batch("decode", rows)
+            return self._batch("prefill", [decode_row(request, 1) for request in decoding])
+        return self._batch("decode", long_rows(decoding, self.limits, self.cache))
 
-    def _decode_row(self, request: Request, count: int) -> ScheduledRow:
-        row = ScheduledRow(request, request.num_computed, count, samples=True, decodes=True)
-        request.num_computed += count
-        request.num_pending += count
-        return row
-
-    def _batch(self, kind: Literal["decode", "prefill"], rows: list[ScheduledRow]) -> ScheduledBatch:
+    def _batch(self, kind: StepKind, rows: list[ScheduledRow]) -> ScheduledBatch:
         num_decodes = sum(row.decodes for row in rows)
         self.retractor.note_step(samples=rows[0].samples)  # those that do come first
         if num_decodes:
@@ -342,7 +350,7 @@ class Scheduler:
         """Puts a running request back into the queue, without its pages."""
         self._leave(request)
         request.status = RequestStatus.WAITING
-        request.num_computed = 0
+        request.forget_computed()
         request.wait_mark = self.clock.join_retracted(is_first=not len(self.waiting))
         self.waiting.put_back(request)
 
@@ -359,13 +367,12 @@ class Scheduler:
             self._leave(request)
         else:  # aborted in the queue; or retracted just before its last token was read
             self.waiting.remove(request)
-        request.status = RequestStatus.FINISHED
-        request.constraint = None  # its slot may remember the request for long, and a grammar is large
+        request.end()
         del self._requests[request.given.request_id]
         self.turns.leave(request)
 
     def _leave(self, request: Request) -> None:
-        if not request.num_pending:  # else its last step is still to be read, and to be counted
+        if not request.num_unread:  # else its last step is still to be read, and to be counted
             request.note_decoding(self.decode_steps)
         self.cache.release(request)
         self.running.remove(request)
@@ -374,7 +381,7 @@ class Scheduler:
         if request.decode_mark is None and request.status is RequestStatus.RUNNING:
             request.decode_mark = self.decode_steps
         finish = take_tokens(request, output, self._make_room)
-        if request.status is RequestStatus.WAITING and not request.num_pending:
+        if request.status is RequestStatus.WAITING and not request.num_unread:
             request.note_decoding(self.decode_steps)  # retracted before these tokens were read
         if request.first_token is None:
             request.first_token = now

@@ -223,7 +223,8 @@ class _LazyPageKeys(Sequence[PageKey]):
     def _made(self, stop: int) -> list[PageKey]:
         known = self._request.page_keys
         if len(known) < stop:
-            known += page_keys(self._request.token_ids, self._page_size, len(known), stop)
+            request = self._request
+            known += page_keys(request.token_ids, self._page_size, len(known), stop, request.given.media)
         return known
 
 

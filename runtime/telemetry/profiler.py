@@ -24,6 +24,7 @@ from palladio.runtime.telemetry.logs import Activity
 from palladio.runtime.telemetry.process_memory import resident_bytes
 
 _PROBE = b"\0" * 4096  # a full disk takes a name, but no bytes
+_NOTHING_LEFT = "No profile started"  # as JAX says it
 _FAILURES = (OSError, ValueError, RuntimeError)  # of paths, and of JAX's profiler, whose own error is a RuntimeError
 _INTERVAL = 0.05  # seconds between two looks at a trace's bounds
 
@@ -186,7 +187,8 @@ class Profiler:
         levels = jax.profiler.ProfileOptions()
         levels.host_tracer_level = options.host_tracer_level
         levels.python_tracer_level = options.python_tracer_level
-        levels.device_tracer_level = options.device_tracer_level
+        if not options.traces_device and jax.default_backend() == "tpu":
+            levels.advanced_configuration = {"tpu_trace_mode": "TRACE_ONLY_HOST"}
         base = self._memory()
         jax.profiler.start_trace(options.output_dir, profiler_options=levels)
         profile.phase = "tracing"
@@ -241,7 +243,7 @@ class Profiler:
             logger.info("Wrote a profile of %d steps to %s", num_steps, options.output_dir)
 
     def _write_the_last(self) -> None:
-        """JAX takes no new trace before the last one is written.
+        """JAX takes no new trace before the last one is written; from 0.12 on it has dropped what they could not write.
 
         Raises:
             InvalidRequestError: that still fails.
@@ -252,6 +254,9 @@ class Profiler:
             _prepare(self._unwritten)
             jax.profiler.stop_trace()
         except _FAILURES as error:
+            if str(error) == _NOTHING_LEFT:
+                self._unwritten = None
+                return
             raise InvalidRequestError(
                 f"the last profile could not be written yet to {self._unwritten}, so no other profile can start: "
                 f"{_reason(error)}; free disk space there, or restart the engine"

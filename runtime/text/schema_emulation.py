@@ -6,19 +6,24 @@ Each function takes a schema and returns one without the keyword; a ValueError s
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.text.json_values import TYPES, has_type, key_of, listed_values, types_of_schema
+from palladio.runtime.text.pattern_classes import with_written_classes
 
 MAX_ORDERS = 120  # of the values of an array with uniqueItems: those of five values
 MAX_CONDITIONS = 8  # `if` in one schema: they combine
-MAX_WRITTEN = 1 << 16  # characters that uniqueItems of one schema may come to
+MAX_WRITTEN = 1 << 16  # characters that uniqueItems or propertyNames of one schema may come to
 MAX_EXCLUDED = 64  # values of one `not`
 MAX_EXCLUDED_TEXT = 128  # characters of such a value
 LOWEST_INTEGER = -(2**63) + 1024  # the compiler counts in 64 bits, by way of floating point numbers
+HIGHEST_REAL = 10**18  # it writes no upper bound of numbers that is much above
+_ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "contains"})
 _ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples"})
 _LOWER_BOUNDS = ("minimum", "exclusiveMinimum")
+_UPPER_BOUNDS = ("maximum", "exclusiveMaximum")
 
 
 def with_alternatives(schema: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -215,13 +220,83 @@ def _opposites(condition: object, rest: Mapping[str, Any], root: object) -> list
     return found
 
 
-def with_low_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Bounds of 64-bit integers: a lower one that the compiler cannot count with becomes the lowest that it can."""
-    return dict(schema) | {key: LOWEST_INTEGER for key in _LOWER_BOUNDS if _is_low(schema.get(key))}
+def with_named_properties(schema: Mapping[str, Any], root: object) -> dict[str, Any]:
+    """Without `propertyNames`: names that are listed become properties, and a pattern one of `patternProperties`."""
+    rest = {key: value for key, value in schema.items() if key != "propertyNames"}
+    names = schema["propertyNames"]
+    rule = {key: value for key, value in names.items() if key not in _ANNOTATIONS} if isinstance(names, dict) else names
+    if rule is True or rule in ({}, {"type": "string"}):
+        return rest  # every name is a text
+    if not {"properties", "patternProperties"}.isdisjoint(rest):
+        raise ValueError('unimplemented key: "propertyNames" is not supported beside properties or patternProperties')
+    value, closed = rest.get("additionalProperties", True), {**rest, "additionalProperties": False}
+    listed = listed_values(names, root)
+    if listed is not None:
+        if len(listed) * len(json.dumps(value)) > MAX_WRITTEN:
+            message = f"propertyNames over {len(listed)} names takes more than {MAX_WRITTEN} characters, the limit"
+            raise ValueError(message)
+        return closed | {"properties": {name: value for name in listed if isinstance(name, str)}}
+    pattern = _pattern_of(rule) if isinstance(rule, dict) and rule.pop("type", "string") == "string" else None
+    if pattern is None:
+        message = 'unimplemented key: "propertyNames" is supported for an enum, a const, a pattern or lengths only'
+        raise ValueError(message)
+    return closed | {"patternProperties": {with_written_classes(pattern): value}}
+
+
+def _pattern_of(rule: Mapping[str, Any]) -> str | None:
+    """Of texts with a pattern, or with lengths; None: more is asked of them."""
+    if rule.keys() == {"pattern"}:
+        return rule["pattern"] if isinstance(rule["pattern"], str) else None
+    least, most = rule.get("minLength", 0), rule.get("maxLength", "")
+    is_said = type(least) is int and (most == "" or type(most) is int) and not rule.keys() - {"minLength", "maxLength"}
+    return f"^(?s:.){{{least},{most}}}$" if is_said else None
+
+
+# A text of such characters alone is not allowed: pydantic writes it for decimals, and others for what is not blank.
+_NOT_ALONE = re.compile(
+    r"\^\(\?!\^?(?:\[(?P<set>(?:[^]\\^]|\\.)(?:[^]\\]|\\.)*)]|\\s)\*\$\)(?P<rest>[^|]*)\Z", re.DOTALL
+)
+
+
+def with_plain_pattern(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Without a look-ahead against texts of certain characters alone: another character must be there."""
+    found = _NOT_ALONE.match(schema["pattern"]) if isinstance(schema.get("pattern"), str) else None
+    if found is None:
+        return dict(schema)
+    other = r"\S" if found["set"] is None else with_written_classes(f"[^{found['set']}]")
+    others = schema.get("allOf")
+    beside = [*(others if isinstance(others, list) else ()), {"pattern": other}]
+    return {**schema, "pattern": f"^{found['rest']}", "allOf": beside}
+
+
+def without_unevaluated(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Without `unevaluatedProperties` and `unevaluatedItems`, where they allow all, or where nothing beside them says
+    anything of properties and items in another place."""
+    part = dict(schema)
+    for key, plain in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+        if part.get(key) in (True, {}):
+            del part[key]
+        elif key in part and _ELSEWHERE.isdisjoint(part):
+            part.setdefault(plain, part.pop(key))
+    return part
+
+
+def with_countable_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Bounds of 64-bit integers and of floating point numbers: one that the compiler cannot count with becomes the
+    last that it can, within."""
+    low = {key: LOWEST_INTEGER for key in _LOWER_BOUNDS if _is_low(schema.get(key))}
+    is_above = any(_is_high(schema.get(key)) for key in _LOWER_BOUNDS)
+    if is_above or "number" not in types_of_schema(schema):
+        return {**schema, **low}
+    return {**schema, **low, **{key: HIGHEST_REAL for key in _UPPER_BOUNDS if _is_high(schema.get(key))}}
 
 
 def _is_low(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value < LOWEST_INTEGER
+
+
+def _is_high(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > HIGHEST_REAL
 
 
 def has_low_constant(value: object) -> bool:

@@ -17,9 +17,12 @@ from palladio.runtime.text.schema_emulation import (
     MAX_CONDITIONS,
     MAX_WRITTEN,
     with_condition,
-    with_low_bounds,
+    with_countable_bounds,
+    with_named_properties,
     with_orders,
+    with_plain_pattern,
     without_excluded,
+    without_unevaluated,
 )
 
 
@@ -75,17 +78,16 @@ class _Writer:
         if id(schema) in self._closed:
             part["additionalProperties"] = False
         try:
-            return self._emulate(_with_patterns(part))
+            return self._emulate(_with_patterns(with_plain_pattern(part)))
         except ValueError as error:
             raise UnsupportedSchemaError(f"{path}: {error}") from None
 
     def _emulate(self, part: dict[str, Any]) -> dict[str, Any]:
-        part = with_low_bounds(part)
+        part = with_countable_bounds(without_unevaluated(part))
+        if "propertyNames" in part:
+            part = self._counted(with_named_properties(part, self._root), "propertyNames")
         if part.get("uniqueItems") is True:
-            part = with_orders(part, self._root)
-            self._num_written += len(json.dumps(part))
-            if self._num_written > 2 * MAX_WRITTEN:
-                raise ValueError("uniqueItems comes to too much text with those before it: leave it out")
+            part = self._counted(with_orders(part, self._root), "uniqueItems")
         if isinstance(part.get("not"), Mapping) and part["not"]:
             part = without_excluded(part, self._root)
         if not {"if", "then", "else"}.isdisjoint(part):
@@ -93,6 +95,13 @@ class _Writer:
             if self._num_conditions > MAX_CONDITIONS:
                 raise ValueError(f"`if` is there more than {MAX_CONDITIONS} times, the limit: they combine")
             part = with_condition(part, self._root)
+        return part
+
+    def _counted(self, part: dict[str, Any], keyword: str) -> dict[str, Any]:
+        """The part, which is longer than what the client wrote."""
+        self._num_written += len(json.dumps(part))
+        if self._num_written > 2 * MAX_WRITTEN:
+            raise ValueError(f"{keyword} comes to too much text with those before it: leave it out")
         return part
 
 

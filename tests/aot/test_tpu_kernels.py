@@ -55,6 +55,17 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
         assert row["spills"] <= (0 if row["kind"] == "decode" else spills), row
 
 
+@pytest.mark.parametrize(("page_size", "kv_heads"), [(16, 8), (32, 2), (64, 1)])
+def test_a_block_of_keys_takes_no_longer_than_its_copy(page_size, kv_heads, tmp_path):
+    """On v6e, with the page size chosen for so many KV heads a device. 110 bundles: waits, and the loop itself."""
+    sizes = ["--page-size", str(page_size), "--kv-heads", str(kv_heads)]
+    (row,) = _run("tpu_schedule.py", tmp_path, "table", "--chip", "v6e", "--kind", "decode", *sizes)["rows"]
+    assert "error" not in row, row
+    assert row["pages"] < row["copy_bundles"] <= 5 * row["pages"] + 20, row
+    microseconds = (row["masked_bundles"] + row["copy_bundles"] + 110) / 1750
+    assert microseconds < 1.05 * row["copy_us"], row
+
+
 def _run(script, tmp_path, *flags):
     report = tmp_path / "report.json"
     command = [sys.executable, f"benchmarks/{script}", *flags, "--json", str(report)]

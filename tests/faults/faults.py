@@ -3,26 +3,8 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
-import dataclasses
-
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """
-    Attributes:
-        name: what goes wrong.
-        file: path in the repository.
-        old: text that the file has once.
-        new: what stands there instead.
-        tests: where it ought to be found.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
+from tests.faults.fault import Fault
+from tests.faults.model_faults import MODEL_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -42,22 +24,14 @@ SAMPLER = (
     *(f"tests/runtime/execution/{name}.py" for name in ("test_sampler", "test_sampler_history")),
     *("tests/runtime/execution", _CORE + "test_engine_core.py"),
 )
+DRAFTS = ("tests/runtime/execution/test_verification.py", _CORE + "test_drafts.py")
 GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/test_limits.py", "tests/runtime/grammar")
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
-LOADER = (
-    "tests/model/loading/test_weights.py",
-    "tests/model/loading/test_coverage.py",
-    "tests/model/test_against_transformers.py",
-)
-
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
 _WINDOWS = "runtime/scheduling/tree_windows.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
-_LOADING = "model/loading/"
-_PLAN, _TRANSFORMS, _FILE = (
-    _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
-)
+_VERIFICATION = "runtime/execution/verification.py"
 
 FAULTS = (
     # The scheduler
@@ -142,8 +116,8 @@ FAULTS = (
     Fault(
         "tenants share a cache in spite of their salts",
         _MANAGER,
-        "self.tree.match(self._keys(request, 0, count), request.given.options.cache_salt)",
-        "self.tree.match(self._keys(request, 0, count), None)",
+        "self.tree.match(keys, salt)",
+        "self.tree.match(keys, None)",
         CACHE,
     ),
     Fault(
@@ -163,6 +137,57 @@ FAULTS = (
         "self._table_updates.append((request.slot, column, page))\n",
         "pass\n",
         CACHE,
+    ),
+    # Steps that give a number of tokens that only the device knows
+    Fault(
+        "one draft too many is accepted",
+        _VERIFICATION,
+        "is_right = (number < num_drafts)",
+        "is_right = (number <= num_drafts)",
+        DRAFTS,
+    ),
+    Fault(
+        "a draft that is wrong is accepted",
+        _VERIFICATION,
+        "(sampler, active & is_right, count + active)",
+        "(sampler, active, count + active)",
+        DRAFTS,
+    ),
+    Fault("drafts reach past the table's end", _VERIFICATION, "jnp.minimum(count, ends - 1 - last)", "count", DRAFTS),
+    Fault(
+        "a row at its end is not sent to the scratch page",
+        "runtime/execution/step_functions.py",
+        "owners = jnp.where(starts < ends, slots, 0)",
+        "owners = slots",
+        DRAFTS,
+    ),
+    Fault(
+        "window pages are given back by the upper bound of what is computed",
+        _MANAGER,
+        "held.group.first_needed(request.num_computed)",
+        "held.group.first_needed(request.most_computed)",
+        WINDOWS,
+    ),
+    Fault(
+        "pages for a token are reserved by the lower bound",
+        _SCHEDULER,
+        "min(length + request.num_unsure + 1, most) >",
+        "min(length + 1, most) >",
+        SCHEDULING,
+    ),
+    Fault(
+        "pages for drafts are reserved by the lower bound",
+        _ROOM + "drafts.py",
+        "min(request.most_computed + 1 + count",
+        "min(request.num_computed + 1 + count",
+        SCHEDULING,
+    ),
+    Fault(
+        "reading a step corrects no bound",
+        _ROOM + "scheduled_batch.py",
+        "        if self.num_drafts:\n            self.request.correct(",
+        "        if self.num_drafts > 9:\n            self.request.correct(",
+        SCHEDULING,
     ),
     # Groups of layers with a window
     Fault(
@@ -289,56 +314,54 @@ FAULTS = (
         GRAMMAR,
     ),
     Fault(
+        "names of properties are not kept to",
+        "runtime/text/schema_emulation.py",
+        'return closed | {"patternProperties": {with_written_classes(pattern): value}}',
+        "return rest",
+        ("tests/runtime/grammar/test_schema_corpus.py",),
+    ),
+    Fault(
+        "an unread field of a message is not told of",
+        "http/wire/protocol.py",
+        "                self._names.warn(error)",
+        "                pass",
+        ("tests/http/wire/test_unread_fields.py",),
+    ),
+    Fault(
         "forced text goes beyond max_tokens",
         _ROOM + "request.py",
         "constraint.forced[: request.max_tokens - request.num_output_tokens]",
         "constraint.forced[:]",
         JUMPS,
     ),
-    # The loader
+    # Kernels
     Fault(
-        "keys and values change places",
-        _TRANSFORMS,
-        'slot = layout.group if kind == "key"',
-        'slot = layout.group if kind == "value"',
-        LOADER,
-    ),
-    Fault("gate and up change places", _TRANSFORMS, '("gate", "up").index', '("up", "gate").index', LOADER),
-    Fault("unexpected tensors are let pass", _PLAN, "if unexpected:", "if unexpected and missing:", LOADER),
-    Fault(
-        "the last, partial block of a float8 scale is not asked for",
-        _LOADING + "stored_scales.py",
-        "tuple(-(-n // size) for n, size",
-        "tuple(n // size for n, size",
-        LOADER,
-    ),
-    Fault("holes in a parameter are let pass", _PLAN, "if not known[kind]:", "if not kind:", LOADER),
-    Fault(
-        "a tied head's scale is dropped",
-        "model/weights/scaled.py",
-        "            out *= scales\n",
-        "            out *= 1.0\n",
-        ("tests/model/loading/test_quantized_weights.py",),
+        "rows that nobody wrote are returned",
+        "pallas_kernels/ragged_paged_attention/tpu_rows.py",
+        "rest, queries = self.target.shape[2] - first, self.sizes.queries",
+        "rest, queries = jnp.int32(0), self.sizes.queries",
+        ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     Fault(
-        "a grain is cut in two",
-        "model/weights/kinds.py",
-        "(round_up(size, num_parts * group), group)",
-        "(round_up(size, num_parts), group)",
-        ("tests/model/weights/test_weights_as_values.py", "tests/model/loading/test_quantized_weights.py"),
+        "a run of new rows is read from where its window would begin elsewhere",
+        "pallas_kernels/kv_cache_update/tpu.py",
+        "skipped = token[i] - _window(token[i], chunk, num_tokens)",
+        "skipped = lax.rem(token[i], ALIGNMENT)",
+        ("tests/pallas_kernels/test_kv_cache_update.py",),
     ),
     Fault(
-        "scales of a block are those of the block before",
-        "model/weights/scaled.py",
-        "np.repeat(matrix.scales, height, axis=0)",
-        "np.repeat(np.roll(matrix.scales, 1, 0), height, axis=0)",
-        ("tests/model/loading/test_quantized_weights.py",),
+        "a TPU's pages are no whole tiles",
+        "model/kv_cache.py",
+        "size * page.dtype.itemsize >= LEAST_ROW_BYTES",
+        "size * page.dtype.itemsize >= LEAST_ROW_BYTES // 2",
+        ("tests/runtime/core/test_sizing.py",),
     ),
     Fault(
-        "a tensor of the wrong number of bytes is read",
-        _FILE,
-        ".itemsize != stop - start",
-        ".itemsize < stop - start",
-        LOADER,
+        "a block of keys waits for some of its pages",
+        "pallas_kernels/ragged_paged_attention/tpu_pages.py",
+        "pl.when(number & (1 << power) != 0)",
+        "pl.when(number & (2 << power) != 0)",
+        ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
+    *MODEL_FAULTS,
 )

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.faults import FAULTS, Fault
+from tests.faults.fault import Fault
+from tests.faults.faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,5 +1,6 @@
 """A tiny checkpoint, and a server for it, started and ended with the helpers that users have."""
 
+import base64
 import contextlib
 import os
 import shlex
@@ -11,6 +12,7 @@ from typing import Any
 
 import httpx
 import openai
+from safetensors.numpy import load_file
 
 from palladio.utils import _descendants, launch_server_cmd, terminate_process, wait_for_server
 from tests.tiny_model import make_checkpoint
@@ -110,6 +112,12 @@ class Server:
         stats = self.stats()
         assert stats["integrity_error"] is None
         assert stats["num_compiles_after_ready"] == 0
+
+
+def encoded_rows(checkpoint: Path, ids: list[int]) -> dict[str, Any]:
+    """The embeddings of tokens, for `input_embeds`."""
+    rows = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"][ids].astype("<f4")
+    return {"data": base64.b64encode(rows.tobytes()).decode(), "shape": list(rows.shape), "dtype": "float32"}
 
 
 def error_of(answer: httpx.Response, status: int = 400) -> dict[str, str | None]:

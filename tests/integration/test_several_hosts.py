@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.integration.serving import LIMITS, MODEL, Server, build_checkpoint, launch_command
+from tests.integration.serving import LIMITS, MODEL, Server, build_checkpoint, encoded_rows, launch_command
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -85,6 +85,15 @@ def run(server: Server, names: Sequence[str] = tuple(REQUESTS)) -> dict[str, Any
     return answers
 
 
+def check_embeds(server: Server, one: Server, checkpoint: Path) -> None:
+    """Prompts of embeddings reach the other host: the tokens are those of the ids, on the server of one host."""
+    ids = list(range(20, 120))
+    sampling = {"sampling_params": {"max_new_tokens": 8, "temperature": 0}}
+    expected = server.post("/generate", {"input_ids": ids, **sampling}).raise_for_status().json()["output_ids"]
+    answer = one.post("/generate", {"input_embeds": encoded_rows(checkpoint, ids), **sampling})
+    assert answer.raise_for_status().json()["output_ids"] == expected
+
+
 def exchange_weights(server: Server, checkpoint: Path, folder: Path) -> None:
     """Both hosts take other weights, or neither does; and both free and restore them."""
     asked = ("greedy", "sampled")
@@ -109,7 +118,7 @@ def exchange_weights(server: Server, checkpoint: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("num_devices", "mesh"),
     [
-        (1, "--tp-size 2 --compile lazy"),  # a third of what all programs take
+        (1, "--tp-size 2 --compile lazy --enable-input-embeds"),  # a third of what all programs take
         pytest.param(4, "--tp-size 8 --compile lazy", marks=pytest.mark.slow),
         pytest.param(4, "--tp-size 8 --compile background", marks=pytest.mark.slow),
         pytest.param(4, "--tp-size 4 --dp-size 2 --compile lazy", marks=pytest.mark.slow),
@@ -129,6 +138,8 @@ def test_two_hosts_answer_as_one_and_the_loss_of_one_is_told(server, checkpoint,
         if "lazy" in mesh:
             made = [re.findall(r"Program (\S+) was built on first use", log) for log in logs]
             assert made[0] == made[1] != [], "the same on both, in the same order"
+        if "embeds" in mesh:
+            check_embeds(server, one, checkpoint)
         exchange_weights(one, checkpoint, tmp_path / "other")
         assert "This host keeps its weights: " in hosts.other_log.read_text()
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,9 +16,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.serving import COMPLETIONS, GENERATE, MAX_RUNNING, Server, build_checkpoint, error_of
+from tests.integration.serving import (
+    COMPLETIONS,
+    GENERATE,
+    MAX_RUNNING,
+    Server,
+    build_checkpoint,
+    encoded_rows,
+    error_of,
+)
 
-QUEUED = 6
+QUEUED, NUM_TEXTS = 6, 3  # of those that wait, some have prompts of embeddings
+LAST_SAMPLING = {"sampling_params": {"max_new_tokens": 12, "temperature": 1.0, "seed": QUEUED - 1, "ignore_eos": True}}
 NUM_TOKENS = 800  # of a stream: it is not over before the test has done its worst
 ROOMY = "--page-size 64 --max-total-tokens 10240 --compile lazy"  # most programs are never needed here
 TO_ARRIVE = 1.0  # seconds for requests to reach a server whose engine is stopped
@@ -74,12 +84,15 @@ class Streams:
 
 
 @contextlib.contextmanager
-def queued(server: Server, count: int = QUEUED) -> Iterator[list[concurrent.futures.Future[list[int]]]]:
-    """Seeded requests that wait, in threads: their tokens."""
+def queued(
+    server: Server, count: int = QUEUED, rows: dict[str, object] | None = None
+) -> Iterator[list[concurrent.futures.Future[list[int]]]]:
+    """Seeded requests that wait, in threads: their tokens. Args: rows: the prompt of those behind the first ones."""
 
     def one(number: int) -> list[int]:
         sampling = {"max_new_tokens": 12, "temperature": 1.0, "seed": number, "ignore_eos": True}
-        body = {"text": f"Number {number}", "sampling_params": sampling, "rid": f"queued-{number}"}
+        prompt = {"text": f"Number {number}"} if number < NUM_TEXTS else {"input_embeds": rows}
+        body = {**prompt, "sampling_params": sampling, "rid": f"queued-{number}"}
         answer = httpx.post(server.url + GENERATE, json=body, timeout=100)
         assert answer.status_code == 200, answer.text
         ids: list[int] = answer.json()["output_ids"]
@@ -103,16 +116,21 @@ def wait_healthy(server: Server, seconds: float = 100.0) -> None:
         time.sleep(0.05)
 
 
-def test_the_engine_is_killed_and_then_the_server(launch, tmp_path):
+def test_the_engine_is_killed_and_then_the_server(launch, tmp_path, checkpoint, monkeypatch):
     """Streams that had begun end with an error; what waited is answered as if nothing had happened; a dump is left,
     and its replay gives the same tokens. The next engine goes with its server, and frees the device."""
-    server = launch(f"{ROOMY} --crash-dump-folder {tmp_path / 'dumps'}")
-    with queued(server) as tasks:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    server = launch(f"{ROOMY} --crash-dump-folder {tmp_path / 'dumps'} --enable-input-embeds")
+    rows = encoded_rows(checkpoint, list(range(5, 100)))
+    with queued(server, rows=rows) as tasks:
         undisturbed = [task.result() for task in tasks]
+    with server.http.stream("POST", GENERATE, json={"input_ids": list(range(5, 100)), **LAST_SAMPLING}) as answer:
+        assert json.loads(answer.read())["output_ids"] == undisturbed[-1], "as the ids whose embeddings these are"
     streams = Streams(server)
     pid = stop_engine(server)
-    with queued(server) as tasks:
+    with queued(server, rows=rows) as tasks:
         time.sleep(TO_ARRIVE)
+        assert len(list(tmp_path.glob("palladio-media-*/tmp*"))) == 1, "equal prompts have one file"
         os.kill(pid, signal.SIGKILL)
         for lines in streams.join():
             assert '"code":"engine_dead"' in lines[-2], lines[-2:]
@@ -127,14 +145,16 @@ def test_the_engine_is_killed_and_then_the_server(launch, tmp_path):
     wait_healthy(server)
     assert server.engine_pid() != pid
     server.check_clean()
+    assert list(tmp_path.glob("palladio-media-*/tmp*")) == []
     assert re.search(rf"{MAX_RUNNING} requests with output were aborted, {QUEUED} wait", server.log())
     (dump,) = (tmp_path / "dumps").glob("crash-*.json")
     command = [sys.executable, "-m", "palladio", "replay", str(dump)]
     replay = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
     assert replay.returncode == 0, replay.stdout + replay.stderr
-    count = MAX_RUNNING + 2 * QUEUED
+    assert f"not replayed: {2 * (QUEUED - NUM_TEXTS)} requests whose prompts have parts" in replay.stdout
+    count = MAX_RUNNING + 2 * NUM_TEXTS + 1
     assert f"replaying {count} requests" in replay.stdout
-    assert f"{count} equal, 0 different; {MAX_RUNNING + QUEUED} were unfinished" in replay.stdout
+    assert f"{count} equal, 0 different; {MAX_RUNNING + NUM_TEXTS} were unfinished" in replay.stdout
     pid, streams = server.engine_pid(), Streams(server)
     server.process.kill()
     wait_gone([pid], 5.0)

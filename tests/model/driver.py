@@ -16,6 +16,7 @@ from palladio.model.weights.scaled import Scaled
 from palladio.model.weights.weight import Weight
 
 PAGE_SIZE = 16
+FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 MAX_LEN = 160
 
 
@@ -36,18 +37,22 @@ def numbers(model):
         elif isinstance(node, nnx.Param) and keys[:-1] not in weights:
             found[".".join(map(str, keys))] = np.asarray(node[...], np.float32)
     for keys, weight in weights.items():
-        name, values = ".".join(map(str, keys)), np.asarray(weight.values[...], np.float32)
+        name, values = ".".join(map(str, keys)), np.asarray(weight.values[...])
+        values = values.astype(np.float32)
         for part in weight.part_names:
             found.pop(f"{name}.{part}", None)
         if isinstance(weight, Scaled):
-            scales = np.asarray(weight.scales[...])
-            if weight.flat is not None:  # as one device has them
-                values = values.reshape(weight.flat.shape)
-                scales = scales.reshape(-1, *weight.flat.shape[1:])
-            size = values.shape[weight.inputs]
-            if weight.group is None:
-                scales = np.expand_dims(scales, weight.inputs)
-            values = values * np.repeat(scales, weight.group or size, weight.inputs).take(range(size), weight.inputs)
+            if weight.kind.is_float4:
+                values = FLOAT4[values.astype(np.int32) & 15]
+            flat, size = weight.flat, weight.values.shape[weight.inputs]
+            values = values if flat is None else values.reshape(flat.shape)  # as one device has them
+            factors = []
+            for param in weight.params[1:]:
+                wide = np.asarray(param[...], np.float32)
+                wide = wide if flat is None else wide.reshape(-1, *flat.shape[1:])
+                wide = np.expand_dims(wide, weight.inputs) if weight.group is None else wide
+                factors.append(np.repeat(wide, weight.group or size, weight.inputs).take(range(size), weight.inputs))
+            values = (values - (factors[1] if weight.kind.has_zeros else 0)) * factors[0]
         found[name] = values
     return found
 
@@ -77,8 +82,11 @@ class Driver:
         """The same with pages of each block table's own; 0 stays."""
         return tuple(np.where(pages > 0, pages + number * self.num_pages, 0) for number in range(self.num_tables))
 
-    def step(self, new_tokens, kind="prefill"):
-        """Feeds new_tokens[b] (maybe none) to sequence b; returns the logits of each one's new tokens."""
+    def step(self, new_tokens, kind="prefill", change=lambda batch: batch):
+        """Feeds new_tokens[b] (maybe none) to sequence b; returns the logits of each one's new tokens.
+
+        Args: change: makes another batch of the usual one.
+        """
         rows = [b for b, tokens in enumerate(new_tokens) if len(tokens)]
         counts = [len(new_tokens[b]) for b in rows]
         num_tokens = sum(counts)
@@ -102,7 +110,7 @@ class Driver:
         tables, page_ids = self._by_table(table), self._by_table(pages)
         fields = (ids, positions, query_start, kv_len, tables, page_ids, offsets, last_rows)
         batch = ForwardBatch(*jax.tree.map(jnp.asarray, (*fields, *counts_of_rows)), kind=kind)
-        logits, self.cache = self._step(self.leaves, self.cache, batch)
+        logits, self.cache = self._step(self.leaves, self.cache, change(batch))
         logits = np.asarray(logits)
         return {
             b: logits[query_start[row] : query_start[row] + count]

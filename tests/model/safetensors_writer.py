@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3"}
+NAMES |= {"int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8"}
 
 
 def write_safetensors(path, tensors):

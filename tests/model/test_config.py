@@ -9,8 +9,8 @@ import pytest
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import ConfigError
+from palladio.model.formats.fp8 import Fp8
 from palladio.model.layer_spec import DenseSpec, NormSpec, QKNormSpec
-from palladio.model.quantization_config import QuantizationConfig
 from palladio.model.rope import attention_factor, inverse_frequencies
 from palladio.model.rope_config import RopeConfig
 from tests.tiny_model import tiny_config
@@ -102,9 +102,9 @@ def test_eos_tokens_of_both_files():
 
 def test_quantization():
     assert read().quantization is None
-    assert read(quantization_config=FP8).quantization == QuantizationConfig(None)
+    assert read(quantization_config=FP8).quantization == Fp8(None)
     blocks = read(quantization_config={**FP8, "weight_block_size": [128, 64]})
-    assert blocks.quantization == QuantizationConfig((128, 64))
+    assert blocks.quantization == Fp8((128, 64))
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_quantization():
         ({"layer_types": ["sliding_attention"] * 2}, "use_sliding_window"),
         ({"torch_dtype": "int8"}, "dtype: 'int8'"),
         ({"eos_token_id": "x"}, "eos_token_id"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quant_method: 'gptq'"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "bits": 4}}, "quant_method: 'bitsandbytes'"),
         ({"quantization_config": {**FP8, "fmt": "e5m2"}}, "fmt: 'e5m2'"),
-        ({"quantization_config": {**FP8, "activation_scheme": "static"}}, "activation_scheme: 'static'"),
+        ({"quantization_config": {**FP8, "activation_scheme": "block"}}, "activation_scheme: 'block'"),
         ({"quantization_config": {**FP8, "weight_block_size": [128]}}, "weight_block_size"),
     ],
 )

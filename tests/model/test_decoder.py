@@ -1,7 +1,12 @@
-"""The residual loop: layers that are alike are one piece of work for the tracer, whatever their number."""
+"""The residual loop: layers that are alike are one piece of work for the tracer, whatever their number; and what may
+stand in the place of ids and positions."""
+
+import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from palladio.model.config import ModelConfig
@@ -12,7 +17,8 @@ from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
-from tests.tiny_model import tiny_config
+from tests.model.driver import Driver, load
+from tests.tiny_model import make_checkpoint, tiny_config
 
 
 @pytest.mark.parametrize(
@@ -46,3 +52,38 @@ def test_layers_that_are_alike_are_traced_once(family: str, kinds: int, monkeypa
     assert len(traced) == kinds
     assert lowered.count("func.func private @_call_layer") == kinds
     assert lowered.count("call @_call_layer") == 7
+
+
+def test_rows_and_rotary_positions(tmp_path: Path) -> None:
+    config, model = load(make_checkpoint(tmp_path, "gemma2"))
+    assert config.embedding_scale != 1
+    driver = Driver(config, model, 6)
+    ids = np.random.default_rng(0).integers(3, config.vocab_size - 3, 20).tolist()
+    rows = model.embedding.embed(jnp.array(ids)) * config.embedding_scale
+
+    def with_rows(batch: ForwardBatch) -> ForwardBatch:
+        number = jnp.arange(batch.token_ids.shape[0])
+        places = jnp.where((number >= 4) & (number < 17), number, -1)
+        blank = jnp.where(places < 0, batch.token_ids, 0)
+        return dataclasses.replace(batch, token_ids=blank, embeds=rows, embed_rows=places)
+
+    def turned(factor: int, offset: int):
+        def change(batch: ForwardBatch) -> ForwardBatch:
+            return dataclasses.replace(batch, rotary_positions=factor * batch.positions + offset)
+
+        return change
+
+    def logits(sequence: int, change=lambda batch: batch) -> np.ndarray:
+        """Of a chunk, and of a second one that reads the first one's keys from the cache."""
+        given = [[] for _ in range(6)]
+        given[sequence] = ids
+        first = driver.step(given, change=change)[sequence]
+        given[sequence] = [5, 6]
+        later = turned(1, 7) if sequence == 3 else lambda batch: batch
+        return np.concatenate([first, driver.step(given, change=later)[sequence]])
+
+    expected = logits(0)
+    np.testing.assert_allclose(logits(1, with_rows), expected, atol=1e-4)
+    np.testing.assert_allclose(logits(2, turned(1, 0)), expected, atol=1e-5)
+    np.testing.assert_allclose(logits(3, turned(1, 7)), expected, atol=1e-3, err_msg="only differences count")
+    assert np.abs(logits(4, turned(3, 0)) - expected).max() > 1e-2

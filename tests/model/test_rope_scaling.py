@@ -1,16 +1,18 @@
 """Rope parameters, wherever config.json or an override has them: what transformers makes of the same."""
 
+import dataclasses
 import importlib.util
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.rope import attention_factor, inverse_frequencies
+from palladio.model.rope import attention_factor, inverse_frequencies, rotation
 from tests.model.driver import Driver, load
 from tests.model.make_goldens import prompts
 from tests.tiny_model import make_checkpoint, tiny_config, write_json
@@ -159,6 +161,51 @@ def test_logits_with_both_objects(by: str, tmp_path: Path) -> None:
     wanted, _ = hf_oracle.run(path, chosen, 1)
     for b, expected in enumerate(wanted):
         np.testing.assert_allclose(found[b], expected, atol=1e-4, rtol=0)
+
+
+MROPE = {"rope_type": "default", "rope_theta": 5e5, "mrope_section": [4, 2, 2]}
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_positions_with_three_axes_are_those_of_transformers(interleaved: bool) -> None:
+    import torch
+    from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as contiguous
+    from transformers.models.qwen3_vl import modeling_qwen3_vl as in_turns
+
+    head_size, positions = 16, np.random.default_rng(0).integers(0, 90, (3, 7))
+    config = hf_config({"rope_scaling": MROPE | ({"mrope_interleaved": True} if interleaved else {})})
+    rope = dataclasses.replace(ModelConfig.from_hf(config | {"head_dim": head_size}).ropes[0])
+    cos, sin = rotation(rope.checked(head_size), head_size, jnp.asarray(positions))
+    sizes = {"head_dim": head_size, "hidden_size": 64, "num_attention_heads": 4, "rope_parameters": MROPE}
+    if interleaved:
+        theirs = in_turns.Qwen3VLTextRotaryEmbedding(in_turns.Qwen3VLTextConfig(**sizes))
+    else:
+        theirs = contiguous.Qwen2_5_VLRotaryEmbedding(contiguous.Qwen2_5_VLTextConfig(**sizes))
+    wanted_cos, wanted_sin = theirs(torch.zeros(1), torch.tensor(positions)[:, None])
+    np.testing.assert_allclose(cos, wanted_cos[0, :, : head_size // 2], atol=1e-5)
+    np.testing.assert_allclose(sin, wanted_sin[0, :, : head_size // 2], atol=1e-5)
+    same = jnp.broadcast_to(positions[0], (3, 7))
+    plain = rotation(rope, head_size, jnp.asarray(positions[0]))
+    for found, wanted in zip(rotation(rope, head_size, same), plain, strict=True):
+        np.testing.assert_array_equal(found, wanted, err_msg="axes that are equal turn as one position does")
+
+
+def test_sections_of_axes_that_do_not_fit(caplog: pytest.LogCaptureFixture) -> None:
+    def read(**changes: Any) -> ModelConfig:
+        return ModelConfig.from_hf(hf_config({"head_dim": 16, "rope_scaling": MROPE | changes}))
+
+    assert len(read(type="mrope").ropes[0].axes) == 8
+    assert not caplog.messages
+    for changes, words in (
+        ({"mrope_section": [4, 2]}, r"mrope_section must add up to 8 .* found 6"),
+        ({"mrope_section": [4, 2, 2.5]}, "mrope_section must be a whole number of at least 1, found 2.5"),
+        ({"mrope_section": 8}, "mrope_section must be a list of whole numbers, found 8"),
+        ({"mrope_section": [2, 4, 2], "mrope_interleaved": True}, "axis 1 has too many frequencies to take turns"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            read(**changes)
 
 
 def test_a_theta_that_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:

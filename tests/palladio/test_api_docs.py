@@ -60,15 +60,17 @@ from palladio.http.wire.protocol_model_control import (
     UpdateFromDiskRequest,
     UpdateFromTensorRequest,
 )
+from palladio.http.wire.protocol_scores import ClassFields, ClassifyRequest, RerankRequest, ScoreRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
 from palladio.runtime.grammar.limits import MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface import generation_request
-from palladio.runtime.interface.config import GrammarConfig
 from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
-from palladio.runtime.interface.messages import EmbeddingSpec, EngineStats, RankStats
+from palladio.runtime.interface.grammar_config import GrammarConfig
+from palladio.runtime.interface.messages import EngineStats, RankStats
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.stats_report import describe_stats
 from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGPROB_IDS, MAX_PATTERN, MAX_STOP_PATTERNS
 from palladio.runtime.text.template_meter import MAX_CHARACTERS
@@ -106,6 +108,7 @@ def wire_type(schema: dict[str, Any]) -> str:
     [
         *(SamplingFields, StreamOptions, ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest),
         *(EmbeddingRequest, EncodeRequest),
+        *(ClassFields, ScoreRequest, RerankRequest, ClassifyRequest),
         *(SeparateReasoningRequest, ParseFunctionCallRequest),
         *(DetokenizeRequest, AbortRequest, StartProfileRequest, BatchRequest),
         *(InputTokensRequest, ResponseRequest, CountTokensRequest, MessagesRequest),
@@ -122,6 +125,7 @@ def test_request_fields(model: type[WireModel]) -> None:
         CountTokensRequest,
         OllamaFields,
         UpdateFields,
+        ClassFields,
     )  # with tables of their own
     inherited = next((base.model_fields for base in bases if model.__base__ is base), {})
     expected = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.http.security.callers import OPEN_PATHS
+from palladio.http.security.callers import CONTROL_PATHS, OPEN_PATHS
 from palladio.http.server import KEEP_ALIVE
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import TABLE
@@ -98,6 +98,8 @@ def test_nginx_fits_the_server() -> None:
     assert found["proxy_buffering"] == "off"
     denied = re.findall(r"location ~ \^/\((.+?)\)\$", settings)[0].split("|")
     assert {"metrics", "health_generate"} <= {path.removeprefix("/") for path in OPEN_PATHS} & {*denied}
+    aborts = {"abort_request"}  # which clients may do with requests of their own
+    assert {path.removeprefix("/") for path in CONTROL_PATHS} - aborts <= {*denied}
     assert settings.count("{") == settings.count("}")
 
 

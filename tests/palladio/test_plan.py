@@ -1,6 +1,5 @@
 """`palladio plan`: slices by name, sizes and rates against sums done by hand, and the command as a user types it."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -18,7 +17,6 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.module import Initializer
-from palladio.model.quantization_config import weight_kinds
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment, Roofline
@@ -81,7 +79,7 @@ def test_weights_and_cache_of_a_known_model(topology: str, tp_size: int) -> None
 def test_weights_of_8_bits_take_half(tp_size: int) -> None:
     """Values of one byte, a scale of four for each output of each matrix, and norms as they were."""
     model = ModelConfig.from_hf(LLAMA)
-    model = dataclasses.replace(model, weight_kinds=weight_kinds("int8", None, model.weight_kinds))
+    model = model.with_quantization("int8")
     config = EngineConfig.from_flags({"model_path": "m", "tp_size": tp_size})
     one, plain = Deployment.of(config, model, find_slice("v6e-4")), deployment("v6e-4", tp_size)
     norms = (2 * 2 + 1) * 4096

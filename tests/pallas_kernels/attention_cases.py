@@ -40,7 +40,7 @@ class Case:
 
 S = 16
 # Of kernels that are interpreted, where a case takes seconds: together they have each trait, and most pairs of two.
-QUICK = ("small", "mixed", "decode, window", "everything")
+QUICK = ("small", "mixed", "much padding", "decode, window", "everything")
 SIZES = (  # N, K, H
     *((1, 1, 16), (8, 1, 16), (14, 2, 64), (6, 2, 96), (4, 4, 128)),
     *((10, 2, 128), (12, 3, 80), (16, 1, 192), (4, 2, 256)),
@@ -55,6 +55,7 @@ CASES = [
     Case("mixed, window", ((60, 1), (15, 1), (16, 1), (2, 70)), num_decodes=2, padding_tokens=3, window=20),
     Case("mixed, only decodes", ((30, 1), (0, 1), (150, 1)), num_decodes=3, padding_rows=1, padding_tokens=4),
     Case("rows of one tile", ((30, 1), (4, 3), (0, 2), (9, 1), (0, 20), (7, 5)), num_decodes=1, padding_tokens=6),
+    Case("much padding", ((9, 1), (0, 20)), num_decodes=1, padding_rows=1, padding_tokens=150),
     Case("full table", ((0, 64), (63, 1)), table_width=4),
     Case("table of one page", ((0, 16), (3, 2)), table_width=1),
     Case("odd pages", ((0, 50), (9, 13)), page_size=7),

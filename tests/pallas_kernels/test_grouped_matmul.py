@@ -62,6 +62,36 @@ def test_matrices_of_8_bits_with_scales(backend, storage, group):
         assert not out[len(of_row) :].any()
 
 
+FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+@pytest.mark.parametrize("group", [256, 32])
+@pytest.mark.parametrize("form", ["int4", "int4 with zeros", "float4", "int8 with zeros"])
+@pytest.mark.parametrize("backend", ["tpu_scaled", "gpu_triton", "xla", "reference"])
+def test_matrices_of_4_bits(backend, form, group):
+    """Whole numbers with and without zero points, and floats by their table."""
+    target = {"tpu_scaled": Target("tpu", "v6e", interpret="plain"), "gpu_triton": INTERPRETED}.get(backend, Target())
+    rng = np.random.default_rng(2)
+    sizes = [1, 15, 0, 17]
+    rows, _, _ = _make(sizes, 3, 256, 128)
+    low, high = (-128, 128) if form.startswith("int8") else (-8, 8)
+    stored = rng.integers(low, high, (len(sizes), 256, 128))
+    factors = rng.uniform(0.5, 2.0, (len(sizes), 256 // group, 128)).astype(np.float32)
+    zeros = rng.integers(low, high, factors.shape).astype(np.float32) if "zeros" in form else None
+    wide = FLOAT4[stored & 15] if form == "float4" else stored.astype(np.float32)
+    if zeros is not None:
+        wide = wide - np.repeat(zeros, group, axis=1)
+    wide = wide.astype(np.float64) * np.repeat(factors, group, axis=1)
+    of_row = np.repeat(np.arange(len(sizes)), sizes)
+    expected = np.einsum("md,mdf->mf", np.asarray(rows, np.float64)[: len(of_row)], wide[of_row])
+    scales = Scales(jnp.asarray(factors), group, None if zeros is None else jnp.asarray(zeros), form == "float4")
+    call = functools.partial(grouped_matmul, scales=scales, backend=backend, target=target)
+    matrices = jnp.asarray(stored, jnp.int8 if form.startswith("int8") else jnp.int4)
+    out = np.asarray(jax.jit(call)(rows, matrices, jnp.array(sizes, jnp.int32)))
+    np.testing.assert_allclose(out[: len(of_row)], expected, rtol=1e-4, atol=1e-4 * np.abs(wide).max())
+    assert not out[len(of_row) :].any()
+
+
 def test_scales_that_do_not_fit():
     rows, matrices, _ = _make([4], 0, 128, 128)
     sizes, factors = jnp.array([4], jnp.int32), jnp.ones((1, 3, 128))

@@ -85,9 +85,9 @@ def test_the_tpu_kernel_writes_what_xla_writes(mode, dtype, one_each):
     cache = jnp.asarray(rng.normal(size=kv_page_shape(9, 2, S, 64)) * 10, dtype)
     if one_each:
         pages, offsets = np.array([3, 1, 8, 0, 5, 0]), np.array([0, S - 1, 17, 0, 16, 3])
-    else:  # a request over three pages, one inside a page, one that fills a page, and padding
-        pages = np.repeat([4, 2, 7, 5, 6, 0], [5, S, 9, 4, S, 3])
-        offsets = np.concatenate([range(S - 5, S), range(S), range(9), range(11, 15), range(S), [0, 0, 0]])
+    else:  # a request over three pages, one inside a page, one that fills a page, one among the last tokens, padding
+        pages = np.repeat([4, 2, 7, 5, 6, 1, 0], [5, S, 9, 4, S, 9, 3])
+        offsets = np.concatenate([range(S - 5, S), range(S), range(9), range(11, 15), range(S), range(9), [0, 0, 0]])
     T = len(pages)
     k, v = rng.normal(size=(2, T, 2, 64)).astype(np.float32)
     writes = CacheWrites(jnp.asarray(pages, jnp.int32), jnp.asarray(offsets, jnp.int32), one_each=one_each)
@@ -105,3 +105,26 @@ def test_the_tpu_kernel_refuses_pages_of_no_whole_tiles():
         kv_cache_update(cache, rows, rows, writes, backend="tpu", target=Target("tpu", "v6e", "plain"))
     with pytest.raises(NotImplementedError, match="runs on TPUs, not on cpu"):
         kv_cache_update(cache, rows, rows, writes, backend="tpu")
+
+
+@pytest.mark.parametrize("num_drafts", [1, 3, 8])
+@pytest.mark.parametrize("backend", ["xla", "tpu"])
+def test_short_chunks_at_every_offset_over_the_end_of_a_page(backend, num_drafts):
+    """Rows of a step that verifies drafts: a request each begins at every place of its page."""
+    rng, S, count = np.random.default_rng(num_drafts), 8, num_drafts + 1
+    cache = rng.normal(size=kv_page_shape(2 * S + 1, 1, S, 64)).astype(np.float32)
+    positions = [(row, row + place) for row in range(S) for place in range(count)]
+    pages = np.asarray([1 + 2 * row + position // S for row, position in positions])
+    offsets = np.asarray([position % S for _, position in positions])
+    pad = 3  # as a bucket has it
+    pages, offsets = np.pad(pages, (0, pad)), np.pad(offsets, (0, pad))
+    k, v = rng.normal(size=(2, len(pages), 1, 64)).astype(np.float32)
+    expected = cache.copy()
+    for token in range(len(positions)):
+        expected[pages[token], 0, offsets[token], :64] = k[token, 0]
+        expected[pages[token], 0, offsets[token], 64:128] = v[token, 0]
+    max_runs = len(pages) // S + 2 * S  # as ForwardBatch.cache_writes has it
+    writes = CacheWrites(jnp.asarray(pages), jnp.asarray(offsets), max_runs=max_runs)
+    target = {"target": Target("tpu", "v6e", "plain")} if backend == "tpu" else {}
+    out = kv_cache_update(jnp.asarray(cache), k, v, writes.planned(), backend=backend, **target)
+    np.testing.assert_array_equal(out[1:], expected[1:])

@@ -60,6 +60,19 @@ def three_steps(build: Callable[..., TinyEngine]) -> TinyEngine:
 
 
 @pytest.fixture(scope="session")
+def drafting(build: Callable[..., TinyEngine]) -> TinyEngine:
+    """The same model; its decode steps verify three drafts."""
+    return build(chunked_prefill_size=64, speculative_algorithm="NGRAM", cuda_graph_bs=(1,))
+
+
+@pytest.fixture(scope="session", params=["three_steps", "drafting"])
+def several(request: pytest.FixtureRequest) -> TinyEngine:
+    """Those whose decode steps give several tokens."""
+    engine: TinyEngine = request.getfixturevalue(request.param)
+    return engine
+
+
+@pytest.fixture(scope="session")
 def exact(build: Callable[..., TinyEngine]) -> TinyEngine:
     """--deterministic, a wider model."""
     return build(deterministic=True, skip_tokenizer_init=True, json_model_override_args=json.dumps(EXACT_MODEL))

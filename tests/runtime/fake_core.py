@@ -141,7 +141,7 @@ class FakeEngineCore:
 
     def start_profile(self, options):
         if self._profile is not None:
-            raise InvalidRequestError("a profile is under way already")
+            raise InvalidRequestError("a profile is under way already", param="output_dir")
         self._profile = options.output_dir
 
     def stop_profile(self):
@@ -212,7 +212,7 @@ class FakeEngineCore:
         return TokenOutput(
             request.request_id,
             new,
-            logprobs=None if params.logprobs is None else [_logprob(t, params.logprobs) for t in new],
+            logprobs=None if params.logprobs is None else [_logprob(t, params.logprobs, params) for t in new],
             prompt_logprobs=_prompt_logprobs(request) if first and params.prompt_logprobs is not None else None,
             finish=finish,
             cached_tokens=len(request.prompt_ids) // 2,
@@ -230,14 +230,16 @@ class FakeEngineCore:
         return random.Random(request.params.seed * 1000 + position).randrange(3, VOCAB_SIZE)
 
 
-def _logprob(token, width):
-    return TokenLogprob(token, -token / 100, tuple((token + i, -(token + i) / 100) for i in range(width)))
+def _logprob(token, width, params):
+    top = tuple((token + i, -(token + i) / 100) for i in range(width))
+    asked = tuple((asked_id, -asked_id / 100) for asked_id in params.logprob_token_ids or ())
+    return TokenLogprob(token, -token / 100, top, asked)
 
 
 def _prompt_logprobs(request):
     width = request.params.prompt_logprobs
     first, *rest = request.prompt_ids
-    return [TokenLogprob(first, None), *(_logprob(token, width) for token in rest)]
+    return [TokenLogprob(first, None), *(_logprob(token, width, request.params) for token in rest)]
 
 
 @contextlib.asynccontextmanager

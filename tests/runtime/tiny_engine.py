@@ -96,7 +96,7 @@ class TinyEngine:
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         groups = parts.runner.programs.design.shape.page_groups
-        num_pages = groups.num_tables * -(-config.cache.max_total_tokens // config.cache.page_size) + 1
+        num_pages = groups.num_tables * -(-config.cache.max_total_tokens // groups.page_size) + 1
         scheduler = startup.build_scheduler(
             config, limits, parts.scheduler.buckets, num_pages, groups, 0, parts.ready.embedding
         )

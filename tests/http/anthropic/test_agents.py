@@ -1,5 +1,6 @@
 """What agents built on Anthropic's API send: the SDK's tool runner, and Claude Code."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +73,7 @@ TURN = [
 ]
 COMMON: dict[str, Any] = {
     "model": MODEL,
-    "max_tokens": 900,
+    "max_tokens": 32000,
     "metadata": {"user_id": "user_1_account__session_2"},
     "stream": True,
 }
@@ -186,3 +187,18 @@ def test_claude_code_counts_what_it_sends(url: str, thinking: dict[str, Any] | N
     body = {"model": MODEL, "system": SYSTEM, "messages": TURN, "tools": [READ], "thinking": thinking}
     answer = httpx.post(f"{url}/v1/messages/count_tokens?beta=true", json=body, headers=HEADERS, timeout=20)
     assert answer.json()["input_tokens"] > 20, answer.text
+
+
+def test_more_tokens_than_the_context_has_are_lowered_and_told(url: str, model: FakeEngine) -> None:
+    """Claude Code asks for 32,000 whatever the model."""
+    model.reply = "Hello"
+    body = {"model": MODEL, "max_tokens": 32000, "messages": [USER], "stream": True}
+    answer = httpx.post(f"{url}/v1/messages?beta=true", json=body, headers=HEADERS, timeout=20)
+    start = json.loads(answer.text.split("data: ", 1)[1].split("\n", 1)[0])["message"]
+    room = model.info.context_length - len(model.calls[-1].prompt_ids)
+    (warning,) = start["warnings"]
+    assert warning["param"] == "max_tokens"
+    assert f"leaves {room} tokens of the model's context length" in warning["message"]
+    assert model.calls[-1].params.max_tokens == room
+    fits = httpx.post(f"{url}/v1/messages", json=body | {"max_tokens": room, "stream": False}, headers=HEADERS).json()
+    assert "warnings" not in fits

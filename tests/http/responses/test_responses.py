@@ -121,6 +121,9 @@ def test_tools_that_are_no_functions_are_left_out(
     assert prompt_of() == expected
     assert [tool.to_dict() for tool in mixed.tools] == [tool.to_dict() for tool in alone.tools]
     assert [item.type for item in mixed.output] == ["function_call"]
+    (warning,) = (mixed.model_extra or {})["warnings"]
+    assert (warning["param"], warning["code"]) == ("tools", "unsupported_parameter")
+    assert "tools of type web_search, web_search_preview_2025_03_11, custom, local_shell" in warning["message"]
     (line,) = [record.getMessage() for record in caplog.records if "not functions" in record.getMessage()]
     assert line.endswith(", ".join(tool["type"] for tool in others * 2))
     only = client.responses.create(model=MODEL, input="hi", tools=others)

@@ -1,10 +1,15 @@
 """SGLang's native /generate."""
 
+import base64
 import itertools
 import json
+import re
 
 import httpx
+import numpy as np
+import pytest
 
+from palladio.runtime.interface.input_embeds import EmbedsSpec
 from tests.fake_engine import CACHED_TOKENS, EOS_ID, FakeEngine
 
 
@@ -114,3 +119,72 @@ def test_without_a_tokenizer(http: httpx.Client, engine: FakeEngine) -> None:
     engine.tokenizer = None
     assert http.post("/generate", json={"input_ids": [1]}).json()["output_ids"]
     assert http.post("/generate", json={"text": "x"}).status_code == 400
+
+
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+ENCODED = {"data": base64.b64encode(ROWS.tobytes()).decode(), "shape": [2, 4], "dtype": "float32"}
+
+
+def test_prompts_of_embeddings(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.embeds = EmbedsSpec(4, 1e30)
+    engine.reply = lambda ids, index: f"{len(ids)}"
+    answer = http.post("/generate", json={"input_embeds": ROWS.tolist(), "rid": "x", "return_logprob": True}).json()
+    assert (answer["text"], answer["meta_info"]["prompt_tokens"]) == ("2", 2)
+    assert answer["meta_info"]["input_token_logprobs"] == []
+    assert (engine.calls[0].request_id, engine.calls[0].params.max_tokens) == ("x", 128)
+    many = {"input_embeds": [ENCODED, ROWS[:1].tolist()], "sampling_params": [{"n": 2}, {"n": 1}], "rid": ["a", "b"]}
+    assert [item["text"] for item in http.post("/generate", json=many).json()] == ["2", "2", "1"]
+    assert isinstance(http.post("/generate", json={"input_embeds": [ENCODED]}).json(), list)
+    parts = events(http.post("/generate", json={"input_embeds": ENCODED, "stream": True}).text)
+    assert parts[-1]["text"] == "2"
+    media = [part for call in engine.calls for part in call.media]
+    assert [(part.start, part.length, part.width) for part in media] == [(0, 2, 4)] * 2 + [(0, 1, 4)] + [(0, 2, 4)] * 2
+    assert media[0] == media[1], "lists and base64 of the same numbers are the same"
+    assert media[0].content == ROWS.tobytes()
+    assert "".join(map(str, {tuple(call.prompt_ids) for call in engine.calls})) in ("(0, 0)(0,)", "(0,)(0, 0)")
+
+
+BAD_EMBEDS = {
+    "both": ({"input_embeds": ENCODED, "text": "x"}, "input_embeds", "give one of text, input_ids and input_embeds"),
+    "size": ({"input_embeds": [[1, 2]]}, "input_embeds", "rows have 2 numbers; this model's embeddings have 4"),
+    "not finite": ({"input_embeds": [[1, 2, 3, 1e31]]}, "input_embeds", "input_embeds: row 0 has a number that is not"),
+    "of the second": (
+        {"input_embeds": [ENCODED, {**ENCODED, "data": "?"}]}, "input_embeds.1.data", "input_embeds.1.data has 0 bytes"
+    ),
+    "text": ({"input_embeds": "x"}, "input_embeds", "must be a list of rows of numbers, an object with data"),
+    "too long": ({"input_embeds": [[0] * 4] * 2049}, "input_embeds", "has 2049 rows; .* at most 2048 tokens"),
+    "no room": ({"input_embeds": [[0] * 4] * 2048}, "input_embeds", "2048 tokens"),
+    "prompt logprobs": (
+        {"input_embeds": ENCODED, "return_logprob": True, "logprob_start_len": 0},
+        "logprob_start_len", "logprob_start_len must be -1 with input_embeds",
+    ),
+    "echo": ({"input_embeds": ENCODED, "echo": True}, "echo", "echo"),
+    "lists of parameters": (
+        {"input_embeds": [ENCODED], "sampling_params": [{}, {}]}, "sampling_params", "2 entries for 1 prompts"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_EMBEDS)
+def test_bad_prompts_of_embeddings(http: httpx.Client, engine: FakeEngine, case: str) -> None:
+    engine.embeds = EmbedsSpec(4, 1e30)
+    body, param, words = BAD_EMBEDS[case]
+    answer = http.post("/generate", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert re.search(words, error["message"]), error["message"]
+    assert not engine.calls
+
+
+def test_embeddings_need_the_flag(http: httpx.Client, engine: FakeEngine) -> None:
+    error = http.post("/generate", json={"input_embeds": ENCODED}).json()["error"]
+    assert (error["param"], "--enable-input-embeds" in error["message"]) == ("input_embeds", True)
+
+    def verdict() -> str:
+        routes = http.get("/v1/capabilities").json()["routes"]
+        return next(one["fields"]["input_embeds"] for one in routes if one["route"] == "POST /generate")
+
+    assert verdict() == "refused"
+    engine.embeds = EmbedsSpec(4, 1e30)
+    assert verdict() == "applied"

@@ -156,11 +156,11 @@ def test_places_in_it_may_be_named_in_full(
 @pytest.mark.parametrize(
     ("body", "levels"),
     [
-        ({"activities": ["CPU"]}, (1, 0, 0)),
-        ({"activities": ["GPU"]}, (0, 0, 1)),
-        ({"activities": ["cpu", "tpu"]}, (1, 0, 1)),
-        ({"with_stack": True}, (1, 1, 1)),
-        ({"record_shapes": False, "merge_profiles": False, "profile_stages": []}, (1, 0, 1)),
+        ({"activities": ["CPU"]}, (1, 0, False)),
+        ({"activities": ["GPU"]}, (0, 0, True)),
+        ({"activities": ["cpu", "tpu"]}, (1, 0, True)),
+        ({"with_stack": True}, (1, 1, True)),
+        ({"record_shapes": False, "merge_profiles": False, "profile_stages": []}, (1, 0, True)),
     ],
 )
 def test_fields_that_apply(
@@ -169,7 +169,7 @@ def test_fields_that_apply(
     http = observe(profile_folder=str(tmp_path))
     assert http.post("/start_profile", json=body).status_code == 200
     options = engine.profile
-    assert (options.host_tracer_level, options.python_tracer_level, options.device_tracer_level) == levels
+    assert (options.host_tracer_level, options.python_tracer_level, options.traces_device) == levels
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.http.conftest import running_server, wait_until
@@ -105,6 +105,7 @@ OWNED: dict[str, Row] = {  # "METHOD path", and behind # the field of the body t
 }
 
 
+SCORING = ("/v1/score", "/score", "/v1/rerank", "/rerank", "/v2/rerank", "/v1/classify", "/classify")
 NOT_OWNED = {
     "GET /v1/models/{name}": "models are everybody's",
     "GET /v1/chat/completions/{completion_id}": "none is stored",
@@ -123,6 +124,7 @@ NOT_OWNED = {
             "/invocations": ("rid", "request_id"),
             "/generate": ("rid",),
             "/encode": ("rid",),
+            **dict.fromkeys(SCORING, ("rid", "request_id")),
         }.items()
         for field in fields
     },

@@ -15,7 +15,7 @@ from palladio.http.wire.errors import MAX_WARNINGS
 from palladio.http.wire.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES, find_misspelt
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages import EmbeddingSpec
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve, running_server
@@ -57,6 +57,9 @@ HARMLESS: tuple[dict[str, Any], ...] = (
     {"typical_p": 1.0},
     {"top_a": 0},
     {"tfs_z": 1.0},
+    {"typical": 1.0, "min_keep": 0},
+    {"rep_pen": 1, "beam_width": 1, "adaptive_target": -0.01, "banned_strings": [], "custom_token_bans": ""},
+    {"return_meta_info": False, "return_cached_tokens_details": False, "use_audio_in_video": False},
     {"top_n_sigma": -1.0},
     {"xtc_probability": 0, "xtc_threshold": 0.1},
     {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2},

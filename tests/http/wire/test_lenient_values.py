@@ -63,6 +63,25 @@ def test_a_byte_order_mark_is_skipped(client: httpx.Client) -> None:
     assert "empty" in empty.json()["error"]["message"]
 
 
+SECOND_NAMES = {
+    **dict.fromkeys(("n_predict", "num_predict", "max_new_tokens"), "max_tokens"),
+    "min_new_tokens": "min_tokens",
+    "random_seed": "seed",
+    "sampling_seed": "seed",
+    "stopping_strings": "stop",
+    **dict.fromkeys(("repeat_penalty", "rep_pen"), "repetition_penalty"),
+}
+
+
+@pytest.mark.parametrize(("name", "same"), SECOND_NAMES.items())
+def test_a_second_name_of_a_field_passes_with_its_value(client: httpx.Client, name: str, same: str) -> None:
+    """SillyTavern sends the names of all servers at once."""
+    value, other = (["x"], ["y"]) if same == "stop" else (2, 3)
+    for given, status in ((value, 200), (other, 400)):
+        body = {"prompt": "hi", same: value, name: given}
+        assert client.post("/v1/completions", json=body).status_code == status, given
+
+
 def test_best_of_as_many_as_are_answered(client: httpx.Client) -> None:
     for fields, status in (({"n": 2, "best_of": 2}, 200), ({"best_of": 1}, 200), ({"n": 2, "best_of": 3}, 400)):
         assert client.post("/v1/completions", json={"prompt": "hi"} | fields).status_code == status, fields

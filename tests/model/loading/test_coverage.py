@@ -33,7 +33,8 @@ VARIANTS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("qwen3", {"attention_bias": True}, False),
     ("qwen3_moe", {"attention_bias": True, "mlp_only_layers": [0]}, False),
     *((family, keys, False) for family, variants in tiny_families.VARIANTS.items() for keys in variants),
-    *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral")),
+    *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe")),
+    *((family, {}, True) for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")),
 )
 
 BIASES = {"qkv.bias", "output.bias", "gate_up.bias", "down.bias"}
@@ -57,7 +58,7 @@ def shapes_of(config: dict[str, Any], *, stacked: bool) -> dict[str, tuple[int, 
     if not stacked:
         return shapes
     D = config["hidden_size"]
-    E = config.get("num_experts") or config["num_local_experts"]
+    E = next(config[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in config)
     F = config.get("moe_intermediate_size") or config["intermediate_size"]
     plain = {n: s for n, s in shapes.items() if ".experts." not in n and "block_sparse_moe" not in n}
     for layer in {int(n.split(".")[2]) for n in shapes if ".experts." in n}:

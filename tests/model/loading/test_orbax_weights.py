@@ -139,7 +139,7 @@ def test_another_model_and_another_format(converted: Path, source: Path, tmp_pat
         weights(tmp_path)
     manifest = json.loads((tmp_path / "palladio_checkpoint.json").read_text())
     (tmp_path / "palladio_checkpoint.json").write_text(json.dumps(manifest | {"format": 99}))
-    with pytest.raises(CheckpointError, match="has format 99; this version reads 2"):
+    with pytest.raises(CheckpointError, match="has format 99; this version reads 3"):
         weights(tmp_path)
     with pytest.raises(CheckpointError, match="the conversion did not finish"):
         weights(source, load_format="orbax")
@@ -159,7 +159,7 @@ def test_a_parameter_that_was_never_written_is_named(source: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gemma3", "olmo2", "cohere", "phi3", "starcoder2"])
+@pytest.mark.parametrize("family", ["gemma3", "olmo2", "cohere", "phi3", "starcoder2", "deepseek_v3"])
 def test_families_on_one_device_and_on_four(family: str, tmp_path: Path) -> None:
     """Scales of each head, fused tensors, biases of norms."""
     source, out = make_checkpoint(tmp_path / "source", family), tmp_path / "out"

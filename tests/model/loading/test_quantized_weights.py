@@ -103,7 +103,55 @@ def test_int8_is_made_while_loading(family: str, tmp_path: Path) -> None:
     assert sum(sizes.values()) < 0.35 * dense  # of float32: a quarter, and scales
 
 
-@pytest.mark.parametrize(("family", "form"), [("qwen2", "tensor"), ("glm4", "row"), ("qwen3_moe", "block")])
+def groups_oracle(stored: Tensors, group: int) -> Tensors:
+    """The numbers that int4 stands for: 4 bits in groups of inputs, tables in 8 bits."""
+    wide = int8_oracle(stored)
+    for name, matrix in stored.items():
+        if name.endswith("proj.weight"):
+            width = min(group, matrix.shape[1])
+            assert matrix.shape[1] <= group or not matrix.shape[1] % group
+            parts = matrix.reshape(len(matrix), -1, width)
+            scale = np.abs(parts).max(2, keepdims=True) / np.float32(7)
+            wide[name] = (np.rint(parts / scale) * scale).reshape(matrix.shape)
+    return wide
+
+
+def fp8_oracle(stored: Tensors) -> Tensors:
+    """The numbers that fp8 stands for."""
+    wide = dict(stored)
+    for name, matrix in stored.items():
+        if is_matrix(name):
+            scale = np.abs(matrix).max(1, keepdims=True) / np.float32(448)
+            wide[name] = (matrix / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+    return wide
+
+
+@pytest.mark.parametrize(
+    ("quantization", "kind"),
+    [
+        ("int4", "int4 W4A16, a scale per 128 inputs"),
+        ("fp8", "fp8 W8A16, a scale per channel"),
+        ("w8a8_int8", "int8 W8A8, a scale per channel"),
+    ],
+)
+def test_other_kinds_are_made_while_loading(quantization: str, kind: str, tmp_path: Path) -> None:
+    """Heads are 16 inputs, so the groups of the projection back are no larger."""
+    path, wide = (make_checkpoint(tmp_path / name, "qwen3_moe", head_dim=16) for name in ("source", "wide"))
+    stored = load_file(path / FILE)
+    made = {"int4": lambda: groups_oracle(stored, 128), "fp8": lambda: fp8_oracle(stored)}
+    of_heads = groups_oracle({name: array for name, array in stored.items() if "o_proj" in name}, 16)
+    expected = made.get(quantization, lambda: int8_oracle(stored))()
+    save_file(expected | (of_heads if quantization == "int4" else {}), wide / FILE)
+    _, model = load(path, quantization=quantization)
+    sizes = weight_bytes(model)
+    assert kind in sizes
+    assert ("int8 W8A16, a scale per channel" in sizes) == (quantization != "fp8")  # tables or experts
+    assert_equal(numbers(model), numbers(load(wide)[1]))
+
+
+@pytest.mark.parametrize(
+    ("family", "form"), [("qwen2", "tensor"), ("glm4", "row"), ("qwen3_moe", "block"), ("deepseek_v3", "block")]
+)
 def test_float8_stays_float8(family: str, form: str, tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path, family)
     to_fp8(path, form)
@@ -148,6 +196,7 @@ def wide_logits(path: str, sizes: list[int], quantization: str | None) -> list[l
         pytest.param("qwen2", "fp8", 192, id="768 over 4, of blocks a quarter as large"),
         pytest.param("qwen2_tied", "fp8", 360, id="2880 over 8, of blocks an eighth as large"),
         pytest.param("qwen3_moe", "fp8", 80, marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", "fp8", 80, marks=pytest.mark.slow),
         pytest.param("qwen2_tied", "int8", 90, id="a tied table, split over devices"),
     ],
 )

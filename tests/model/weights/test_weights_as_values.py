@@ -1,5 +1,8 @@
 """Each kind of weight: what it multiplies to, what it is made of, and how devices cut its groups."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,16 +10,23 @@ import pytest
 from palladio.model.loading.parameters import at_rest
 from palladio.model.module import Context
 from palladio.model.sharding import make_mesh
+from palladio.model.weights.file_matrix import FileMatrix
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.scaled import Scaled
-from palladio.model.weights.weight import Dense, FileMatrix, Weight
+from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 
 KINDS = {
     "int8": WeightKind("int8"),
     "fp8": WeightKind("float8_e4m3fn"),
     "fp8 in groups": WeightKind("float8_e4m3fn", 32),
+    "int4 in groups": WeightKind("int4", 32),
+    "int4 with zeros": WeightKind("int4", 32, has_zeros=True),
+    "int4 by channel": WeightKind("int4", None, has_zeros=True),
+    "int8 with zeros": WeightKind("int8", 16, has_zeros=True),
+    "fp4": WeightKind("float4_e2m1fn", 32),
 }
+FLOATS_OF_4_BITS = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
 IN, OUT = 80, (2, 24)  # a group of 32 inputs is left with 16
 
 
@@ -27,17 +37,27 @@ def weight_of(kind: WeightKind, shape: tuple[int, ...], inputs: int) -> tuple[We
     groups = None if kind.group is None else (kind.group, kind.group)
     weight = Scaled(dense, kind, groups, Kernels(), make_mesh(1))
     numbers = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    values, scales = weight.made_of(jnp.asarray(numbers))
-    weight.values = weight.values.replace(at_rest(values, weight.values))
-    weight.scales = weight.scales.replace(at_rest(scales, weight.scales))
-    factors = np.asarray(scales)
-    if kind.group is None:
-        factors = np.expand_dims(factors, inputs)
-    factors = np.repeat(factors, kind.group or shape[inputs], inputs).take(range(shape[inputs]), inputs)
-    wide = np.asarray(values, np.float32) * factors
-    step = factors if kind.storage == "int8" else np.abs(numbers) / 8 + factors  # half of it is the largest error
-    assert (np.abs(wide - numbers) <= 0.51 * step).all()
-    return weight, wide
+    parts = weight.made_of(jnp.asarray(numbers))
+    for name, part in zip(weight.part_names, parts, strict=True):
+        param = getattr(weight, name)
+        setattr(weight, name, param.replace(at_rest(part, param)))
+
+    def wide(factors: object) -> np.ndarray:
+        found = np.asarray(factors, np.float32)
+        if kind.group is None:
+            found = np.expand_dims(found, inputs)
+        return np.repeat(found, kind.group or shape[inputs], inputs).take(range(shape[inputs]), inputs)
+
+    values = np.asarray(parts[0]).astype(np.float32)
+    if kind.is_float4:
+        values = np.asarray(FLOATS_OF_4_BITS, np.float32)[values.astype(np.int32) & 15]
+    factors = wide(parts[1])
+    found = (values - (wide(parts[2]) if kind.has_zeros else 0)) * factors
+    step = factors  # half of it is the largest error of whole numbers
+    if kind.storage.startswith("float"):
+        step = np.abs(numbers) / (8 if kind.storage == "float8_e4m3fn" else 2) + factors
+    assert (np.abs(found - numbers) <= 0.51 * step).all()
+    return weight, found
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -69,6 +89,25 @@ def test_experts(kind: WeightKind) -> None:
     x = np.random.default_rng(1).normal(size=(9, IN)).astype(np.float32)
     out = weight.grouped_matmul(jnp.asarray(x), jnp.asarray([4, 0, 5], jnp.int32), Kernels(), weight.arrays())
     np.testing.assert_allclose(out, np.concatenate([x[:4] @ wide[0], x[4:] @ wide[2]]), atol=1e-4)
+
+
+@pytest.mark.parametrize("storage", ["int8", "float8_e4m3fn"])
+def test_activations_of_8_bits(storage: Any) -> None:
+    """Each row of x is rounded by its largest number; products of experts keep x as it is."""
+    kind = WeightKind(storage, has_zeros=storage == "int8", activation_bits=8)
+    weight, wide = weight_of(kind, (IN, *OUT), 0)
+    x = (np.random.default_rng(1).normal(size=(5, IN)) * 10.0 ** np.arange(-2, 3)[:, None]).astype(np.float32)
+    largest = {"int8": 127, "float8_e4m3fn": 448}[storage]
+    factors = np.abs(x).max(1, keepdims=True) / np.float32(largest)
+    rounded = np.rint(x / factors) if storage == "int8" else np.asarray((x / factors).astype(storage), np.float32)
+    assert np.abs(rounded * factors - x).max() > 1e-3  # what is looked for can be seen
+    expected = np.einsum("ti,iab->tab", (rounded * factors).astype(np.float64), wide.astype(np.float64))
+    np.testing.assert_allclose(weight.matmul(jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    zeros = weight.matmul(jnp.zeros((2, IN)))
+    assert not np.asarray(zeros).any()
+    lowered = jax.jit(lambda x, *arrays: weight.matmul(x, arrays=arrays)).lower(x, *weight.arrays()).as_text()
+    (product,) = (line for line in lowered.splitlines() if "dot_general" in line)
+    assert product.count({"int8": "xi8>", "float8_e4m3fn": "xf8E4M3FN>"}[storage]) == 2
 
 
 def test_weights_and_activations_have_dtypes_of_their_own() -> None:

@@ -95,10 +95,8 @@ def test_together(
         assert sum(collector.num_retractions.values()) > 0
 
 
-def test_several_decode_steps_in_one(
-    three_steps: TinyEngine, alone: dict[str, list[int]], closing: dict[int, float]
-) -> None:
-    assert run(three_steps, mixed(closing)).tokens == alone
+def test_several_tokens_a_step(several: TinyEngine, alone: dict[str, list[int]], closing: dict[int, float]) -> None:
+    assert run(several, mixed(closing)).tokens == alone
 
 
 def test_one_shape(build: Any, closing: dict[int, float]) -> None:

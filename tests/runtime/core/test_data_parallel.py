@@ -90,6 +90,7 @@ def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path, tmp_path: P
     "flags",
     [
         {"num_continuous_decode_steps": 3},
+        {"speculative_algorithm": "NGRAM"},
         {"deterministic": True, "cuda_graph_bs": None},
         {"enable_mixed_chunk": True, "chunked_prefill_size": 32, "load_balance_method": "shortest_queue"},
         {"max_total_tokens": 400, "schedule_conservativeness": 0.0},

@@ -19,8 +19,8 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.messages import EmbeddingSpec
 from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.pooling import EmbeddingSpec
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.runtime.tiny_engine import FLAGS, TinyEngine
 from tests.tiny_model import make_checkpoint, write_json
@@ -218,7 +218,7 @@ def test_the_memory_is_counted(engines, method):
     """No sampler, no masks of the vocabulary and no head; the sums where there are any."""
     runner, stats = engines[method]._parts.runner, engines[method].core().stats()
     state = runner.executor.state
-    assert stats.memory.state == sum(x.nbytes for x in jax.tree.leaves((state.tables, state.sampler, state.pooled)))
+    assert stats.memory.state == sum(x.nbytes for x in jax.tree.leaves(state.of_requests[1:]))
     assert state.sampler.output_counts.size == 0
     assert state.all_allowed == {}
     assert state.pooled.shape == (FLAGS["max_running_requests"] + 1, 0 if method == "last" else 48)

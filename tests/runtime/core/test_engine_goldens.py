@@ -57,7 +57,10 @@ POOLS = {"phi3": 48, "starcoder2": 48, "gemma3": 112, "gemma2": 112, "olmo3": 11
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=() if name == "gemma3" else pytest.mark.slow) for name in tiny_families.CONFIGS],
+    [
+        pytest.param(name, marks=() if name in ("gemma3", "deepseek_v3") else pytest.mark.slow)
+        for name in tiny_families.CONFIGS
+    ],
 )
 def test_nothing_changes_what_a_family_says(family: str, tmp_path: Path) -> None:
     """Chunks, small pages, retraction for want of pages, and then a prompt once more, from the prefix cache."""

@@ -138,32 +138,32 @@ def test_a_prompt_with_logprobs_that_is_split_beside_one_without(tiny: TinyEngin
     assert [len(collector.logprobs[name]) for name in ("short", "long")] == [0, 3]
 
 
-# Several decode steps in one
+# Decode steps of several tokens
 
 
 @bounded
 @hypothesis.given(arrivals=ARRIVALS, flags=FLAGS, mixes=st.booleans(), small=st.booleans())
-def test_three_steps_in_one_change_nothing(
+def test_several_tokens_a_step_change_nothing(
     tiny: TinyEngine,
-    three_steps: TinyEngine,
+    several: TinyEngine,
     arrivals: list[Arrival],
     flags: dict[str, Any],
     mixes: bool,
     small: bool,
 ) -> None:
     expected = serve(plain(tiny), arrivals)
-    core = three_steps.core(enable_mixed_chunk=mixes, **flags, **(SMALL_POOL if small else {}))
+    core = several.core(enable_mixed_chunk=mixes, **flags, **(SMALL_POOL if small else {}))
     check_same(serve(core, arrivals), expected)
 
 
 @pytest.mark.parametrize("kind", range(4))
-def test_three_steps_in_one_end_where_they_must(tiny: TinyEngine, three_steps: TinyEngine, kind: int) -> None:
+def test_several_tokens_a_step_end_where_they_must(tiny: TinyEngine, several: TinyEngine, kind: int) -> None:
     """At max_tokens and at a stop id in each of the three, alone and in a batch."""
     params, tokens = KINDS[kind], random_prompt(9)
     whole = Collector(plain(tiny))
     whole.add("x", tokens, max_tokens=12, **params)
     expected = whole.run().outcome("x")
-    core = three_steps.core()
+    core = several.core()
     for together in (False, True):
         collector = Collector(core)
         for count in range(1, 9):
@@ -188,18 +188,18 @@ def test_three_steps_in_one_waste_none_at_max_tokens(three_steps: TinyEngine) ->
 
 
 @pytest.mark.parametrize("count", range(1, 9))
-def test_three_steps_in_one_at_the_end_of_the_context(tiny: TinyEngine, three_steps: TinyEngine, count: int) -> None:
+def test_several_tokens_a_step_at_the_end_of_the_context(tiny: TinyEngine, several: TinyEngine, count: int) -> None:
     prompts = {"x": random_prompt(CONTEXT - count), "y": random_prompt(CONTEXT - count - 1)}
     expected = generate(plain(tiny), prompts, max_tokens=count)
-    assert generate(three_steps.core(), prompts, max_tokens=count) == expected
+    assert generate(several.core(), prompts, max_tokens=count) == expected
 
 
-def test_three_steps_in_one_when_pages_run_out(tiny: TinyEngine, three_steps: TinyEngine) -> None:
+def test_several_tokens_a_step_when_pages_run_out(tiny: TinyEngine, several: TinyEngine) -> None:
     prompts = {str(length): random_prompt(length) for length in (9, 10, 17, 20, 25, 30)}
     params = {"max_tokens": 40, "temperature": 0.9, "presence_penalty": 0.5}
     expected = generate(plain(tiny), prompts, **params)
     for mixes in (False, True):
-        collector = Collector(three_steps.core(enable_mixed_chunk=mixes, **SMALL_POOL))
+        collector = Collector(several.core(enable_mixed_chunk=mixes, **SMALL_POOL))
         for name, tokens in prompts.items():
             collector.add(name, tokens, **params)
         collector.run()
@@ -210,7 +210,7 @@ def test_three_steps_in_one_when_pages_run_out(tiny: TinyEngine, three_steps: Ti
 # Deadlines and priorities
 
 
-@pytest.mark.parametrize("engine", ["tiny", "three_steps"])
+@pytest.mark.parametrize("engine", ["tiny", "three_steps", "drafting"])
 @pytest.mark.parametrize("flags", [{}, {"enable_mixed_chunk": True}, {"disable_overlap_schedule": True}], ids=str)
 def test_deadlines(
     engine: str, flags: dict[str, Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +248,7 @@ def test_deadlines(
         assert collector.cached_tokens["x again"] == min(16 * num_steps, 36) or num_steps < 4
 
 
-@pytest.mark.parametrize("engine", ["tiny", "three_steps"])
+@pytest.mark.parametrize("engine", ["tiny", "three_steps", "drafting"])
 @pytest.mark.parametrize("flags", [{}, {"enable_mixed_chunk": True}, {"disable_radix_cache": True}], ids=str)
 def test_an_urgent_request_goes_before_and_its_victim_resumes(
     engine: str, flags: dict[str, Any], request: pytest.FixtureRequest

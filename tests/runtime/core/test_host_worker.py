@@ -66,7 +66,9 @@ class Hosts:
         flags = {"model_path": str(folder), "nnodes": 3, "dist_init_addr": f"{host}:{port}", **flags}
         configs = [EngineConfig.from_flags({**flags, "node_rank": rank}) for rank in range(3)]
         following = (configs[2], lambda progress: None)
-        self.thread = threading.Thread(target=host_worker.follow, args=following, daemon=True)  # it never returns
+        self.thread = threading.Thread(
+            target=host_worker.run_host_worker, args=following, daemon=True
+        )  # it never returns
         self.thread.start()
         with concurrent.futures.ThreadPoolExecutor() as pool:
             joined = pool.submit(bootstrap.join, configs[1], Ends())

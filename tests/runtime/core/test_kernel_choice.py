@@ -77,6 +77,19 @@ def test_what_the_tpu_kernels_take(sizes, reason):
     assert (said is None) if reason is None else reason in said, said
 
 
+def test_latent_attention_runs_on_xla_and_says_so(monkeypatch, caplog):
+    """Products of experts go on with the kernels that the device has."""
+    model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
+    monkeypatch.setattr(Target, "of", lambda device: V6E)
+    kernels = choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model))
+    assert (kernels.attention, kernels.latent_attention, kernels.grouped_matmul) == ("xla", "xla", "auto")
+    assert "Attention backend tpu cannot run this model; using a slower one: it has latent attention" in caplog.text
+    with pytest.raises(ConfigError, match=r"--attention-backend tpu .*tpu has no kernel; xla has"):
+        choose_kernels("tpu", jax.devices("cpu")[0], model, shape(model=model))
+    with pytest.raises(ConfigError, match=r"latents are kept as .*, not as int8: use --kv-cache-dtype auto"):
+        choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model, kv_dtype=jnp.int8))
+
+
 def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():
     """On a v4 a block of one token fits, and one of sixteen does not."""
     model = dataclasses.replace(MODEL, num_heads=32, num_kv_heads=32, head_size=128)

@@ -6,7 +6,12 @@ import pytest
 
 from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
+from palladio.model.kv_cache import fitting_page_size
+from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.sharding import make_abstract_mesh
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.engine_plan import device_shape
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
 from palladio.runtime.interface.config import EngineConfig
 
 MODEL = default_model_path()
@@ -35,3 +40,40 @@ def test_the_smallest_decode_step_of_a_gpu_has_two_rows_unless_flags_say_otherwi
     platform: str, flags: dict[str, Any], sizes: tuple[int, ...]
 ) -> None:
     assert decode_sizes(platform, **flags) == sizes
+
+
+@pytest.mark.parametrize(
+    ("platform", "num_shards", "dtype", "page_size"),
+    [
+        ("cpu", 1, "bfloat16", 16),
+        ("gpu", 8, "bfloat16", 16),
+        ("tpu", 1, "bfloat16", 16),
+        ("tpu", 2, "bfloat16", 16),
+        ("tpu", 4, "bfloat16", 32),
+        ("tpu", 8, "bfloat16", 64),
+        ("tpu", 1, "float32", 16),
+        ("tpu", 1, "float8_e4m3fn", 32),
+        ("tpu", 8, "float8_e4m3fn", 128),
+    ],
+)
+def test_pages_of_a_tpu_are_as_large_as_makes_a_copy_worth_its_start(
+    platform: str, num_shards: int, dtype: str, page_size: int
+) -> None:
+    """Of 8 KV heads of 128; and whole tiles, which of 8 bits are 32 tokens."""
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+    model = ModelConfig.from_hf(*read_model_dir(MODEL, heads))
+    mesh, least = make_abstract_mesh(num_shards), PlatformDefaults.of(platform).least_page_bytes
+    assert fitting_page_size(model, dtype=dtype, mesh=mesh, least_bytes=least) == page_size
+
+
+def test_an_engine_takes_the_page_size_that_fits_unless_a_flag_names_one() -> None:
+    model, mesh = ModelConfig.from_hf(*read_model_dir(MODEL, {})), make_abstract_mesh(1)
+
+    def page_size(platform: str, **flags: Any) -> int:
+        config, defaults = EngineConfig.from_flags({"model_path": str(MODEL), **flags}), PlatformDefaults.of(platform)
+        limits, dtypes = EngineLimits.of(config, model, defaults), Dtypes.of(config, Target(platform), model)
+        layout = TensorLayout.of(model, 1, 1)
+        return device_shape(config, layout, limits, dtypes, mesh, model.vocab_size, None).page_size
+
+    assert (page_size("cpu"), page_size("gpu"), page_size("tpu", page_size=16)) == (16, 16, 16)
+    assert page_size("tpu") > 16  # its few small heads

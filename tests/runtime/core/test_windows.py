@@ -126,6 +126,8 @@ def test_a_request_longer_than_the_pool_holds_of_all_layers(hybrid: TinyEngine) 
     "flags",
     [
         {"num_continuous_decode_steps": 3},
+        {"speculative_algorithm": "NGRAM"},
+        {"speculative_algorithm": "NGRAM", "max_total_tokens": 160, "enable_mixed_chunk": True},
         {"deterministic": True, "cuda_graph_bs": None, "chunked_prefill_size": 16},
         {"enable_mixed_chunk": True, "chunked_prefill_size": 16, "max_total_tokens": 240},
         {"chunked_prefill_size": -1},

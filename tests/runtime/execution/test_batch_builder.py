@@ -26,14 +26,14 @@ def batch(kind, rows: list[ScheduledRow]) -> ScheduledBatch:
     return ScheduledBatch(kind, rows, [], 0, sum(row.decodes for row in rows))
 
 
-def stacked(token_ids, is_finite=None) -> SampleOutput:
+def stacked(token_ids, is_finite=None, counts=None) -> SampleOutput:
     """Of tokens [num_steps, B]. A token's log-probability is minus its id, that of the asked id twice as much; the ids
     20 … 22 are the likeliest."""
     ids = jnp.asarray(token_ids, jnp.int32)
     finite = jnp.ones(ids.shape, bool) if is_finite is None else jnp.asarray(is_finite)
     tops = jnp.broadcast_to(jnp.arange(20, 23), (*ids.shape, 3))
     asked = -2.0 * ids[..., None].astype(jnp.float32)
-    return SampleOutput(ids, finite, -ids.astype(jnp.float32), tops, -tops.astype(jnp.float32), asked)
+    return SampleOutput(ids, finite, -ids.astype(jnp.float32), tops, -tops.astype(jnp.float32), asked, counts)
 
 
 @pytest.mark.parametrize("name", ["temperature", "repetition_penalty"])
@@ -54,7 +54,7 @@ def test_a_row_of_several_decode_steps_gives_one_output_with_as_many_tokens_as_a
     rows = [ScheduledRow(r, 3, count, samples=True, decodes=True) for r, count in ((a, 3), (b, 2), (c, 3))]
     finite = [[True, True, True, False], [True, True, False, False], [True, False, False, False]]
     tokens = [[4, 5, 6, 0], [14, 15, 16, 0], [24, 25, 26, 0]]  # the last column is padding
-    read = read_batch(batch("decode", rows), 3, stacked(tokens, finite), None, None)
+    read = read_batch(batch("decode", rows), stacked(tokens, finite, counts=[3, 2, 3, 0]), None, None)
     assert [(output.request_id, output.token_ids, output.finish) for output in read] == [
         ("a", [4, 14, 24], None),
         ("b", [5, 15], None),  # that its third would not be finite does not matter
@@ -77,7 +77,7 @@ def test_a_prefill_step_gives_each_row_its_token_its_scores_or_nothing():
     ]
     tops = np.broadcast_to(np.arange(3), (8, 3))
     scores = (jnp.arange(8.0), jnp.asarray(tops), jnp.asarray(tops, jnp.float32), jnp.zeros((8, 1)))
-    first, second, third = read_batch(batch("prefill", rows), 1, stacked([7, 0]), scores, None)
+    first, second, third = read_batch(batch("prefill", rows), stacked([7, 0]), scores, None)
     assert (first.token_ids, first.prompt_logprobs) == ([7], None)
     assert first.logprobs == [TokenLogprob(7, -7.0, ((20, -20.0),))]
     assert second.token_ids == []
@@ -88,7 +88,7 @@ def test_a_prefill_step_gives_each_row_its_token_its_scores_or_nothing():
 def test_of_embeddings_that_are_not_finite_the_request_gets_an_error():
     rows = [ScheduledRow(request(name, 0), 0, 3, samples=True) for name in "ab"]
     vectors = jnp.asarray([[1.0, 2.0], [1.0, jnp.nan], [jnp.nan, jnp.nan]])
-    good, bad = read_batch(batch("prefill", rows), 1, None, None, vectors)
+    good, bad = read_batch(batch("prefill", rows), None, None, vectors)
     assert np.frombuffer(good.embedding or b"", "<f4").tolist() == [1.0, 2.0]
     assert (good.finish, bad.finish, bad.embedding) == (None, NOT_FINITE, None)
 
@@ -99,7 +99,7 @@ def never(_request: Request, _count: int) -> bool:
 
 def test_what_comes_after_the_end_of_a_request_is_dropped():
     one = request("a")
-    one.num_pending = 4
+    one.num_unread = 4
     output = one.output([4, STOP, 5, 6], NOT_FINITE, [TokenLogprob(token, -1.0) for token in (4, STOP, 5, 6)])
     finish = take_tokens(one, output, never)
     assert finish is not None
@@ -112,7 +112,7 @@ def test_what_comes_after_the_end_of_a_request_is_dropped():
 def test_a_token_that_means_nothing_is_no_orderly_end():
     for last in (STOP, 5):
         one = request("a", max_tokens=2)
-        one.num_pending = 2
+        one.num_unread = 2
         output = one.output([4, last], NOT_FINITE)
         assert take_tokens(one, output, never) is NOT_FINITE
         assert output.token_ids == [4, last]
@@ -121,7 +121,7 @@ def test_a_token_that_means_nothing_is_no_orderly_end():
 def test_a_request_for_its_prompt_alone_gets_no_token():
     one = request("a", max_tokens=0, logprobs=1)
     rows = [ScheduledRow(one, 0, 3, samples=True)]
-    (output,) = read_batch(batch("prefill", rows), 1, stacked([7]), None, None)
+    (output,) = read_batch(batch("prefill", rows), stacked([7]), None, None)
     finish = take_tokens(one, output, never)
     assert finish is not None
     assert finish.type == "length"

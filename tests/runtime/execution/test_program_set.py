@@ -16,6 +16,7 @@ from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import Sample
+from palladio.runtime.execution.proposer import NgramProposer
 from palladio.runtime.interface.pooling import Pooling
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 from tests.runtime.tiny_engine import TINY_CONFIG
@@ -43,7 +44,7 @@ def declare():
     structure, weights = flatten_model(abstract_model(MODEL, dtype=jnp.float32, mesh=mesh))
     static = StaticModel(structure, jax.ShapeDtypeStruct((MODEL.hidden_size,), jnp.float32), MODEL.vocab_size)
 
-    def of(buckets=BUCKETS, num_steps=1, pooling=None, *, checks_cache=False, has_plain_tier=False):
+    def of(buckets=BUCKETS, num_steps=1, pooling=None, *, checks_cache=False, has_plain_tier=False, proposer=None):
         shape = DeviceShape(
             num_slots=buckets.max_requests + 1,
             num_columns=16,
@@ -55,6 +56,7 @@ def declare():
             cache=CacheLayout.of(MODEL, page_size=16, dtype=jnp.float32),
             mesh=mesh,
             pooling=pooling,
+            proposer=proposer,
             has_plain_tier=has_plain_tier,
         )
         return StepPrograms(static, shape.abstract(weights, 4), shape, buckets, Built())
@@ -151,6 +153,24 @@ def test_the_largest_programs(declare):
     largest = {ProgramKey("forward", 64, 1024), ProgramKey("score", 0, 1024), ProgramKey("sample", 64, tier="full")}
     assert set(declare(checks_cache=True).largest_keys()) == largest | {ProgramKey("forward", 64)}
     assert set(declare(num_steps=3).largest_keys()) == largest | {ProgramKey("decode", 64, tier="full")}
+
+
+def test_drafts_wait_for_their_programs(declare):
+    """Until they are built, steps decode without."""
+    buckets = BUCKETS.with_drafts(3)
+    sizes = {bucket.num_requests: bucket.forward.num_tokens for bucket in buckets.verify}
+    assert (tuple(sizes), sizes[1], sizes[8], sizes[64]) == (BUCKETS.sample, 16, 64, 256)
+    programs = declare(buckets, proposer=NgramProposer(3, 1, 4))
+    first = programs.first_keys(splits_prompts=True)
+    assert opened_by(programs, first).verify == ()
+    assert opened_by(programs, programs.by_key) == buckets
+    last = {ProgramKey("draft", 64), ProgramKey("verify", 64, tier="full")}
+    assert last <= set(programs.largest_keys())
+    smallest = buckets.verify[0]
+    needed = {ProgramKey("draft", smallest.num_requests), ProgramKey("verify", smallest.num_requests, tier="full")}
+    chunks = {ProgramKey("forward", 16, 16), ProgramKey("score", 0, 16)}  # all of its prefill step's
+    assert opened_by(programs, {*first, *needed, *chunks}).verify == (smallest,)
+    assert not {key for key in declare().by_key if key.kind in ("draft", "verify")}
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,8 @@ def test_server_info_and_flush(engine):
     info = engine.get_server_info()
     assert info["context_length"] == 256
     assert info["model_type"] == "fake"
+    assert (info["max_total_num_tokens"], info["max_req_input_len"]) == (info["max_total_tokens"], 255)
+    assert info["tokenizer_path"] == info["model_path"]
     state = info["internal_states"][0]
     assert (state["cache"]["hit_rate"], state["device_idle"]["count"]) == (None, 0)
     assert engine.abort_request() == 0

@@ -110,6 +110,11 @@ class Empty(BaseModel):
     pass
 
 
+class ByColor(BaseModel):
+    of: dict[Color, int]
+    sizes: dict[Literal["s", "m"], bool] = {}
+
+
 class Sized(BaseModel):
     big: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
     unsigned: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
@@ -152,6 +157,12 @@ PYDANTIC = (
         Flags.model_json_schema(),
         ({"colors": ["blue", "red"], "sizes": ["l"], "switches": [False, True]}, {"colors": []}),
         ({"colors": ["red", "red"]}, {"colors": ["pink"]}, {"colors": [], "switches": [True, True]}),
+    ),
+    Case(
+        "dictionaries with listed keys",
+        ByColor.model_json_schema(),
+        ({"of": {"red": 1, "blue": 2}, "sizes": {"s": True}}, {"of": {}}),
+        ({"of": {"pink": 1}}, {"of": {"red": "x"}}, {"of": {}, "sizes": {"x": True}}),
     ),
     Case("an heir", Derived.model_json_schema(), ({"id": 1, "note": "x"},), ({"id": 1},)),
     Case("extra forbidden", Strictly.model_json_schema(), ({"x": 1.5},), ({"x": 1.5, "y": 1},)),
@@ -319,6 +330,21 @@ MCP = (
             {"value": 5},
         ),
         ({"branch": "main"}, {"branch": "master"}, {"port": 0}, {"level": "off"}, {"value": None}),
+    ),
+    Case(
+        "records and floats, as zod writes them",
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": {
+                "headers": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": TEXT},
+                "ratio": {"type": "number", "minimum": -3.4028234663852886e38, "maximum": 3.4028234663852886e38},
+            },
+            "required": ["headers"],
+            "additionalProperties": False,
+        },
+        ({"headers": {"x-a": "b"}}, {"headers": {}, "ratio": -0.5}),
+        ({"headers": {"x-a": 1}}, {"ratio": 1}),
     ),
     Case(
         "labels, each once",

@@ -52,6 +52,7 @@ def test_the_corpus(backend: LlguidanceBackend, standard: LlguidanceBackend, tok
 
 
 CITY = {"type": "object", "properties": {"name": {"type": "string"}}}
+OPEN = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,21 @@ def test_digits_and_letters_are_ascii(
         ({"uniqueItems": True, "type": "array", "maxItems": 1}, [["x"], []], [["x", "y"]]),
         ({"uniqueItems": True, "type": ["array", "null"], "items": {"const": 1}}, [None, [1]], [[1, 1], 1]),
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, [0, -(10**18)], [2**63, 1.5]),
+        ({"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}, [0, -1.5, 2.5, 10**12], ["x"]),
+        ({"type": ["number", "null"], "maximum": 1.7e308}, [None, 7.25], ["x"]),
+        ({"type": "object", "propertyNames": {"pattern": "^k\\d$"}}, [{}, {"k1": "x"}], [{"k": 1}, {"kk": 1}]),
+        ({"type": "object", "propertyNames": {"minLength": 2, "maxLength": 3}}, [{"kk": 1}], [{"k": 1}, {"kkkk": 1}]),
+        (
+            {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}]},
+            [1.5, "1.5", "-.5", "007"],
+            ["", "-", "+.", "x"],
+        ),
+        ({"type": ["string", "null"], "pattern": r"^(?!\s*$).+"}, ["a", " a ", None], ["", "  ", 1]),
+        ({"type": "string", "pattern": r"^(?!^[\d]*$)\w*$"}, ["a1", "a"], ["", "12", "-"]),
+        (OPEN | {"unevaluatedProperties": False}, [{"a": 1}], [{"a": 1, "b": 1}]),
+        (OPEN | {"unevaluatedProperties": True}, [{"a": 1}], [{"a": "x"}]),
+        ({"prefixItems": [{"type": "boolean"}], "type": "array", "unevaluatedItems": False}, [[True]], [[True, 1]]),
+        ({"type": "object", "propertyNames": {"const": "a"}, "required": ["a"]}, [{"a": 1}], [{}, {"a": 1, "b": 1}]),
         (
             {
                 "type": "object",
@@ -175,6 +191,11 @@ LETTERS = {"enum": list("abcdef")}
         ({"uniqueItems": True, "items": {"type": "string"}}, "at #: uniqueItems is supported for items of an enum"),
         ({"uniqueItems": True, "items": LETTERS, "minItems": 9}, "uniqueItems leaves at most 6 items"),
         ({"uniqueItems": True, "items": {"enum": ["x" * 600, *"abcd"]}}, "takes .* characters, over the limit"),
+        ({"items": {"propertyNames": {"format": "uri"}}}, "at #/items: .*propertyNames.* an enum, a const, a pattern"),
+        ({"anyOf": [OPEN], "unevaluatedProperties": False}, "unevaluatedProperties"),
+        ({"type": "string", "pattern": "^(?!a$)b"}, "look-around"),
+        ({"type": "string", "pattern": "^(?![ab]*$)c|d"}, "look-around"),
+        ({"properties": {"a": {}}, "propertyNames": {"const": "a"}}, "propertyNames.* beside properties"),
         ({"not": {"const": {}}}, '"not" of constants that are objects'),
         ({"type": "string", "not": {"const": 'a"b'}}, "a quotation mark or a backslash"),
         ({"not": {"required": ["x"]}}, '"not" is supported for constants'),
@@ -203,6 +224,11 @@ HOSTILE: dict[str, Any] = {
     },
     "a circle": {"type": "array", "uniqueItems": True, "items": {"$ref": "#/items"}},
     "many values": {"type": "array", "uniqueItems": True, "items": {"enum": list(range(30_000))}},
+    "many names": {
+        "items": {"items": {"propertyNames": {"enum": [f"{n}" for n in range(900)]}, "additionalProperties": True}},
+        "propertyNames": {"enum": [f"{n}" for n in range(9000)]},
+        "additionalProperties": {"propertyNames": {"enum": [f"{n}" for n in range(900)]}},
+    },
     "many of them": {"prefixItems": [{"uniqueItems": True, "items": {"enum": list("abcde")}} for _ in range(500)]},
     "many joined": {"allOf": [{"$ref": "#/$defs/x"}] * 3000, "$defs": {"x": {"properties": {"a": {"$ref": "#"}}}}},
     "many excluded": {"not": {"enum": [f"{n}" * 20 for n in range(3000)]}},

@@ -15,6 +15,7 @@ from palladio.runtime.interface.config import (
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.field_checks import check_fields
 from palladio.runtime.interface.parallel_config import ParallelConfig
+from palladio.runtime.interface.speculative_config import SpeculativeConfig
 from palladio.runtime.interface.user_dirs import user_cache_dir
 
 
@@ -85,7 +86,31 @@ def test_what_cannot_be_of_hosts_is_named(flags, message):
     assert str(error.value).startswith(message)
 
 
-@pytest.mark.parametrize("kind", [ModelSource, CacheConfig, SchedulerConfig, ExecutionConfig, ParallelConfig])
+NGRAM = {"speculative_algorithm": "NGRAM"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"speculative_algorithm": "EAGLE3"}, "--speculative-algorithm must be one of NGRAM or None, got 'EAGLE3'"),
+        ({"speculative_num_draft_tokens": 1}, "--speculative-num-draft-tokens must be in 2 … 32 (the newest token is"),
+        ({**NGRAM, "speculative_num_draft_tokens": 33}, "--speculative-num-draft-tokens must be in 2 … 32"),
+        ({"speculative_ngram_min_match_window_size": 0}, "--speculative-ngram-min-match-window-size and "),
+        ({**NGRAM, "speculative_ngram_min_match_window_size": 13}, "--speculative-ngram-min-match-window-size and "),
+        ({"speculative_num_draft_tokens": 5}, "--speculative-num-draft-tokens needs --speculative-algorithm NGRAM"),
+        ({**NGRAM, "num_continuous_decode_steps": 2}, "--speculative-algorithm and --num-continuous-decode-steps both"),
+        ({**NGRAM, "is_embedding": True}, "--is-embedding has no decode steps: leave --speculative-algorithm out"),
+    ],
+)
+def test_what_cannot_be_of_drafts_is_named(flags, message):
+    with pytest.raises(ConfigError) as error:
+        EngineConfig.from_flags({"model_path": "m", **flags})
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "kind", [ModelSource, CacheConfig, SchedulerConfig, ExecutionConfig, ParallelConfig, SpeculativeConfig]
+)
 def test_every_part_checks_every_field_by_itself(kind):
     required = {"model_path": "m"} if kind is ModelSource else {}
     for field in dataclasses.fields(kind):

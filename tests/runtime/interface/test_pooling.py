@@ -76,9 +76,11 @@ def test_a_file_that_is_no_json(tmp_path):
 def pack(rows):
     """A step's vector of rows (slot, start, length)."""
     packed = np.zeros(LAYOUT.size, np.int32)
-    counts, slots, starts, lengths, _, _ = LAYOUT.sections
+    counts, slots, starts, ends, _, _ = LAYOUT.sections
     packed[counts] = len(rows), 0
-    for column, values in zip((slots, starts, lengths), zip(*rows, strict=True), strict=True):
+    slot_ids, first, lengths = zip(*rows, strict=True)
+    columns = slot_ids, first, np.add(first, lengths)
+    for column, values in zip((slots, starts, ends), columns, strict=True):
         packed[column][: len(rows)] = values
     return packed
 

@@ -84,7 +84,7 @@ def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, la
     "flags",
     [
         *({}, {"num_continuous_decode_steps": 3}, {"cache_self_check": 0.5}, {"deterministic": True}),
-        {"is_embedding": True},
+        *({"is_embedding": True}, {"speculative_algorithm": "NGRAM"}),
     ],
 )
 def test_the_programs_that_are_counted_are_those_of_the_closed_set(flags: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ LIVE = LiveRequest(
     "message",
     [
         Explain(1, ["a~0"]),
-        StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, 0)),
+        StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, traces_device=False)),
         StopProfile(3),
         SetPause(4, "in_place"),
         SetPause(5, None),
@@ -125,8 +125,9 @@ async def test_one_sample_that_has_ended_is_left_out(tmp_path: Path) -> None:
 async def test_profile(tmp_path: Path, transport: type[ThreadTransport | ProcessTransport]) -> None:
     async with running(tmp_path, transport) as engine:
         await engine.start_profile(ProfileOptions("/somewhere"))
-        with pytest.raises(InvalidRequestError, match="under way already"):
+        with pytest.raises(InvalidRequestError, match="under way already") as refused:
             await engine.start_profile(ProfileOptions("/elsewhere"))
+        assert refused.value.param == "output_dir"
         assert await engine.stop_profile() == ProfileReport("/somewhere")
         with pytest.raises(InvalidRequestError, match="no profile is under way"):
             await engine.stop_profile()

@@ -3,11 +3,14 @@
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+
+import numpy as np
 
 from palladio.runtime.execution.logprob_reader import num_scored
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request, RequestStatus
@@ -75,6 +78,32 @@ def expected_constrained_output(
     return tokens[len(prompt) :]
 
 
+def proposals(tokens: list[int]) -> Iterator[int]:
+    """Drafts after these tokens: some are right, then all are wrong."""
+    known = list(tokens)
+    for _ in range((3 * len(tokens) + tokens[-1]) % 5):
+        known.append(next_token(known))
+        yield known[-1]
+    yield from itertools.repeat(300)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A row in one forward pass: the request's tokens, drafts included; the positions that it computes; the drafts."""
+
+    tokens: list[int]
+    positions: range
+    drafts: list[int] = dataclasses.field(default_factory=list)
+
+    def content(self, row: ScheduledRow, position: int) -> tuple[str | None, tuple[object, ...]]:
+        """What is written at a position: the salt, and all tokens up to there or what stands in their place."""
+        tokens: list[object] = list(self.tokens[: position + 1])
+        for part in row.request.given.media:
+            for place in range(part.start, min(part.stop, position + 1)):
+                tokens[place] = (part.digest, part.is_whole, place - part.start)
+        return row.request.given.options.cache_salt, tuple(tokens)
+
+
 @dataclasses.dataclass
 class Simulation:
     """Runs a Scheduler `lag` steps ahead of the simulated device (1 is what EngineCore does).
@@ -94,6 +123,7 @@ class Simulation:
     splits_prompts: bool = True
     mixes: bool = False
     num_decode_steps: int = 1
+    num_drafts: int = 0
     shares_prefixes: bool = True
     eviction_policy: str = "lru"
     policy: str = "fcfs"
@@ -116,6 +146,8 @@ class Simulation:
             self.buckets = Buckets.create_one(max_running=self.max_running, max_step_tokens=self.max_step_tokens)
         else:
             self.buckets = Buckets.create(max_running=self.max_running, max_step_tokens=self.max_step_tokens, growth=2)
+        if self.num_drafts:
+            self.buckets = self.buckets.with_drafts(self.num_drafts)
         limits = SchedulerLimits(
             max_running=self.max_running,
             max_queued=self.max_queued,
@@ -123,6 +155,7 @@ class Simulation:
             splits_prompts=self.splits_prompts,
             mixes=self.mixes,
             num_decode_steps=self.num_decode_steps,
+            num_drafts=self.num_drafts,
             preemption_threshold=PREEMPTION_THRESHOLD if self.policy == "priority" else None,
         )
         waiting = WaitingQueue.create(self.policy, self.cache.tree, self.page_size)  # type: ignore[arg-type]
@@ -132,7 +165,7 @@ class Simulation:
         self.windows_of_tables: list[int | None] = [None] * self.keeps_all
         for group in self.groups.windows:
             self.windows_of_tables += [group.window] * len(group.tables)
-        self.written: dict[tuple[int, int], tuple[str | None, tuple[int, ...]]] = {}
+        self.written: dict[tuple[int, int], tuple[str | None, tuple[object, ...]]] = {}
         self.device_tokens: dict[int, list[int]] = {}
         self.in_flight: deque[tuple[ScheduledBatch, list[list[int]]]] = deque()
         self.outputs: dict[str, list[int]] = {}
@@ -150,12 +183,15 @@ class Simulation:
         received: float = 0.0,
         options=None,
         is_constrained: bool = False,
+        media: tuple[Media, ...] = (),
         **params,
     ) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, seed=0, **params)
         stop_ids = [] if sampling.ignore_eos else [EOS]
-        message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options or RequestOptions())
-        request = Request.of(message)
+        options = options or RequestOptions()
+        message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options, media=media)
+        request = Request.of(message, rows=tuple(np.zeros((part.length, 0), np.float32) for part in media))
+        self.scheduler.limits.check_whole(request)
         if is_constrained:
             request.constraint = ScriptedConstraint()  # type: ignore[assignment]
         self.scheduler.add(request)
@@ -185,8 +221,18 @@ class Simulation:
             return False
         self._process(keep=self.lag if batch is not None else 0)
         self.scheduler.check_integrity()
+        self._check_bounds()
         self.progress.check_step(sum(map(len, self.outputs.values())) + len(self.finished))
         return True
+
+    def _check_bounds(self) -> None:
+        """What the host believes of requests that decode."""
+        for request in self.scheduler.running:
+            if request.is_prefilling or request.constraint is not None or request.max_tokens == 0:
+                continue
+            length = len(self.device_tokens[request.slot]) - 1
+            assert request.num_computed <= length <= request.most_computed
+            assert request.most_computed <= len(request.pages) * self.page_size
 
     def _process(self, keep: int) -> None:
         while len(self.in_flight) > keep:
@@ -203,7 +249,7 @@ class Simulation:
         raise AssertionError(f"not done after {max_steps} steps")
 
     def _read(self, row: ScheduledRow, sampled: list[int]) -> TokenOutput:
-        return row.request.output(sampled[: row.num_sampled], prompt_logprobs=self._scores(row))
+        return row.request.output(sampled, prompt_logprobs=self._scores(row))
 
     def _take(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
@@ -226,38 +272,68 @@ class Simulation:
         if batch.kind == "decode" and self.buckets.decode:
             assert all(1 <= row.num_tokens <= self.num_decode_steps for row in batch.rows)
             self.buckets.pick_decode(len(batch.rows))
+        elif batch.kind == "verify":
+            bucket = self.buckets.pick_verify(len(batch.rows))
+            assert bucket is not None
+            assert batch.num_tokens <= bucket.forward.num_tokens
         else:
             assert batch.num_tokens <= self.max_step_tokens
             self.buckets.pick_prefill(batch.num_tokens, len(batch.rows))
         times = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
-        return list(map(list, zip(*(self._run_once(batch, number) for number in range(times)), strict=True)))
+        sampled = [self._run_once(batch, number) for number in range(times)]
+        return [list(itertools.chain(*of_row)) for of_row in zip(*sampled, strict=True)]
 
-    def _run_once(self, batch: ScheduledBatch, number: int) -> list[int]:
+    def _run_once(self, batch: ScheduledBatch, number: int) -> list[list[int]]:
         """The forward pass, then sampling. As in EngineCore, the step before is read in between where the host has to
         know its tokens; requests that end there are part of the forward pass still, and sample for nobody."""
         slots = [row.request.slot for row in batch.rows]
-        runs = [not row.decodes or number < row.num_tokens for row in batch.rows]
-        for row, slot in itertools.compress(zip(batch.rows, slots, strict=True), runs):
-            end = row.start + (number + 1 if row.decodes else row.num_tokens)
-            if not row.decodes:
-                self.device_tokens[slot] = row.request.token_ids[:end]
-            tokens = self.device_tokens[slot]
-            assert len(tokens) == end, "the device does not know a token of this step"
-            for position in range(row.start + number, end):  # all rows are written before any token attends
+        parts = [self._part(row, slot, number) for row, slot in zip(batch.rows, slots, strict=True)]
+        for row, slot, part in zip(batch.rows, slots, parts, strict=True):
+            for position in part.positions:  # all rows are written before any token attends
                 for table in range(self.groups.num_tables):
-                    self.written[self._place(slot, position, table)] = self._content(row, slot, position)
-        for row, slot in itertools.compress(zip(batch.rows, slots, strict=True), runs):
+                    self.written[self._place(slot, position, table)] = part.content(row, position)
+        for row, slot, part in zip(batch.rows, slots, parts, strict=True):
             for table, window in enumerate(self.windows_of_tables):
-                first = 0 if window is None else max(0, row.start + number - window + 1)
-                for position in range(first, len(self.device_tokens[slot])):
+                first = 0 if window is None else max(0, part.positions.start - window + 1)
+                for position in range(first, part.positions.stop if part.positions else 0):
                     found = self.written[self._place(slot, position, table)]
-                    assert found == self._content(row, slot, position), "this page holds something else"
+                    assert found == part.content(row, position), "this page holds something else"
         if batch.is_constrained:
             self._process(keep=0)
         return [
-            self._sample(row, slot) if row.samples and is_running else -1
-            for row, slot, is_running in zip(batch.rows, slots, runs, strict=True)
+            self._sample_row(row, slot, part) if row.samples else []
+            for row, slot, part in zip(batch.rows, slots, parts, strict=True)
         ]
+
+    def _part(self, row: ScheduledRow, slot: int, number: int) -> "Part":
+        """What a row computes. The device alone knows where it starts, how many drafts it has, and whether it is at its
+        end already."""
+        if not row.decodes:
+            end = row.start + row.num_tokens
+            for media in row.request.given.media:
+                is_cut = media.start < row.start < media.stop or media.start < end < media.stop
+                assert not (media.is_whole and is_cut), f"a step is {row.start} … {end}: within {media}"
+            self.device_tokens[slot] = row.request.token_ids[:end]
+            return Part(self.device_tokens[slot], range(row.start, end))
+        tokens = self.device_tokens[slot]
+        begin = len(tokens) - 1
+        if self.num_drafts == 0:
+            assert begin == row.start + min(number, row.num_tokens), "the device does not know a token of this step"
+        if begin >= row.end or number >= row.num_tokens:
+            return Part(tokens, range(0))
+        count = min(row.num_drafts, row.end - 1 - begin)
+        drafts = list(itertools.islice(proposals(tokens), count))
+        return Part([*tokens, *drafts], range(begin, begin + 1 + count), drafts)
+
+    def _sample_row(self, row: ScheduledRow, slot: int, part: "Part") -> list[int]:
+        if not part.positions:
+            return []
+        sampled = [self._sample(row, slot)]
+        for draft in part.drafts:
+            if draft != sampled[-1]:
+                break
+            sampled.append(self._sample(row, slot))
+        return sampled
 
     def _sample(self, row: ScheduledRow, slot: int) -> int:
         if row.request.max_tokens == 0:
@@ -268,9 +344,6 @@ class Simulation:
         token = constraint.forced[0] if constraint is not None and is_forced else next_token(tokens)
         self.device_tokens[slot] = [*tokens, token]
         return token
-
-    def _content(self, row: ScheduledRow, slot: int, position: int) -> tuple[str | None, tuple[int, ...]]:
-        return row.request.given.options.cache_salt, tuple(self.device_tokens[slot][: position + 1])
 
     def _scores(self, row: ScheduledRow) -> list[TokenLogprob] | None:
         request = row.request

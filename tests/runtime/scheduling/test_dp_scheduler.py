@@ -10,7 +10,7 @@ from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.scheduled_batch import ScheduledRow, ScheduledStep
 from tests.runtime.scheduling.scheduler_sim import Simulation
 
 
@@ -63,7 +63,7 @@ class Driver:
 
     def _read(self, step: ScheduledStep) -> None:
         self.scheduler.turns.note(step, 0.01, self.scheduler.buckets)
-        read = [[row.request.output([7] * row.num_sampled) for row in batch.rows] for _, batch in step.parts]
+        read = [[row.request.output([7] * num_read(row)) for row in batch.rows] for _, batch in step.parts]
         for output in self.scheduler.process(step, read):
             self.tokens[output.request_id] += output.token_ids
             if output.finish is not None:
@@ -81,6 +81,37 @@ def test_decode_steps_of_several_tokens_beside_a_group_that_prefills() -> None:
     assert driver.steps[-1] == ("prefill", [[("a", 1)], [("b", 8)]])
     driver.run()
     assert driver.finished == {"a": 12, "b": 5}
+
+
+def num_read(row: ScheduledRow) -> int:
+    """Tokens of a row if all of its drafts are right."""
+    return min(row.num_sampled, max(1, row.request.max_tokens - row.request.num_output_tokens))
+
+
+def test_drafts_beside_a_group_that_prefills() -> None:
+    """There a row has its newest token alone, and what was planned beyond is taken back."""
+    driver = Driver(num_drafts=3)
+    assert driver.add("a", max_tokens=40) == 0
+    driver.step()
+    driver.step()
+    assert driver.steps[-1] == ("verify", [[("a", 4)], []])
+    assert driver.add("b", max_tokens=9) == 1
+    driver.step()
+    assert driver.steps[-1] == ("prefill", [[("a", 1)], [("b", 8)]])
+    driver.run()
+    assert driver.finished == {"a": 40, "b": 9}
+    assert ("verify", [[("a", 4)], [("b", 4)]]) in driver.steps
+
+
+def test_a_group_of_too_many_requests_for_drafts_decodes_with_the_others() -> None:
+    driver = Driver(num_drafts=3, max_running=8, max_step_tokens=8, num_pages=100)
+    for number in range(5):
+        driver.add(f"r{number}", 4, 20, salt=number, dp_rank=0)
+    driver.add("other", 4, 20, salt=9, dp_rank=1)
+    driver.run()
+    assert set(driver.finished.values()) == {20}
+    together = [(kind, {count for _, count in rows[1]}) for kind, rows in driver.steps if len(rows[0]) == 5 and rows[1]]
+    assert ("decode", {1}) in together
 
 
 def test_decode_rows_for_which_a_prefill_step_has_no_room_wait() -> None:

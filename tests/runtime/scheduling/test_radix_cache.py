@@ -3,10 +3,10 @@ import itertools
 import pytest
 
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
-from palladio.runtime.scheduling.radix_node import RadixNode
+from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 
 
-def keys_of(text: str) -> list[tuple[int, ...]]:
+def keys_of(text: str) -> list[PageKey]:
     """One page of one token a letter."""
     return page_keys([ord(letter) for letter in text], 1, 0, len(text))
 

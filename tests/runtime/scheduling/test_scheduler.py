@@ -159,6 +159,22 @@ def test_several_decode_steps_in_one(mixes: bool, lag: int) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("mixes", [False, True])
+def test_drafts_where_pages_are_few(mixes: bool, lag: int) -> None:
+    """Pages for drafts are given only where there are some; those for tokens that there may be, always."""
+    for num_pages in range(28, 60, 2):
+        flags = {"page_size": 1, "num_drafts": 1, "mixes": mixes, "lag": lag}
+        sim = Simulation(num_pages=num_pages, max_running=6, max_step_tokens=32, **flags)  # type: ignore[arg-type]
+        prompts = {name: ([10 + number] * 2, 25) for number, name in enumerate("abcdef")}
+        for name, (prompt, max_tokens) in prompts.items():
+            sim.add(name, prompt, max_tokens)
+        sim.run()
+        check(sim, prompts)
+        kinds = {batch.kind for batch in sim.batches}
+        assert "verify" in kinds
+
+
+@pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("num_decode_steps", [1, 3])
 def test_known_tokens_are_computed_in_one_step(lag: int, num_decode_steps: int) -> None:
     sim = Simulation(num_pages=60, lag=lag, num_decode_steps=num_decode_steps)

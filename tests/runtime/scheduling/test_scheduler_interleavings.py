@@ -24,7 +24,7 @@ modes = st.fixed_dictionaries(
         "page_size": st.sampled_from([1, 2, 4]),
         "lag": st.sampled_from([0, 1]),
         "mixes": st.booleans(),
-        "num_decode_steps": st.sampled_from([1, 1, 3]),
+        "advance": st.sampled_from([{}, {"num_decode_steps": 3}, {"num_drafts": 1}, {"num_drafts": 3}]),
         "shares_prefixes": st.sampled_from([True, True, False]),
         "eviction_policy": st.sampled_from(["lru", "lfu"]),
         "one_shape": st.booleans(),
@@ -44,9 +44,10 @@ def seconds_of(batch: ScheduledBatch) -> float:
 @examples(40, long=17_000)
 def test_any_interleaving_answers_every_request(policy, steps, mode) -> None:
     mode["keeps_all"] |= not mode["windows"]
+    advance = mode.pop("advance")
     if mode["one_shape"]:
-        mode |= {"num_decode_steps": 1}
-    sim = Simulation(policy=policy, max_running=3, max_step_tokens=8, seconds_of=seconds_of, **mode)
+        advance = advance | {"num_decode_steps": 1}
+    sim = Simulation(policy=policy, max_running=3, max_step_tokens=8, seconds_of=seconds_of, **mode, **advance)
     capacity = (sim.num_pages - 1) * sim.page_size
     added: dict[str, tuple[list[int], int]] = {}
     aborted: set[str] = set()

@@ -4,14 +4,14 @@ import pytest
 
 from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
-from palladio.runtime.scheduling.radix_node import RadixNode
+from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.window_pages import WindowGroup, WindowPage
 from tests.runtime.scheduling.scheduler_sim import Simulation, check, expected_output, page_groups
 
 FIRST_OF_WINDOWS = 100  # a windowed group's page of the same tokens has a number higher by this
 
 
-def keys_of(text: str) -> list[tuple[int, ...]]:
+def keys_of(text: str) -> list[PageKey]:
     """One page of one token a letter."""
     return page_keys([ord(letter) for letter in text], 1, 0, len(text))
 

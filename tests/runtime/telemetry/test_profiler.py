@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -16,6 +17,8 @@ from palladio.runtime.telemetry.logs import Activity
 from palladio.runtime.telemetry.process_memory import resident_bytes
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 from tests.runtime.tiny_engine import TinyEngine, generate, random_prompt
+
+KEEPS_THE_LAST = jax.__version_info__ < (0, 12)  # JAX keeps a trace that it could not write
 
 
 def traces(folder: Path) -> list[Path]:
@@ -122,11 +125,12 @@ def test_what_could_not_be_written_does_not_stand_in_the_way(tiny: TinyEngine, t
     spoil(folder)
     with pytest.raises(InvalidRequestError, match=r"cannot write the profile to .*/a: .* is not a directory"):
         stop(core)
-    with pytest.raises(InvalidRequestError, match=r"the last profile could not be written yet to .*/a, so no other"):
-        core.start_profile(other)
+    if KEEPS_THE_LAST:
+        with pytest.raises(InvalidRequestError, match=r"the last profile could not be written yet to .*/a, so"):
+            core.start_profile(other)
     folder.unlink()
     core.start_profile(other)
-    assert traces(folder), "the last one is there after all"
+    assert bool(traces(folder)) == KEEPS_THE_LAST, "the last one is there after all"
     stop(core)
     assert traces(tmp_path / "b")
 
@@ -256,3 +260,19 @@ def test_the_watchdog_is_told_of_what_is_written_between_steps(
     profiler.start(ProfileOptions(str(tmp_path)))
     assert seen == ["profile"]
     assert profiler._activity.now.kind == "step"
+
+
+@pytest.mark.parametrize(("platform", "given"), [("tpu", {"tpu_trace_mode": "TRACE_ONLY_HOST"}), ("gpu", {})])
+def test_the_host_alone(
+    tiny: TinyEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, given: dict[str, str]
+) -> None:
+    begun: list[Any] = []
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder, profiler_options: begun.append(profiler_options))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
+    core = tiny.core()
+    core.start_profile(ProfileOptions(str(tmp_path), traces_device=False))
+    generate(core, {"a": random_prompt(10)}, max_tokens=3)
+    stop(core)
+    (levels,) = begun
+    assert levels.advanced_configuration == given

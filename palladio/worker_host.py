@@ -1,4 +1,4 @@
-"""`palladio serve` on every host but the first: this process becomes one that only follows host 0."""
+"""`palladio serve` on every host but the first: this process becomes a worker host, which does what host 0 says."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ from palladio.runtime.telemetry.logs import LogFormat
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FollowRequest:
+class WorkerHostRequest:
     """What the new program reads from its standard input, as JSON."""
 
     config: EngineConfig
@@ -22,7 +22,7 @@ class FollowRequest:
     log_format: LogFormat
 
 
-def become_follower(request: FollowRequest, environment: Mapping[str, str]) -> NoReturn:
+def become_worker_host(request: WorkerHostRequest, environment: Mapping[str, str]) -> NoReturn:
     """Replaces this process: whoever started it has its pid, and means the engine."""
     reading, writing = os.pipe()
     os.write(writing, msgspec.json.encode(request))  # a few KiB, which a pipe holds
@@ -30,5 +30,5 @@ def become_follower(request: FollowRequest, environment: Mapping[str, str]) -> N
     os.dup2(reading, sys.stdin.fileno())
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [sys.executable, "-P", "-m", "palladio.follow_worker"]
+    command = [sys.executable, "-P", "-m", "palladio.worker_host_process"]
     os.execve(sys.executable, command, {**environment, "PYTHONPATH": python_path()})

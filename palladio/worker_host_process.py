@@ -1,6 +1,6 @@
 """The program of every host but the first: no HTTP, only the calls that host 0 makes.
 
-python -m palladio.follow_worker < request.json
+python -m palladio.worker_host_process < request.json
 """
 
 from palladio.early_signals import INTERRUPTED, end_at_once
@@ -13,19 +13,19 @@ import sys
 
 import msgspec
 
-from palladio.follow import FollowRequest
 from palladio.launch_server import run_worker
-from palladio.runtime.core.host_worker import follow
+from palladio.runtime.core.host_worker import run_host_worker
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.telemetry.logs import configure_logging
+from palladio.worker_host import WorkerHostRequest
 
 
 def main() -> int:
     """Returns the exit code, see run_worker; a host that ends as it should does not come back."""
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=FollowRequest)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerHostRequest)
     configure_logging(request.log_level, request.log_format)
     with contextlib.closing(ProgressDisplay()) as display:
-        return run_worker(lambda: follow(request.config, display.update))
+        return run_worker(lambda: run_host_worker(request.config, display.update))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""What drafts give: tokens a step, tokens a second and the device's idle time, with and without them, in turns.
+
+    python benchmarks/drafts.py --requests 1 8 --tokens 128 --draft-tokens 4 8
+
+It runs the embedded model (no download) on two prompts: a passage that is there several times, which the answer copies,
+and a question. Tokens are compared: they must be the same.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+from palladio.default_model import default_model_path
+from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.text.tokenizer import Tokenizer
+
+PASSAGE = "The capital of France is Paris. The capital of Spain is Madrid. The capital of Italy is Rome. "
+PROMPTS = {"copies": PASSAGE * 6, "question": "What is the capital of France, and why do people like to go there?"}
+
+
+def make_core(num_requests: int, num_tokens: int, draft_tokens: int) -> EngineCore:
+    """Args: draft_tokens: see --speculative-num-draft-tokens; 1: no drafts."""
+    drafts = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": draft_tokens}
+    flags = {
+        "model_path": str(default_model_path()),
+        "max_running_requests": num_requests,
+        "max_total_tokens": num_requests * (num_tokens + 512),
+        "chunked_prefill_size": 256,
+        **(drafts if draft_tokens > 1 else {}),
+    }
+    return EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
+
+
+def run(core: EngineCore, prompt: list[int], num_requests: int, num_tokens: int) -> tuple[dict[str, Any], list[int]]:
+    """One round: figures of the decode steps, and the tokens of the first request."""
+    core.flush_cache()
+    before = core.stats()
+    for number in range(num_requests):
+        params = SamplingParams(max_tokens=num_tokens, temperature=0.0, seed=number, ignore_eos=True)
+        core.add(GenerationRequest(f"r{number}", prompt, params, (), time.time()))
+    tokens: list[int] = []
+    started, num_steps, seconds = time.perf_counter(), 0, 0.0
+    while core.has_work:
+        outputs = core.step()
+        if tokens or any(output.token_ids for output in outputs):
+            started, num_steps = (time.perf_counter(), 0) if not tokens else (started, num_steps + 1)
+        for output in outputs:
+            tokens += output.token_ids if output.request_id == "r0" else []
+        seconds = time.perf_counter() - started
+    after = core.stats()
+    idle = after.device_idle.total - before.device_idle.total
+    figures = {
+        "tokens_a_step": (num_tokens - 1) / num_steps,
+        "tokens_a_second": num_requests * (num_tokens - 1) / seconds,
+        "idle_share": idle / seconds,
+    }
+    return figures, tokens
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--tokens", type=int, default=128, help="of each answer")
+    parser.add_argument("--draft-tokens", type=int, nargs="+", default=[4], help="--speculative-num-draft-tokens")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", help="write the figures here too")
+    args = parser.parse_args()
+    tokenizer, rows = Tokenizer.load(default_model_path()), []
+    for num_requests in args.requests:
+        widths = [1, *args.draft_tokens]
+        cores = {width: make_core(num_requests, args.tokens, width) for width in widths}
+        for name, text in PROMPTS.items():
+            prompt = tokenizer.encode(text)
+            found: dict[int, list[dict[str, Any]]] = {width: [] for width in widths}
+            answers = set()
+            for _ in range(args.rounds + 1):  # in turns, since machines are noisy; the first round warms up
+                for width, core in cores.items():
+                    figures, tokens = run(core, prompt, num_requests, args.tokens)
+                    found[width].append(figures)
+                    answers.add(tuple(tokens))
+            for width in widths:
+                medians = {key: statistics.median(one[key] for one in found[width][1:]) for key in found[width][0]}
+                rows.append(
+                    {"prompt": name, "requests": num_requests, "draft_tokens": width, **medians, "same": len(answers)}
+                )
+    for row in rows:
+        print(
+            " ".join(
+                f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+            )
+        )
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

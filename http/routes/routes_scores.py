@@ -1,0 +1,182 @@
+"""POST /v1/score and /v1/rerank, and their other paths: scores of pairs of texts, and of next tokens."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from fastapi import Response
+
+from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.params import request_name
+from palladio.http.generation.prompts import encode_prompts, numbered_ids
+from palladio.http.routes.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
+from palladio.http.wire.errors import FieldNames
+from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
+from palladio.runtime.front.token_scores import check_labels, next_token_requests, next_token_scores, num_requests
+from palladio.runtime.interface.errors import InvalidRequestError
+
+_PAIR_FIELDS = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
+_OF_PAIRS = ("use_activation", "activation", "softmax", "instruct")
+
+
+async def _score(context: Context, call: Call, body: ScoreRequest) -> Response:
+    model = context.model_name(body.model)
+    if body.label_token_ids is not None or body.query is not None:
+        return await _score_tokens(context, call, body, model)
+    for field in ("apply_softmax", "item_first"):
+        if vars(body)[field] is not None:
+            raise InvalidRequestError(f"{field} is only for scores of label_token_ids", param=field)
+    pairs, param = _given_pairs(body)
+    scorer = PairScorer(context=context, call=call, body=body, param=param, instruction=body.instruct)
+    found = await scorer.score(pairs)
+    return _json(
+        {
+            "id": f"score-{request_name(body, call.request_id)}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": model,
+            "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(found.scores)],
+            "usage": found.usage,
+            **call.names.warnings(),
+        }
+    )
+
+
+def _given_pairs(body: ScoreRequest) -> tuple[list[tuple[str, str]], str]:
+    """The pairs, and what the client calls the second texts. One text stands beside each of several.
+
+    Raises:
+        InvalidRequestError: they are not given under two names that belong together, one is empty, or they are not as
+            many.
+    """
+    names = dict.fromkeys(name for pair in _PAIR_FIELDS for name in pair)
+    given = {name: value for name in names if (value := vars(body)[name]) is not None}
+    if tuple(given) not in _PAIR_FIELDS:
+        known = ", ".join(" and ".join(pair) for pair in _PAIR_FIELDS)
+        said = f"got {' and '.join(given)}" if given else "got none of them"
+        raise InvalidRequestError(
+            f"give the texts of pairs as one of {known}, or query, items and label_token_ids; {said}",
+            param=next(iter(given), "text_1"),
+        )
+    (first, ones), (second, others) = ((name, _texts(name, value)) for name, value in given.items())
+    if len(ones) == 1:
+        ones *= len(others)
+    if len(ones) != len(others):
+        message = f"{first} must be one text, or as many as {second} ({len(others)}); got {len(ones)}"
+        raise InvalidRequestError(message, param=first)
+    return list(zip(ones, others, strict=True)), second
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not texts or not all(isinstance(text, str) for text in texts):
+        message = f"{name} must be a text or a list of texts" if texts else f"{name} must not be empty"
+        raise InvalidRequestError(message, param=name)
+    _check_none_empty(name, texts)
+    return list(texts)
+
+
+def _check_none_empty(name: str, texts: Sequence[str]) -> None:
+    for index, text in enumerate(texts):
+        if not text:
+            raise InvalidRequestError(f"{name}.{index} must not be empty", param=f"{name}.{index}")
+
+
+async def _score_tokens(context: Context, call: Call, body: ScoreRequest, model: str) -> Response:
+    """SGLang's: how likely each label comes next after the query and an item."""
+    context.require_generation()
+    labels = body.label_token_ids
+    if labels is None:
+        message = "query and items need label_token_ids; for scores of pairs of texts give text_1 and text_2"
+        raise InvalidRequestError(message, param="label_token_ids")
+    for name in (*_OF_PAIRS, *(name for pair in _PAIR_FIELDS for name in pair if name != "items")):
+        if vars(body)[name] is not None:
+            raise InvalidRequestError(f"{name} has no effect with label_token_ids", param=name)
+    check_labels(labels, context.engine.info.vocab_size)
+    texts = _joined(body)
+    call.names.add(FieldNames(paths={"prompt": "items"}))
+    truncation = context.truncation(body.truncate_prompt_tokens, 1)
+    with_special = body.add_special_tokens is not False
+    prompts = await encode_prompts(context.encoder, texts, add_special_tokens=with_special, truncation=truncation)
+    names = numbered_ids(request_name(body, call.request_id), num_requests(len(prompts), labels))
+    options = call.options(body)
+    requests = next_token_requests(names, prompts, labels, received=time.time(), options=options)
+    outputs = await run_requests(context, call, body, requests)
+    scores = next_token_scores(outputs, len(prompts), labels, apply_softmax=body.apply_softmax is True)
+    content = {"scores": scores, "model": model, "usage": usage_of(outputs), "object": "scoring"}
+    return _json(content | call.names.warnings())
+
+
+def _joined(body: ScoreRequest) -> list[str] | list[list[int]]:
+    """The prompts, all of them texts or all token ids."""
+    query, items = body.query, body.items
+    for name, value in (("query", query), ("items", items)):
+        if value is None or value == []:
+            raise InvalidRequestError(f"{name} must be given with label_token_ids, and not be empty", param=name)
+    items = [items] if isinstance(items, str) else items
+    assert items is not None
+    if len(items) > MAX_PAIRS:
+        raise InvalidRequestError(f"items takes at most {MAX_PAIRS} entries, got {len(items)}", param="items")
+    prompts: list[Any] = []
+    for item in items:
+        if isinstance(item, str) != isinstance(query, str):
+            raise InvalidRequestError("query and items must both be texts, or both be token ids", param="items")
+        one, other = (item, query) if body.item_first else (query, item)
+        prompts.append(one + other)  # type: ignore[operator]  # both are of one kind
+    if not all(prompts):
+        raise InvalidRequestError("query and item must not both be empty", param="query")
+    return prompts
+
+
+async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response:
+    """The form of Jina and Cohere, which vLLM has too."""
+    model = context.model_name(body.model)
+    documents = [text.text if isinstance(text, RerankText) else text for text in body.documents]
+    if not documents:
+        raise InvalidRequestError("documents must not be empty", param="documents")
+    if not body.query:
+        raise InvalidRequestError("query must not be empty", param="query")
+    _check_none_empty("documents", documents)
+    top_n = body.top_n or len(documents)
+    if top_n < 0:
+        raise InvalidRequestError(f"top_n must be at least 1 (or 0 for all), got {top_n}", param="top_n")
+    cut = _cut_documents(context, documents, body.max_tokens_per_doc)
+    scorer = PairScorer(context=context, call=call, body=body, param="documents", instruction=body.instruct)
+    found = await scorer.score([(body.query, document) for document in cut])
+    best = sorted(range(len(documents)), key=lambda index: -found.scores[index])[:top_n]
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": found.scores[index]} for index in best]
+    if body.return_documents is not False:
+        for result in results:
+            result["document"] = {"text": documents[result["index"]]}
+    name = f"rerank-{request_name(body, call.request_id)}"
+    return _json({"id": name, "model": model, "usage": found.usage, "results": results, **call.names.warnings()})
+
+
+def _cut_documents(context: Context, documents: list[str], limit: int | None) -> list[str]:
+    """Args: limit: most tokens of a document that are looked at; None: all."""
+    if limit is None:
+        return documents
+    if limit < 1:
+        raise InvalidRequestError(f"max_tokens_per_doc must be at least 1, got {limit}", param="max_tokens_per_doc")
+    tokenizer, cut = context.tokenizer, []
+    for document in documents:
+        ids = tokenizer.encode(document, False)
+        cut.append(document if len(ids) <= limit else tokenizer.decode(ids[:limit]))
+    return cut
+
+
+def _json(content: object) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+SCORE = Endpoint("/v1/score", ScoreRequest, _score)
+RERANK = Endpoint("/v1/rerank", RerankRequest, _rerank)
+PAIR_ENDPOINTS = (
+    SCORE,
+    RERANK,
+    Endpoint("/score", ScoreRequest, _score),
+    Endpoint("/rerank", RerankRequest, _rerank),
+    Endpoint("/v2/rerank", RerankRequest, _rerank),
+)

@@ -1,0 +1,217 @@
+"""Scores of pairs of texts, by whatever the served model can do: classes, embeddings, or saying "yes" or "no"."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call, OutputStream, collect
+from palladio.http.generation.params import request_name
+from palladio.http.generation.prompts import numbered_ids
+from palladio.http.prompts.chat_messages import Truncation, run_encoding
+from palladio.http.wire.errors import FieldNames
+from palladio.http.wire.protocol_scores import ClassFields
+from palladio.runtime.front.token_scores import next_token_requests, next_token_scores
+from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.pooling import EmbeddingSpec
+from palladio.runtime.text.pair_prompts import JUDGE_MARK, JUDGE_WORDS, PairFormat, PairPrompt, pair_prompt
+
+MAX_PAIRS = 2048  # of one request, as many as texts of /v1/embeddings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scored:
+    """Attributes:
+    scores: of each pair.
+    usage: OpenAI's.
+    """
+
+    scores: list[float]
+    usage: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PairScorer:
+    """
+    Attributes:
+        body: whose options hold for all pairs.
+        param: what the client calls the texts, for errors.
+        instruction: see pair_prompt.
+    """
+
+    context: Context
+    call: Call
+    body: ClassFields
+    param: str
+    instruction: str | None = None
+
+    async def score(self, pairs: Sequence[tuple[str, str]]) -> Scored:
+        """
+        Raises:
+            PalladioError: what went wrong; among it, that the model cannot score pairs.
+            HttpError: the client went away.
+        """
+        self.context.require_ready()
+        uses_activation(self.body)
+        if len(pairs) > MAX_PAIRS:
+            message = f"{self.param} takes at most {MAX_PAIRS} texts, got {len(pairs)}"
+            raise InvalidRequestError(message, param=self.param)
+        self.call.names.add(FieldNames(paths={"prompt": self.param}))
+        spec = self.context.engine.info.embedding
+        if spec is None:
+            return await self._judge(pairs)
+        if self.instruction is not None and not (spec.classes is not None and spec.classes.judges):
+            raise InvalidRequestError("instruct is only for rerankers that answer yes or no", param="instruct")
+        return await (self._embed(pairs, spec) if spec.classes is None else self._classify(pairs, spec))
+
+    async def _classify(self, pairs: Sequence[tuple[str, str]], spec: EmbeddingSpec) -> Scored:
+        classes = spec.classes
+        assert classes is not None
+        if len(classes.labels) != 1:
+            raise InvalidRequestError(
+                f"a score needs a model with one label, and this one has {len(classes.labels)}: use /v1/classify"
+            )
+        prompts = await self._encode(pairs, "judged" if classes.judges else "joined", 0)
+        ends = await run_requests(self.context, self.call, self.body, self._embeddings(prompts))
+        logits = read_vectors([end.embedding or b"" for end in ends], None, spec)
+        values = classes.values(logits, use_activation=uses_activation(self.body))
+        return Scored(values[:, 0].tolist(), usage_of(ends))
+
+    async def _embed(self, pairs: Sequence[tuple[str, str]], spec: EmbeddingSpec) -> Scored:
+        """The cosine of both texts' embeddings; each different text is computed once."""
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        encode, truncation = self.context.encoder.encode, self._truncation(0)
+        with_special = self.body.add_special_tokens is not False
+        prompts = await run_encoding(
+            lambda: [encode(text, with_special, truncation) for text in texts], sum(map(len, texts))
+        )
+        ends = await run_requests(self.context, self.call, self.body, self._embeddings(prompts))
+        vectors = read_vectors([end.embedding or b"" for end in ends], None, spec)
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        where = {text: index for index, text in enumerate(texts)}
+        scores = [float(vectors[where[one]] @ vectors[where[other]]) for one, other in pairs]
+        return Scored(scores, usage_of(ends))
+
+    async def _judge(self, pairs: Sequence[tuple[str, str]]) -> Scored:
+        """The share of "yes" in the probabilities of both answers; without activation its log-odds."""
+        words = judge_tokens(self.context)
+        prompts = await self._encode(pairs, "judged", 1)
+        names = numbered_ids(request_name(self.body, self.call.request_id), len(prompts))
+        options = self.call.options(self.body)
+        requests = next_token_requests(names, prompts, words, received=time.time(), options=options)
+        outputs = await run_requests(self.context, self.call, self.body, requests)
+        rows = next_token_scores(outputs, len(prompts), words, apply_softmax=True)
+        if uses_activation(self.body):
+            return Scored([yes for _, yes in rows], usage_of(outputs))
+        tiny = np.finfo(np.float64).tiny
+        return Scored([float(np.log(max(yes, tiny)) - np.log(max(no, tiny))) for no, yes in rows], usage_of(outputs))
+
+    def _embeddings(self, prompts: Sequence[list[int]]) -> list[GenerationRequest]:
+        names = numbered_ids(request_name(self.body, self.call.request_id), len(prompts))
+        return embedding_requests(names, prompts, self.call, self.body)
+
+    async def _encode(self, pairs: Sequence[tuple[str, str]], form: PairFormat, reserved: int) -> list[list[int]]:
+        """Args: reserved: tokens that are to be generated."""
+        prompts = [pair_prompt(form, query, document, self.instruction) for query, document in pairs]
+        truncation = self._truncation(reserved)
+        size = sum(prompt.num_characters for prompt in prompts)
+        return await run_encoding(lambda: [self._encode_one(prompt, truncation) for prompt in prompts], size)
+
+    def _encode_one(self, prompt: PairPrompt, truncation: Truncation | None) -> list[int]:
+        """A body that is cut loses its end, so that head and tail stay."""
+        encoder = self.context.encoder
+        head, tail = (encoder.encode(text, False) if text else [] for text in (prompt.head, prompt.tail))
+        if truncation is not None:
+            room = max(1, truncation.limit - len(head) - len(tail))
+            truncation = Truncation(room, keeps_end=False)
+        with_special = self.body.add_special_tokens is not False and not prompt.head
+        return head + encoder.encode(prompt.body, with_special, truncation) + tail
+
+    def _truncation(self, reserved: int) -> Truncation | None:
+        found = self.context.truncation(self.body.truncate_prompt_tokens, reserved)
+        return found and dataclasses.replace(found, keeps_end=False)
+
+
+def is_judge(context: Context) -> bool:
+    """Whether a generating model was made to judge documents: by its name, or by its chat template."""
+    names = (context.engine.config.source.model_path, *context.model_names)
+    if any("reranker" in name.rstrip("/").rpartition("/")[2].lower() for name in names):
+        return True
+    tokenizer = context.engine.tokenizer
+    return tokenizer is not None and JUDGE_MARK in (context.chat_template.source(tokenizer) or "")
+
+
+def judge_tokens(context: Context) -> tuple[int, int]:
+    """The ids of "no" and "yes" of a generating model that was made to judge documents.
+
+    Raises:
+        InvalidRequestError: it is not known to be one.
+    """
+    if not is_judge(context):
+        raise InvalidRequestError(
+            "this server generates text, and its model is not known to score pairs of texts: serve a reranker (with "
+            "the word in its path or --served-model-name), or a model with one label or of embeddings with "
+            "--is-embedding; for the probabilities of tokens give query, items and label_token_ids to /v1/score"
+        )
+    ids = [context.tokenizer.encode(word, False) for word in JUDGE_WORDS]
+    if any(len(each) != 1 for each in ids):
+        raise InvalidRequestError('this model\'s tokenizer has no tokens "yes" and "no", which a reranker needs')
+    return ids[0][0], ids[1][0]
+
+
+def uses_activation(body: ClassFields) -> bool:
+    """By any of vLLM's names.
+
+    Raises:
+        InvalidRequestError: two of them differ.
+    """
+    given = {
+        name: value for name in ("use_activation", "activation", "softmax") if (value := vars(body)[name]) is not None
+    }
+    if len({*given.values()}) > 1:
+        raise InvalidRequestError(f"{' and '.join(given)} name the same parameter; give one", param=[*given][1])
+    return next(iter(given.values()), True)
+
+
+def embedding_requests(
+    names: Sequence[str], prompts: Sequence[list[int]], call: Call, body: ClassFields
+) -> list[GenerationRequest]:
+    """To an engine of --is-embedding, one for each prompt."""
+    options, received = call.options(body), time.time()
+    return [
+        GenerationRequest(*(name, prompt, EMBEDDING_PARAMS), received=received, options=options, first_index=index)
+        for index, (name, prompt) in enumerate(zip(names, prompts, strict=True))
+    ]
+
+
+async def run_requests(
+    context: Context, call: Call, body: ClassFields, requests: Sequence[GenerationRequest]
+) -> list[RequestOutput]:
+    """The whole output of each.
+
+    Raises:
+        PalladioError: one has failed, or was aborted.
+        HttpError: the client went away.
+    """
+    name = request_name(body, call.request_id)
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+    outputs, _ = await call.wait(collect(OutputStream(context, requests, name=name, origin=origin)))
+    return [output if output.logprobs else embedded(output) for output in outputs]
+
+
+def usage_of(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    """OpenAI's, of prompts alone: what is generated to read a probability from it is not told."""
+    num_tokens = sum(output.prompt_tokens for output in outputs)
+    cached = sum(output.cached_tokens for output in outputs)
+    return {
+        "prompt_tokens": num_tokens,
+        "completion_tokens": 0,
+        "total_tokens": num_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }

@@ -1,0 +1,119 @@
+"""FP8 checkpoints: float8 e4m3 with a scale a tensor, a row or a block (quant_method fp8, fbgemm_fp8, modelopt)."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from palladio.model.config_keys import Keys, shown
+from palladio.model.errors import CheckpointError, ConfigError
+from palladio.model.formats.stored_format import (
+    MAX_BLOCK,
+    StoredFormat,
+    StoredMatrix,
+    Tensor,
+    Tensors,
+    matches,
+    module_of,
+    names_in,
+    scales_of,
+)
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
+from palladio.model.weights.kinds import WeightKind
+
+FLOAT8 = "F8_E4M3"
+SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
+_OF_ACTIVATIONS = ("input_scale", "activation_scale", "input_scale_ub")  # static; activations keep their bits
+
+
+@dataclasses.dataclass(frozen=True)
+class Fp8(StoredFormat):
+    """Weights stored as float8 e4m3 with scales.
+
+    Attributes:
+        block_size: rows and columns (as stored: out, in) that share a scale; None: one scale a tensor or a row.
+        ignored: modules that are stored plainly.
+    """
+
+    block_size: tuple[int, int] | None
+    ignored: tuple[str, ...] = ()
+
+    title: ClassVar[str] = "FP8"
+    flags: ClassVar[tuple[str, ...]] = ("fp8", "w8a8_fp8", "fbgemm_fp8")
+
+    @classmethod
+    def of(cls, keys: Keys) -> Self:
+        """As quantization_config says.
+
+        Raises:
+            ConfigError: it says something unsupported.
+        """
+        keys.require("fmt", "e4m3", default="e4m3")
+        scheme = keys.values.get("activation_scheme", "dynamic")
+        if scheme not in ("dynamic", "static"):
+            raise ConfigError(
+                f"quantization_config.activation_scheme: {shown(scheme)} is not supported; only 'dynamic' and 'static'"
+            )
+        ignored = names_in(keys, "modules_to_not_convert") + names_in(keys, "ignored_layers")
+        return cls(_block_size(keys), ignored)
+
+    def kind(self, module: str) -> WeightKind | None:
+        """See StoredFormat."""
+        if matches(self.ignored, module):
+            return None
+        return WeightKind("float8_e4m3fn", None if self.block_size is None else self.block_size[1])
+
+    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+        """See StoredFormat. By the tensors: one that is not float8 is plain."""
+        tensor = tensors.get(name)
+        if tensor is None or tensor.dtype != FLOAT8:
+            return None
+        return float8_matrix(name, tensors, self.block_size)
+
+
+def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | None) -> StoredMatrix:
+    """A float8 tensor [out, in] or [E, out, in] with its scales.
+
+    Raises:
+        CheckpointError: they are missing or have another shape.
+    """
+    tensor = tensors[name]
+    names = [name + suffix for suffix in SCALE_SUFFIXES if name + suffix in tensors]
+    if not names:
+        raise CheckpointError(f"{tensor} is float8, but its scale {tensor.name + SCALE_SUFFIXES[0]} is missing")
+    if len(tensor.shape) not in (2, 3):
+        raise CheckpointError(f"{tensor} is float8 with {len(tensor.shape)} dimensions; only matrices can be float8")
+    scale, (*lead, num_rows, num_columns) = tensors[names[0]], tensor.shape
+    if block_size is None:
+        of_all = [(*lead,), (*lead, 1), (*lead, 1, 1)]
+        of_rows = [(*lead, num_rows), (*lead, num_rows, 1)]
+        expected = of_all + of_rows
+        block = (1 if scale.shape in of_rows else num_rows, num_columns)
+    else:
+        block = block_size
+        expected = [(*lead, -(-num_rows // block[0]), -(-num_columns // block[1]))]
+    if scale.shape not in expected:
+        raise CheckpointError(f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}")
+    module = module_of(name)
+    beside = (f"{module}.{other}" for other in _OF_ACTIVATIONS)
+    used = (name, *names, *(other for other in beside if other in tensors))
+    kind = WeightKind("float8_e4m3fn", None if block_size is None else block_size[1])
+    return StoredMatrix(used, (tensor, scale), tensor.shape, kind, functools.partial(_unpack, scale, block))
+
+
+def _unpack(scale: Tensor, block: tuple[int, int], arrays: Sequence[HostArray]) -> FileMatrix:
+    values, scales = arrays
+    *lead, rows, columns = values.shape
+    shape = (*lead, -(-rows // block[0]), -(-columns // block[1]))
+    return FileMatrix(values, scales_of(scale, scales).reshape(shape), block)
+
+
+def _block_size(keys: Keys) -> tuple[int, int] | None:
+    block = keys.values.get("weight_block_size")
+    if block is None:
+        return None
+    if not (isinstance(block, list) and len(block) == 2 and all(type(n) is int and 0 < n <= MAX_BLOCK for n in block)):
+        raise ConfigError(
+            f"quantization_config.weight_block_size must be two numbers in 1 … {MAX_BLOCK}, found {shown(block)}"
+        )
+    return block[0], block[1]

@@ -1,0 +1,74 @@
+"""MXFP4 checkpoints, as gpt-oss is published: experts of 4-bit floats, 32 inputs with a power of two."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import numpy as np
+
+from palladio.model.config_keys import Keys
+from palladio.model.errors import CheckpointError
+from palladio.model.formats.stored_format import (
+    StoredFormat,
+    StoredMatrix,
+    Tensor,
+    Tensors,
+    expect,
+    matches,
+    module_of,
+    names_in,
+    required,
+)
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
+from palladio.model.weights.kinds import WeightKind
+
+GROUP = 32
+BIAS = 127  # of exponents
+_KIND = WeightKind("float4_e2m1fn", GROUP)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mxfp4(StoredFormat):
+    """`_blocks` u8[E, out, in / 32, 16], the even input of a pair in the low bits; `_scales` u8[E, out, in / 32].
+
+    Attributes:
+        ignored: modules that are stored plainly; whatever is no expert is.
+    """
+
+    ignored: tuple[str, ...] = ()
+
+    title: ClassVar[str] = "MXFP4"
+    flags: ClassVar[tuple[str, ...]] = ("mxfp4",)
+
+    @classmethod
+    def of(cls, keys: Keys) -> Self:
+        """As quantization_config says."""
+        return cls(names_in(keys, "modules_to_not_convert"))
+
+    def kind(self, module: str) -> WeightKind | None:
+        """See StoredFormat."""
+        return _KIND if ".experts." in module and not matches(self.ignored, module) else None
+
+    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+        """See StoredFormat."""
+        module = module_of(name)
+        names = (f"{module}_blocks", f"{module}_scales")
+        blocks = tensors.get(names[0])
+        if blocks is None:
+            return None
+        sizes = blocks.shape[:-1] if len(blocks.shape) > 2 else (1, 1)
+        expect(blocks, [(*sizes, GROUP // 2)], ["U8"], "MXFP4")
+        scales = required(names[1:], tensors, blocks)
+        expect(scales, [blocks.shape[:-1]], ["U8"], str(blocks))
+        *lead, num_groups, _ = blocks.shape
+        shape = (*lead, num_groups * GROUP)
+        return StoredMatrix(names, (blocks, scales), shape, _KIND, lambda arrays: _unpack(scales, arrays))
+
+
+def _unpack(scale: Tensor, arrays: Sequence[HostArray]) -> FileMatrix:
+    blocks, exponents = arrays
+    if (exponents == 255).any():
+        raise CheckpointError(f"{scale} has scales that are not numbers (255): the checkpoint is damaged")
+    values = np.stack([blocks & 15, blocks >> 4], axis=-1).view(np.int8).reshape(*blocks.shape[:-2], -1)
+    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - BIAS)
+    return FileMatrix(values, scales, (1, GROUP), is_float4=True)

@@ -1,0 +1,185 @@
+"""StoredFormat: what the formats of quantized checkpoints have in common."""
+
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from palladio.model.config_keys import Keys, shown
+from palladio.model.errors import CheckpointError, ConfigError
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
+from palladio.model.weights.kinds import WeightKind
+
+MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
+MAX_NAMES = 10_000  # of modules that are not quantized
+_MAX_PATTERN = 1_000  # characters
+
+
+class Tensor(Protocol):
+    """A tensor of a checkpoint, as `str` shows it: name and file."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """Tensors of a checkpoint that make up one matrix.
+
+    Attributes:
+        names: of all of them, as in the checkpoint's mapping, also of those that nothing reads.
+        tensors: those that are read.
+        shape: of the matrix, its inputs last: [out, in], or [E, out, in] of all experts.
+        kind: of the weight that it can be as it is stored; None: a dense one only.
+        unpack: the matrix, of the values of `tensors`.
+    """
+
+    names: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    shape: tuple[int, ...]
+    kind: WeightKind | None
+    unpack: Callable[[Sequence[HostArray]], FileMatrix]
+
+
+class StoredFormat:
+    """How a checkpoint stores quantized matrices.
+
+    Attributes:
+        title: as messages and documents call it.
+        flags: values of --quantization that name it, those of other servers included.
+    """
+
+    title: ClassVar[str]
+    flags: ClassVar[tuple[str, ...]]
+
+    def kind(self, module: str) -> WeightKind | None:
+        """By config.json alone; None: the module is stored plainly, or becomes dense.
+
+        Args:
+            module: its name as in the checkpoint.
+        """
+        raise NotImplementedError
+
+    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+        """The tensors of a matrix; None: it is not stored in this format.
+
+        Args:
+            name: as it would be called if it were stored plainly.
+
+        Raises:
+            CheckpointError: one is missing, or has another shape or dtype than the others ask for.
+        """
+        raise NotImplementedError
+
+
+def module_of(name: str) -> str:
+    """Of a tensor."""
+    return name.removesuffix(".weight")
+
+
+def matches(patterns: Sequence[str], module: str) -> bool:
+    """Whether one of them names a module: `re:` and a regular expression for its beginning, a pattern with asterisks,
+    or what its name begins or ends with."""
+    for pattern in patterns:
+        if pattern.startswith("re:"):
+            if re.match(pattern[3:], module):
+                return True
+        elif "*" in pattern:
+            if fnmatch.fnmatchcase(module, pattern) or fnmatch.fnmatchcase(module, f"{pattern}.*"):
+                return True
+        elif module.startswith(pattern) or module.endswith(pattern):
+            return True
+    return False
+
+
+def names_in(keys: Keys, key: str) -> tuple[str, ...]:
+    """Names and patterns of modules.
+
+    Raises:
+        ConfigError: it is no list of them.
+    """
+    names = keys.values.get(key)
+    if names is None:
+        return ()
+    is_list = isinstance(names, list) and len(names) <= MAX_NAMES
+    if not is_list or not all(isinstance(name, str) and 0 < len(name) <= _MAX_PATTERN for name in names):
+        raise ConfigError(f"quantization_config.{key} must be a list of module names, found {shown(names)}")
+    for name in names:
+        check_pattern(key, name)
+    return tuple(names)
+
+
+def check_pattern(key: str, pattern: str) -> None:
+    """
+    Raises:
+        ConfigError: it is no regular expression, where it is to be one.
+    """
+    try:
+        re.compile(pattern.removeprefix("re:") if pattern.startswith("re:") else "")
+    except re.error as error:
+        raise ConfigError(
+            f"quantization_config.{key}: {shown(pattern)} is not a regular expression: {error}"
+        ) from error
+
+
+def group_size(keys: Keys) -> int | None:
+    """None: all inputs (-1).
+
+    Raises:
+        ConfigError: it is no size.
+    """
+    if keys.values.get("group_size") == -1:
+        return None
+    return keys.count("group_size", most=MAX_BLOCK)
+
+
+def required(names: Sequence[str], tensors: Tensors, of: Tensor) -> Tensor:
+    """The first of these that is there.
+
+    Raises:
+        CheckpointError: none is.
+    """
+    found = next((tensors[name] for name in names if name in tensors), None)
+    if found is None:
+        raise CheckpointError(f"{of} is quantized, but {names[0]} is missing: the checkpoint is incomplete")
+    return found
+
+
+def expect(tensor: Tensor, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str], of: str) -> None:
+    """
+    Args:
+        shapes, dtypes: it has one of each.
+        of: what asks for them.
+
+    Raises:
+        CheckpointError: it has not.
+    """
+    if tensor.shape not in shapes:
+        raise CheckpointError(
+            f"{tensor} has shape {tensor.shape}; {of} needs {shapes[0]}: quantization_config in config.json is of "
+            "another checkpoint, or the file is incomplete"
+        )
+    if tensor.dtype not in dtypes:
+        raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; {of} needs {' or '.join(dtypes)}")
+
+
+def scales_of(tensor: Tensor, values: HostArray) -> HostArray:
+    """Scales in float32.
+
+    Raises:
+        CheckpointError: one is not a finite number.
+    """
+    scales = values.astype(np.float32)
+    if not np.isfinite(scales).all():
+        raise CheckpointError(f"{tensor} has scales that are not finite: the checkpoint is damaged, download it again")
+    return scales

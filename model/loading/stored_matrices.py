@@ -1,0 +1,83 @@
+"""Matrices of a checkpoint, in one tensor or in several: what makes up each, and whether a weight can be made of it."""
+
+import math
+from collections.abc import Mapping
+
+from palladio.model.errors import CheckpointError
+from palladio.model.formats.fp8 import FLOAT8
+from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Tensor
+from palladio.model.loading.checkpoint import Checkpoint
+from palladio.model.loading.parameters import Slot
+from palladio.model.loading.safetensors_file import FLOATS, StoredTensor
+from palladio.model.weights.file_matrix import FileMatrix
+from palladio.model.weights.kinds import WeightKind
+from palladio.model.weights.scaled import Scaled
+
+Tensors = Mapping[str, StoredTensor]
+
+
+def find_matrix(name: str, tensors: Tensors, stored: StoredFormat | None) -> StoredMatrix | None:
+    """A matrix, or any other parameter; None: there is none.
+
+    Args:
+        name: of its tensor, if it is stored plainly.
+        stored: how the checkpoint stores quantized matrices; None: it has none.
+
+    Raises:
+        CheckpointError: tensors are missing, or do not fit together.
+    """
+    found = None if stored is None else stored.find(name, tensors)
+    tensor = tensors.get(name)
+    if found is not None or tensor is None:
+        return found
+    if tensor.dtype not in FLOATS or (tensor.dtype == FLOAT8 and stored is not None):
+        how = "has no quantization_config" if stored is None else f"says {stored.title}"
+        raise CheckpointError(
+            f"{tensor} has dtype {tensor.dtype}, as quantized weights do, and config.json {how}: it does not belong to "
+            "this checkpoint"
+        )
+    return StoredMatrix((name,), (tensor,), tensor.shape, None, lambda arrays: FileMatrix(arrays[0]))
+
+
+def read_matrix(checkpoint: Checkpoint, matrix: StoredMatrix) -> FileMatrix:
+    """
+    Raises:
+        CheckpointError: its numbers are damaged.
+    """
+    return matrix.unpack([checkpoint.read(tensor) for tensor in stored_tensors(matrix)])
+
+
+def stored_tensors(matrix: StoredMatrix) -> tuple[StoredTensor, ...]:
+    """Those that are read."""
+    return tuple(tensor for tensor in matrix.tensors if isinstance(tensor, StoredTensor))
+
+
+def host_bytes(matrix: StoredMatrix) -> int:
+    """Of its tensors, and of the numbers of 8 bits that they are unpacked to, or that are made of them."""
+    return sum(tensor.stop - tensor.start for tensor in stored_tensors(matrix)) + math.prod(matrix.shape)
+
+
+def check_kind(slot: Slot, matrix: StoredMatrix) -> None:
+    """
+    Raises:
+        CheckpointError: a weight of this kind cannot be made of a matrix that is stored like this.
+    """
+    if not isinstance(slot.weight, Scaled):
+        return
+    kind, tensor = slot.weight.kind, matrix.tensors[0]
+    if matrix.kind is None and (kind.has_zeros or kind.is_float4):
+        raise CheckpointError(_other(tensor, f"has dtype {tensor.dtype}", slot, kind))
+    if matrix.kind is None:
+        return
+    group, own = matrix.kind.group, slot.weight.group
+    same_groups = group == own if group is None or own is None else group % own == 0
+    same_form = (matrix.kind.storage, matrix.kind.has_zeros) == (kind.storage, kind.has_zeros)
+    if not same_groups or not same_form:
+        raise CheckpointError(_other(tensor, f"is {matrix.kind.name}", slot, kind))
+
+
+def _other(tensor: Tensor, found: str, slot: Slot, kind: WeightKind) -> str:
+    return (
+        f"{tensor} {found}, where {slot.name} is kept as {kind.name}: give a checkpoint that is quantized in the same "
+        "way"
+    )

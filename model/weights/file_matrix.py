@@ -1,0 +1,69 @@
+"""FileMatrix: a matrix as a checkpoint has it, in whatever bits. Imports no jax."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+HostArray = np.ndarray[Any, np.dtype[Any]]
+
+FLOAT4: HostArray = np.asarray(
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0], np.float32
+)
+"""What 4 bits stand for as a float (E2M1)."""
+_CHUNK = 1 << 18  # numbers that are made at a time
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileMatrix:
+    """A matrix as a checkpoint has it, its inputs last: [out, in], or [E, out, in] of all experts.
+
+    Its numbers are (values - zeros) · scales, in float32.
+
+    Attributes:
+        values: as stored; of 4 bits, one each in a number of 8 bits.
+        scales: f32, factors on blocks of it, [out / rows, in / columns] or [E, …]; None: the values are the numbers.
+        block: rows and columns of values that share a scale.
+        zeros: i8, of the scales' shape, subtracted before; None: all are 0.
+        is_float4: values are bits of floats, of which FLOAT4 has the numbers.
+    """
+
+    values: HostArray
+    scales: HostArray | None = None
+    block: tuple[int, int] = (1, 1)
+    zeros: HostArray | None = None
+    is_float4: bool = False
+
+    def dense(self, dtype: DTypeLike) -> HostArray:
+        """The numbers: a view as stored where there are no scales (who copies it casts), else in a dtype."""
+        if self.scales is None:
+            return self.values
+        out = np.empty(self.values.shape, dtype)
+        for band in self._bands():
+            values = FLOAT4[self.values[band] & 15] if self.is_float4 else self.values[band].astype(np.float32)
+            if self.zeros is not None:
+                values -= self._of_rows(self.zeros, band)
+            values *= self._of_rows(self.scales, band)
+            out[band] = values
+        return out
+
+    def of_every_row(self, array: HostArray) -> HostArray:
+        """Scales or zeros, one row for each row of values."""
+        return np.repeat(array, self.block[0], axis=-2)[..., : self.values.shape[-2], :]
+
+    def _bands(self) -> Iterator[tuple[Any, ...]]:
+        """Indices of rows, some at a time."""
+        *lead, rows, columns = self.values.shape
+        step = max(1, _CHUNK // columns)
+        for before in np.ndindex(*lead):
+            for start in range(0, rows, step):
+                yield (*before, slice(start, min(start + step, rows)))
+
+    def _of_rows(self, array: HostArray, band: tuple[Any, ...]) -> HostArray:
+        """Scales or zeros of a band, f32[rows, columns]."""
+        height, width = self.block
+        numbers = np.arange(band[-1].start, band[-1].stop) // height
+        found = array[(*band[:-1], numbers)].astype(np.float32)
+        return np.repeat(found, width, axis=1)[:, : self.values.shape[-1]]

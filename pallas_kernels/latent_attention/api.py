@@ -1,0 +1,74 @@
+"""The public face of latent attention; picks a backend."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from palladio.pallas_kernels.dispatch import dispatch
+from palladio.pallas_kernels.kv_cache_update import CacheWrites
+from palladio.pallas_kernels.latent_attention import reference, xla
+from palladio.pallas_kernels.latent_attention.layout import DTYPES, pack_rows
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
+from palladio.pallas_kernels.target import Target
+
+BACKENDS = {"xla": xla.attention, "reference": reference.attention}
+AUTO_ORDER = ("xla", "reference")  # of every platform
+
+
+def latent_attention(
+    q_latent: jax.Array,
+    q_rotated: jax.Array,
+    pages: jax.Array,
+    metadata: AttentionMetadata,
+    *,
+    scale: float,
+    backend: str = "auto",
+    target: Target = Target(),
+) -> jax.Array:
+    """Causal attention of N heads over rows that are the key of all of them, and, up to lane L, the value.
+
+    Args:
+        q_latent: [T, N, L] queries, in terms of the latent.
+        q_rotated: [T, N, R] their rotated part.
+        pages: [P, S, W] one layer's cache, which already holds the rows of these T tokens.
+        metadata: which tokens and pages belong to which request.
+        scale: factor on q·row.
+        backend: "auto", or the name of one.
+        target: what kernels are compiled for.
+
+    Returns:
+        [T, N, L] in q_latent's dtype: of each head the weighted sum of latents. Rows of padding are finite and
+        meaningless.
+
+    Raises:
+        ValueError: unknown backend, or shapes that do not fit together.
+        NotImplementedError: no backend accepts the call.
+    """
+    T, N, L = q_latent.shape
+    if q_rotated.shape[:2] != (T, N) or L + q_rotated.shape[2] > pages.shape[2]:
+        raise ValueError(f"q {q_latent.shape} and {q_rotated.shape} do not fit pages {pages.shape}: [P, S, W]")
+    if metadata.kind == "decode" and metadata.kv_len.shape[0] != T:
+        raise ValueError(f"a decode batch has one token a request, got {T} tokens for {metadata.kv_len.shape[0]}")
+    if jnp.dtype(pages.dtype).name not in DTYPES:
+        raise NotImplementedError(
+            f"latents are kept as {', '.join(DTYPES)}, not as {jnp.dtype(pages.dtype).name}: use --kv-cache-dtype auto"
+        )
+    q = pack_rows(q_latent, q_rotated, pages.shape[2], q_latent.dtype)
+    calls = {name: functools.partial(call, q, pages, metadata, L, scale) for name, call in BACKENDS.items()}
+    return dispatch("latent_attention", calls, AUTO_ORDER, backend)
+
+
+def latent_cache_update(pages: jax.Array, latent: jax.Array, rotated: jax.Array, writes: CacheWrites) -> jax.Array:
+    """Writes one row a token, by one scatter.
+
+    Args:
+        pages: [P, S, W] one layer's cache; donate it, and the write is in place.
+        latent: [T, L]. rotated: [T, R], the rotated part of the key.
+        writes: where to. No row twice, but those of page 0.
+
+    Returns:
+        [P, S, W] the cache with those rows replaced. What page 0 holds is not defined.
+    """
+    rows = pack_rows(latent, rotated, pages.shape[2], pages.dtype)
+    return pages.at[writes.page_ids, writes.page_offsets].set(rows, mode="promise_in_bounds")

@@ -1,0 +1,24 @@
+"""Where latents lie in the paged cache. This file is the only one that knows.
+
+A layer's cache is one array [P, S, W]: page, row in the page, then the latent in lanes 0:L and the rotated part of the
+key in lanes L:L+R. W is L + R in whole TPU rows of 128 lanes (512 + 64 → 640), and lanes beyond L + R are 0 in every
+row that was written. There are no heads: every head reads the whole row, as its key, and lanes 0:L again, as its value.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+LANES = 128
+DTYPES = ("float32", "bfloat16", "float16")  # of 8 bits a row would need a scale
+
+
+def latent_page_shape(num_pages: int, page_size: int, latent_size: int, rotated_size: int) -> tuple[int, int, int]:
+    """Shape of one layer's cache: [P, S, W]."""
+    return num_pages, page_size, -(-(latent_size + rotated_size) // LANES) * LANES
+
+
+def pack_rows(latent: jax.Array, rotated: jax.Array, width: int, dtype: DTypeLike) -> jax.Array:
+    """[…, L] and […, R] → […, width], as rows lie in a cache of that dtype."""
+    row = jnp.concatenate([latent.astype(dtype), rotated.astype(dtype)], axis=-1)
+    return jnp.pad(row, [*[(0, 0)] * (row.ndim - 1), (0, width - row.shape[-1])])

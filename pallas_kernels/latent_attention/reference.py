@@ -1,0 +1,26 @@
+"""The plain definition, in float32: every token gathers all pages of its request. Slow; the others' oracle."""
+
+import jax
+import jax.numpy as jnp
+
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
+
+
+def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, latent_size: int, scale: float) -> jax.Array:
+    """q [T, N, W], pages [P, S, W] → [T, N, latent_size]."""
+    T = q.shape[0]
+    B, C = metadata.block_table.shape
+    token = jnp.arange(T)
+    request = jnp.clip(jnp.searchsorted(metadata.query_start, token, side="right") - 1, 0, B - 1)  # [T]
+    kv_len = metadata.kv_len[request]
+    position = kv_len - (metadata.query_start[request + 1] - token)  # [T]
+    rows = pages[metadata.block_table[request]].reshape(T, C * pages.shape[1], -1).astype(jnp.float32)
+    key_position = jnp.arange(rows.shape[1])
+    visible = (key_position <= position[:, None]) & (key_position < kv_len[:, None])  # [T, keys]
+    rows = jnp.where(visible[:, :, None], rows, 0.0)  # stale rows may hold anything, even NaN
+    scores = jnp.einsum("tnw,tcw->tnc", q.astype(jnp.float32), rows, precision="highest") * scale
+    # Not -inf: a padding row sees no key at all, and must stay finite.
+    scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1)
+    out = jnp.einsum("tnc,tcl->tnl", weights, rows[..., :latent_size], precision="highest")
+    return out.astype(q.dtype)

@@ -1,0 +1,120 @@
+"""The portable backend: plain XLA operations, with loops whose trip counts follow the real tokens.
+
+Online softmax in float32 over chunks of the rows, one block of queries of one request after the other; a decode step is
+blocks of one query, and so are the requests of one token that come first in a mixed step. So work grows with each
+request's own rows, never with the width of the block table, the longest neighbour or the padding.
+
+Every step computes with latents (absorbed), prefill too: expanding them into keys and values of all heads would take
+3.4 times fewer operations on scores and values with DeepSeek's sizes, but a chunk behind a cached prefix would have to
+expand that prefix again, and mixed steps would have two kinds of queries.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
+
+CHUNK_TOKENS = 128
+QUERY_ROWS = 1024  # of all heads, in a block of queries
+QUERY_BLOCK = 128  # tokens, at most
+LOWEST = float(jnp.finfo(jnp.float32).min)  # not -inf: a row that sees no key must stay finite
+
+
+class _Softmax(NamedTuple):
+    """Running state of the online softmax: peak and total [R], output [R, L]."""
+
+    peak: jax.Array
+    total: jax.Array
+    output: jax.Array
+
+
+class _Pass(NamedTuple):
+    """Which queries are attended together.
+
+    Attributes:
+        block: static; queries of one request at a time.
+        query_len: i32[B], of each request; 0: not in this pass.
+        one_each: static; the pass is of the first requests, which own one token each.
+    """
+
+    block: int
+    query_len: jax.Array
+    one_each: bool
+
+
+def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, latent_size: int, scale: float) -> jax.Array:
+    """q [T, N, W], pages [P, S, W] → [T, N, latent_size]."""
+    T, N, _ = q.shape
+    query_len = metadata.query_start[1:] - metadata.query_start[:-1]
+    wide = q.astype(jnp.float32) * scale
+    out = jnp.zeros((T, N, latent_size))
+    if metadata.kind == "decode":
+        parts = [_Pass(1, query_len, True)]
+    else:
+        decodes = jnp.arange(query_len.shape[0]) < metadata.num_decodes
+        block = min(T, QUERY_BLOCK, max(1, QUERY_ROWS // N))
+        parts = [
+            _Pass(1, jnp.where(decodes, query_len, 0), True),
+            _Pass(block, jnp.where(decodes, 0, query_len), False),
+        ]
+    for part in parts:
+        out = _attend(wide, pages, metadata, part, out)
+    return out.astype(q.dtype)
+
+
+def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: _Pass, out: jax.Array) -> jax.Array:
+    """q f32[T, N, W], out f32[T, N, L] → out with the rows of this pass."""
+    (T, N, W), L = q.shape, out.shape[2]
+    block, query_len = part.block, part.query_len
+    width, S = metadata.block_table.shape[1], pages.shape[1]
+    per_chunk = min(max(1, CHUNK_TOKENS // S), width)  # pages
+    chunk = per_chunk * S
+    table = jnp.pad(metadata.block_table, ((0, 0), (0, -width % per_chunk)))
+    # A block reads and writes `block` rows even where its request ends earlier. Blocks go in the order of their first
+    # tokens, so the next one overwrites what does not belong to its predecessor; the last one needs the extra rows.
+    extra = ((0, block - 1), (0, 0), (0, 0))
+    padded = jnp.pad(q, extra)
+    block_end = jnp.cumsum(-(-query_len // block))  # [B], blocks of requests 0 … b
+
+    def attend(number: jax.Array, out: jax.Array) -> jax.Array:
+        request = number if part.one_each else jnp.searchsorted(block_end, number, side="right")
+        before = number - (block_end[request] - -(-query_len[request] // block))
+        start = metadata.query_start[request] + before * block
+        kv_len = metadata.kv_len[request]
+        first_position = kv_len - query_len[request] + before * block
+        position = first_position + jnp.repeat(jnp.arange(block), N)  # [R], R = block·N
+        queries = lax.dynamic_slice_in_dim(padded, start, block).reshape(block * N, W)
+
+        def add_chunk(index: jax.Array, softmax: _Softmax) -> _Softmax:
+            numbers = lax.dynamic_slice(table, (request, index * per_chunk), (1, per_chunk))[0]
+            rows = pages.at[numbers].get(mode="promise_in_bounds").reshape(chunk, W).astype(jnp.float32)
+            key_position = index * chunk + jnp.arange(chunk)
+            visible = (key_position <= position[:, None]) & (key_position < kv_len)
+            return _add_chunk(softmax, queries, rows, visible)
+
+        last = -(-jnp.minimum(first_position + block, kv_len) // chunk)
+        start_softmax = _Softmax(jnp.full(block * N, LOWEST), jnp.zeros(block * N), jnp.zeros((block * N, L)))
+        softmax = lax.fori_loop(0, last, add_chunk, start_softmax)
+        done = softmax.output / jnp.maximum(softmax.total, jnp.finfo(jnp.float32).tiny)[:, None]
+        return lax.dynamic_update_slice_in_dim(out, done.reshape(block, N, L), start, axis=0)
+
+    attended: jax.Array = lax.fori_loop(0, block_end[-1], attend, jnp.pad(out, extra))
+    return attended[:T]
+
+
+def _add_chunk(softmax: _Softmax, q: jax.Array, rows: jax.Array, visible: jax.Array) -> _Softmax:
+    """One chunk of the online softmax. q [R, W], rows [C, W], visible [R, C]."""
+    # Rows of a page beyond the request's end hold what an earlier owner left, and 0 · NaN is NaN.
+    rows = jnp.where(visible.any(0)[:, None], rows, 0.0)
+    scores = jnp.where(visible, jnp.einsum("cw,rw->cr", rows, q).T, LOWEST)
+    peak = jnp.maximum(softmax.peak, scores.max(-1))
+    weights = jnp.where(visible, jnp.exp(scores - peak[:, None]), 0.0)
+    decay = jnp.exp(softmax.peak - peak)
+    return _Softmax(
+        peak,
+        softmax.total * decay + weights.sum(-1),
+        softmax.output * decay[:, None] + weights @ rows[:, : softmax.output.shape[1]],
+    )

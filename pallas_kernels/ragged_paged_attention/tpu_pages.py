@@ -1,0 +1,167 @@
+"""Where the pages of a step's blocks of queries are, and the copies that bring them.
+
+Pages come by copies of their own into one of two buffers. All page numbers of a step would not fit scalar memory, so a
+request's row of the block table is copied there, two grid steps ahead.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import KernelSizes
+
+Ref = Any
+NUM_TABLES = 3  # of this grid step's request and the next one's, and one on its way
+TABLE_PIECE = 1_024  # page numbers of one copy
+COPIES_AT_ONCE = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueryBlocks:
+    """The step's blocks of queries, in scalar memory.
+
+    Attributes: request, position, count, num_blocks: see BlockPlan. kv_len: i32[B]. block_table: i32[B, Pmax] in HBM;
+    its rows of this grid step's request, the next one's and the one after that are copied to tables i32[3 · Pmax], and
+    arrived: a semaphore for each. XLA would lay out all of it anew for a kernel that takes it row by row.
+    """
+
+    request: Ref
+    position: Ref
+    count: Ref
+    num_blocks: Ref
+    kv_len: Ref
+    block_table: Ref
+    tables: Ref
+    arrived: Ref
+    sizes: KernelSizes
+
+    def end(self, i: jax.Array) -> jax.Array:
+        """Keys that a block of queries sees, from 0 on."""
+        return jnp.minimum(self.kv_len[self.request[i]], self.position[i] + self.count[i])
+
+    def bounds(self, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """First and last + 1 of its blocks of keys."""
+        keys, window = self.sizes.keys, self.sizes.window
+        first = jnp.int32(0) if window is None else lax.div(jnp.maximum(self.position[i] - window + 1, 0), keys)
+        return first, lax.div(self.end(i) + (keys - 1), keys)
+
+    def num_pages(self, i: jax.Array, block: jax.Array) -> jax.Array:
+        """Of a block of keys."""
+        page = self.sizes.page
+        return jnp.clip(lax.div(self.end(i) - block * self.sizes.keys + (page - 1), page), 0, self.sizes.pages)
+
+    def entry(self, i: jax.Array, block: jax.Array) -> jax.Array:
+        """Of the first page of a block of keys: where its number is."""
+        first: jax.Array = lax.rem(i, NUM_TABLES) * self.block_table.shape[1] + block * self.sizes.pages
+        return first
+
+    def page(self, entry: jax.Array) -> jax.Array:
+        """Of a table that has arrived."""
+        number: jax.Array = self.tables[entry]
+        return number
+
+    def start_table(self, i: jax.Array) -> None:
+        self._each_piece(i, lambda copy: copy.start())
+
+    def wait_table(self, i: jax.Array) -> None:
+        self._each_piece(i, lambda copy: copy.wait())
+
+    def _each_piece(self, i: jax.Array, act: Callable[[Any], None]) -> None:
+        """Those that hold pages of the grid step's keys."""
+        slot, width = lax.rem(i, NUM_TABLES), self.block_table.shape[1]
+        size = min(TABLE_PIECE, width)
+        first, last = (bound * self.sizes.pages for bound in self.bounds(i))
+
+        def body(piece: jax.Array, _: None) -> None:
+            these = pl.ds(pl.multiple_of(piece * size, size), size)
+            to = self.tables.at[pl.ds(pl.multiple_of(slot * width + piece * size, LANES), size)]
+            act(pltpu.make_async_copy(self.block_table.at[self.request[i], these], to, self.arrived.at[slot]))
+
+        num_pieces = width // size
+        lax.fori_loop(lax.div(first, size), jnp.minimum(lax.div(last + (size - 1), size), num_pieces), body, None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyBuffers:
+    """Two buffers of keys and values [2, K, keys, W], and a semaphore for each."""
+
+    kv_pages: Ref
+    rows: Ref
+    arrived: Ref
+    blocks: QueryBlocks
+
+    def start(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
+        """Copies of a block's pages. Each is a few scalar instructions, most of them for addresses, which are constant
+        in groups that begin at a known page."""
+        sizes, blocks = self.blocks.sizes, self.blocks
+        at_once = min(COPIES_AT_ONCE, sizes.pages)
+        number, entry = blocks.num_pages(i, block), blocks.entry(i, block)
+
+        def one(j: jax.Array | int, page: jax.Array) -> None:
+            first = j * sizes.page if isinstance(j, int) else pl.multiple_of(j * sizes.page, sizes.page)
+            rows = self.rows.at[slot, :, pl.ds(first, sizes.page), :]
+            pltpu.make_async_copy(self.kv_pages.at[page], rows, self.arrived.at[slot]).start()
+
+        def group(pages: dict[int, jax.Array]) -> None:
+            for j, page in pages.items():
+                one(j, page)
+
+        for first in range(0, sizes.pages - at_once + 1, at_once):
+            pages = {j: blocks.page(entry + j) for j in range(first, first + at_once)}  # whether they are needed or not
+            pl.when(first + at_once <= number)(functools.partial(group, pages))
+        rest = lax.div(number, at_once) * at_once
+        lax.fori_loop(rest, number, lambda j, _: one(j, blocks.page(entry + j)), None)
+
+    def wait(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
+        """For all of a block's pages: a semaphore counts bytes, so one wait is for any number of copies, and a wait for
+        each power of two is for every number."""
+        sizes = self.blocks.sizes
+        number = self.blocks.num_pages(i, block)
+
+        def arrive(num_pages: int) -> None:
+            these = self.rows.at[slot, :, pl.ds(0, num_pages * sizes.page), :]
+            pltpu.make_async_copy(these, these, self.arrived.at[slot]).wait()
+
+        def _powers() -> None:
+            for power in range(sizes.pages.bit_length()):
+                pl.when(number & (1 << power) != 0)(functools.partial(arrive, 1 << power))
+
+        pl.when(number == sizes.pages)(lambda: arrive(sizes.pages))
+        pl.when(number < sizes.pages)(_powers)
+
+    def clear_tail(self, slot: jax.Array, first: jax.Array) -> None:
+        """Zeros from row `first` of a block on: what lies there may be NaN, and 0 · NaN is NaN."""
+        _, num_heads, _, width = self.rows.shape
+        page = self.blocks.sizes.page
+
+        def body(j: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(j * page, page), page)
+            row = j * page + lax.broadcasted_iota(jnp.int32, (page, width), 0)
+            for head in range(num_heads):
+                kept = self.rows[slot, head, rows, :]
+                # As float32: not every generation selects among 8 or 16 bits.
+                value = jnp.where(row < first, kept.astype(jnp.float32), 0.0)
+                self.rows[slot, head, rows, :] = value.astype(kept.dtype)
+
+        lax.fori_loop(lax.div(first, page), self.blocks.sizes.pages, body, None)
+
+    def clear_head(self, slot: jax.Array, first: jax.Array) -> None:
+        """Zeros in the pages of a block before the one that holds row `first`: they have left the window, and what lies
+        there is another request's by now."""
+        _, num_heads, _, width = self.rows.shape
+        page = self.blocks.sizes.page
+
+        def body(j: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(j * page, page), page)
+            for head in range(num_heads):
+                self.rows[slot, head, rows, :] = jnp.zeros((page, width), self.rows.dtype)
+
+        lax.fori_loop(0, lax.div(first, page), body, None)

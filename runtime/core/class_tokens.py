@@ -1,0 +1,45 @@
+"""Tokens in place of a head that classifies: their ids, from the tokenizer's file."""
+
+import dataclasses
+from pathlib import Path
+
+import tokenizers
+
+from palladio.model.config import ModelConfig
+from palladio.runtime.interface.errors import ConfigError
+
+
+def with_class_tokens(model: ModelConfig, folder: Path) -> ModelConfig:
+    """The model, which knows the ids of the tokens that its labels stand for. Args: folder: of the tokenizer.
+
+    Raises:
+        ConfigError: one is no token of the vocabulary.
+    """
+    classifier, key = model.classifier, "classifier_from_token"
+    if classifier is None or not classifier.tokens:
+        return model
+    known: dict[str, int] = {}
+    if any(isinstance(token, str) for token in classifier.tokens):
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise ConfigError(f"{key}: {list(classifier.tokens)} need {file}; give token ids instead")
+        known = vocabulary(file)
+    ids = []
+    for token in classifier.tokens:
+        token_id = token if isinstance(token, int) else known.get(token, -1)
+        if not 0 <= token_id < model.vocab_size:
+            raise ConfigError(f"{key}: {token!r} is no token of this model (ids 0 … {model.vocab_size - 1})")
+        ids.append(token_id)
+    return dataclasses.replace(model, classifier=dataclasses.replace(classifier, tokens=tuple(ids)))
+
+
+def vocabulary(file: Path) -> dict[str, int]:
+    """The id of each token that a tokenizer.json knows.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return tokenizers.Tokenizer.from_file(str(file)).get_vocab()
+    except Exception as error:
+        raise ConfigError(f"{file} is not a valid tokenizer: {error}") from error

@@ -1,0 +1,155 @@
+"""Faults of models, their weights and what prompts hold; see `faults`."""
+
+from tests.faults.fault import Fault
+from tests.faults.weight_faults import WEIGHT_FAULTS
+
+_SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
+PARTS = (_SCHEDULING + "test_prompt_parts.py", _CORE + "test_input_embeds.py")
+LOADER = (
+    "tests/model/loading/test_weights.py",
+    "tests/model/loading/test_coverage.py",
+    "tests/model/test_against_transformers.py",
+)
+EXPERTS = ("tests/model/test_experts.py", "tests/model/test_against_transformers.py")
+_SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
+_MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
+FORMATS = ("tests/model/loading/test_formats.py",)
+_LOADING = "model/loading/"
+_PLAN, _TRANSFORMS, _FILE = (
+    _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
+)
+
+CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
+PAIRS = ("tests/http/routes/test_scores.py",)
+
+MODEL_FAULTS = (
+    # Parts of prompts
+    Fault("the media's digest is left out of the key", _ROOM + "radix_node.py", "(p.digest, p.is", '("", p.is', PARTS),
+    Fault(
+        "a chunk divides what one step has to compute",
+        _SCHEDULER,
+        "count = request.uncut(start + count) - start",
+        "count = max(count, request.uncut(start + count) - start)",
+        PARTS,
+    ),
+    Fault(
+        "a prefix ends within what one step has to compute",
+        _MANAGER,
+        "keys = keys[: self._num_cached(request, keys)]",
+        "keys = keys[: len(keys)]",
+        PARTS,
+    ),
+    Fault(
+        "a later chunk gets a medium's first rows",
+        "runtime/execution/media_rows.py",
+        "rows[low - part.start : high - part.start]",
+        "rows[: high - low]",
+        PARTS,
+    ),
+    Fault(
+        "numbers that are not finite are let pass",
+        "runtime/interface/input_embeds.py",
+        "(np.abs(numbers) <= spec.largest)",
+        "(~(np.abs(numbers) > spec.largest))",
+        ("tests/runtime/interface/test_input_embeds.py",),
+    ),
+    Fault(
+        "the rows of ended requests stay on the disk",
+        "runtime/front/payloads.py",
+        "        self.path.unlink(missing_ok=True)",
+        "        self.path.exists()",
+        ("tests/runtime/front/test_payloads.py",),
+    ),
+    # Mixtures of experts
+    Fault(
+        "the shared expert is left out",
+        "model/moe.py",
+        "out += self.shared(x, *shared",
+        "out += 0 * self.shared(x, *shared",
+        EXPERTS,
+    ),
+    Fault("the routed scaling is left out", "model/moe.py", "weights *= spec.scale", "weights *= 1.0", EXPERTS),
+    Fault(
+        "experts are weighted by the scores with the bias",
+        "model/moe.py",
+        "if choice is not scores:",
+        "if choice is scores:",
+        EXPERTS,
+    ),
+    # The loader
+    Fault(
+        "keys and values change places",
+        _TRANSFORMS,
+        'slot = layout.group if kind == "key"',
+        'slot = layout.group if kind == "value"',
+        LOADER,
+    ),
+    Fault("gate and up change places", _TRANSFORMS, '("gate", "up").index', '("up", "gate").index', LOADER),
+    Fault("unexpected tensors are let pass", _PLAN, "if unexpected:", "if unexpected and missing:", LOADER),
+    Fault(
+        "the last, partial block of a float8 scale is not asked for",
+        "model/formats/fp8.py",
+        "[(*lead, -(-num_rows // block[0]), -(-num_columns // block[1]))]",
+        "[(*lead, num_rows // block[0], num_columns // block[1])]",
+        LOADER,
+    ),
+    Fault("holes in a parameter are let pass", _PLAN, "if not known[kind]:", "if not kind:", LOADER),
+    Fault(
+        "a tensor of the wrong number of bytes is read",
+        _FILE,
+        ".itemsize != stop - start",
+        ".itemsize < stop - start",
+        LOADER,
+    ),
+    # Scores and classes
+    Fault(
+        "the bias of a head that classifies is dropped",
+        "model/class_head.py",
+        "found if self.bias is None else found + self.bias[...].astype(jnp.float32)",
+        "found",
+        CLASSES,
+    ),
+    Fault(
+        "the last token but one is pooled",
+        "runtime/execution/pooler.py",
+        "vectors = _rows(hidden, ends - 1)",
+        "vectors = _rows(hidden, ends - 2)",
+        CLASSES,
+    ),
+    Fault(
+        "a judge's yes and no change places",
+        "model/decoder.py",
+        "logits[:, 1:] - logits[:, :1]",
+        "logits[:, :1] - logits[:, 1:]",
+        CLASSES,
+    ),
+    Fault(
+        "padding at a text's end counts",
+        "runtime/front/samples.py",
+        "embedding.classes.without_padding(prompt_ids)",
+        "prompt_ids",
+        CLASSES,
+    ),
+    Fault(
+        "the worst documents come first",
+        "http/routes/routes_scores.py",
+        "key=lambda index: -found.scores[index]",
+        "key=lambda index: found.scores[index]",
+        PAIRS,
+    ),
+    Fault(
+        "a document that is too long loses its beginning",
+        "http/routes/scored_pairs.py",
+        "Truncation(room, keeps_end=False)",
+        "Truncation(room, keeps_end=True)",
+        PAIRS,
+    ),
+    Fault(
+        "scores of tokens add up to 1 where they should not",
+        "runtime/front/token_scores.py",
+        "if not apply_softmax:",
+        "if apply_softmax:",
+        PAIRS,
+    ),
+    *WEIGHT_FAULTS,
+)

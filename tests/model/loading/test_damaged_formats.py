@@ -1,0 +1,96 @@
+"""Damaged and unsupported quantized checkpoints: one line names the tensor or the key, and the remedy."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palladio.model.config import ModelConfig
+from palladio.model.errors import CheckpointError, ConfigError
+from tests.model import quantized_checkpoints as stored
+from tests.model.driver import load
+from tests.model.format_cases import AWQ, FOUR, GPTQ, checkpoint, ct, stacked_checkpoint
+from tests.model.safetensors_writer import write_safetensors
+from tests.tiny_model import tiny_config
+
+
+def damaged(path: Path, name: str, change: Callable[[np.ndarray], np.ndarray | None]) -> Path:
+    tensors = stored.read_all(path / stored.FILE)
+    found = change(tensors.pop(name))
+    write_safetensors(path / stored.FILE, tensors if found is None else {**tensors, name: found})
+    return path
+
+
+UP = "model.layers.1.mlp.up_proj."
+
+
+def broken(array: np.ndarray, value: float) -> np.ndarray:
+    array = array.copy()
+    array.flat[3] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "change", "message"),
+    [
+        ("awq", "qweight", lambda a: a[:-1], r"scales.* has shape \(3, 80\)|qweight.*shape"),
+        ("awq", "qzeros", lambda a: a[:, :-1], r"up_proj\.qzeros .* has shape \(3, 9\); .* needs \(3, 10\)"),
+        ("awq", "scales", lambda a: None, r"up_proj\.qweight .* is quantized, but .*up_proj\.scales is missing"),
+        ("awq", "scales", lambda a: broken(a, np.nan), r"up_proj\.scales .* scales that are not finite"),
+        ("awq", "scales", lambda a: a[:1], r"up_proj\.scales .* has shape \(1, 80\); .* needs \(3, 80\): quantiz"),
+        ("awq", "qweight", lambda a: a.astype(np.int64), r"qweight .* has dtype I64; .* needs I32"),
+        ("awq", "qweight", lambda a: a.reshape(-1), r"up_proj\.qweight .* has shape \(480,\)"),
+        (
+            "gptq 8 bits by channel",
+            "qzeros",
+            lambda a: broken(a, 0),
+            r"zero points other than 128, .* set sym",
+        ),
+        ("gptq", "g_idx", lambda a: a[::-1], r"g_idx of .* set desc_act to true"),
+        ("gptq act order", "g_idx", lambda a: broken(a, 99), r"g_idx of .* names groups outside of 0 … 2"),
+        ("gptq act order", "g_idx", lambda a: None, r"up_proj\.g_idx is missing"),
+        ("ct 4 bits with zeros", "weight_zero_point", lambda a: None, r"up_proj\.weight_zero_point is missing"),
+        ("ct 4 bits with zeros", "weight_packed", lambda a: a[:, :-1], r"shape mismatch|needs \(80, 3\)"),
+        ("ct int8", "weight_scale", lambda a: broken(a, np.inf), r"up_proj\.weight_scale .* not finite"),
+    ],
+)
+def test_damaged_checkpoints_are_named(case: str, name: str, change: Any, message: str, tmp_path: Path) -> None:
+    path = damaged(checkpoint(tmp_path, case), UP + name, change)
+    with pytest.raises(CheckpointError, match=message):
+        load(path)
+
+
+def test_experts_with_a_scale_that_is_no_number(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.experts.down_proj_scales"
+    path = damaged(stacked_checkpoint(tmp_path, "mxfp4"), name, lambda array: broken(array, 255))
+    with pytest.raises(CheckpointError, match=r"experts\.down_proj_scales .* scales that are not numbers \(255\)"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        (
+            {"quant_method": "bitsandbytes"},
+            "quant_method: 'bitsandbytes' is not supported; supported: fp8, ",
+        ),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo: 'NVFP4' is not supported in ModelOpt"),
+        (ct("nvfp4-pack-quantized", num_bits=4, type="float"), "format: 'nvfp4-pack-quantized' is not supported"),
+        (ct("pack-quantized", num_bits=3), "weights: 3 bits of type 'int' are not supported"),
+        (ct("pack-quantized", num_bits=4, strategy="tensor_group"), "strategy: 'tensor_group' is not supported"),
+        (ct("pack-quantized", **FOUR) | {"transform_config": {"a": 1}}, "transform_config: .* is not supported"),
+        (ct("pack-quantized", **FOUR) | {"ignore": ["re:("]}, "ignore: .* is not a regular expression"),
+        (GPTQ | {"bits": 3}, "bits: 3 is not supported in GPTQ"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format: 'marlin' is not supported"),
+        (GPTQ | {"group_size": 0}, "group_size must be a whole number of at least 1"),
+        (GPTQ | {"dynamic": ["a"]}, "dynamic must be an object"),
+        (AWQ | {"bits": 8}, "bits: 8 is not supported; only 4"),
+        (AWQ | {"version": "gemv"}, "version: 'gemv' is not supported; only 'gemm'"),
+        (AWQ | {"zero_point": False}, "zero_point: False is not supported"),
+    ],
+)
+def test_formats_that_are_not_supported(quantization: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_hf(tiny_config("qwen2", quantization_config=quantization))
