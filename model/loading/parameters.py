@@ -20,6 +20,7 @@ from palladio.model.weights.rest_form import RestForm
 from palladio.model.weights.scaled import Scaled, ScaleForm
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 
 Keys = tuple[str | int, ...]
 
@@ -63,7 +64,7 @@ def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh:
             groups = None if kind.group is None else layout.groups(axis, kind)
             setattr(nodes[keys[:-1]], str(keys[-1]), Scaled(node, kind, groups, kernels, mesh))
         elif isinstance(node, Dense) and narrow:
-            setattr(nodes[keys[:-1]], str(keys[-1]), Narrow(node, kernels))
+            setattr(nodes[keys[:-1]], str(keys[-1]), Narrow(node, NarrowProducts.of(kernels.target)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from palladio.model.sharding import num_shards
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.narrow_matmul import narrow_grouped_matmul, narrow_matmul
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_grouped_matmul, narrow_matmul
 
 BFLOAT16: np.dtype[Any] = jnp.dtype(jnp.bfloat16)
 
@@ -61,9 +60,13 @@ class OutputsFirst:
 
 
 class Narrow(Weight):
-    """bfloat16 numbers; rows are rounded to bfloat16, sums are in float32."""
+    """bfloat16 numbers; rows are rounded to bfloat16, sums are in float32.
 
-    def __init__(self, dense: Dense, kernels: Kernels) -> None:
+    Attributes:
+        products: how this kind of CPU multiplies: as part of the model's structure, part of every program's key.
+    """
+
+    def __init__(self, dense: Dense, products: NarrowProducts) -> None:
         """
         Args:
             dense: a weight without values, of the same shape and axes.
@@ -75,7 +78,7 @@ class Narrow(Weight):
         value = jax.ShapeDtypeStruct(shape, jnp.uint16 if form.is_bits else jnp.bfloat16)
         self.values = nnx.Param(value, logical_axes=form.laid_axes(), rest=form, initializer=metadata["initializer"])
         self.inputs = len(shape) - 1
-        self.kernels = kernels
+        self.products = products
 
     @property
     def kind_name(self) -> str:
@@ -87,7 +90,7 @@ class Narrow(Weight):
     ) -> jax.Array:
         """See Weight."""
         (values,) = self.arrays() if arrays is None else arrays
-        out = narrow_matmul(x, values, target=self.kernels.target)
+        out = narrow_matmul(x, values, self.products)
         return out.astype(x.dtype if out_dtype is None else out_dtype)
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
@@ -98,8 +101,9 @@ class Narrow(Weight):
         self, rows: jax.Array, sizes: jax.Array, kernels: Kernels, arrays: tuple[jax.Array, ...]
     ) -> jax.Array:
         """See Weight."""
+        del kernels
         (bits,) = arrays
-        return narrow_grouped_matmul(rows, bits, sizes, target=kernels.target).astype(rows.dtype)
+        return narrow_grouped_matmul(rows, bits, sizes, self.products).astype(rows.dtype)
 
     def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
         """See Weight."""
@@ -114,4 +118,4 @@ def lies_narrow(activations: DTypeLike, weights: DTypeLike, kernels: Kernels, me
     """Whether dense weights are Narrow ones: their layout follows from the platform and the two dtypes. Over several
     devices of a CPU, which serve tests alone, they are not: outputs that lie as one could not be split."""
     is_narrow = jnp.dtype(weights) == jnp.bfloat16 and jnp.dtype(activations) == jnp.float32
-    return is_narrow and kernels.target.platform == "cpu" and num_shards(mesh) == 1
+    return is_narrow and kernels.target.platform == "cpu" and mesh.size == 1

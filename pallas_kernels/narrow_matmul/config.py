@@ -1,4 +1,4 @@
-"""How a kind of CPU multiplies with bfloat16 matrices: read from a table that benchmarks/products.py measured.
+"""How a kind of CPU multiplies with bfloat16 matrices: read from a table that `palladio tune` measured.
 
 Nothing is measured at a start: the same flags on the same kind of CPU give the same programs.
 """
@@ -19,8 +19,9 @@ class NarrowProducts:
     """
     Attributes:
         min_rows: products of fewer rows are padded to so many: XLA:CPU widens the whole matrix for one row.
-        min_hidden_size: models of this hidden size or more gain from bfloat16 weights; None: nobody measured this kind
-            of CPU. Matrices of smaller models stay in the CPU's caches: calling the library costs more than it gains.
+        min_hidden_size: models of this hidden size or more gain from bfloat16 weights; None: no model does, or nobody
+            measured this kind of CPU. Matrices of smaller models stay in the CPU's caches: calling the library costs
+            more than it gains.
     """
 
     min_rows: int = 2
@@ -37,9 +38,14 @@ class NarrowProducts:
         return f"bfloat16[out, in] with {self.min_rows} rows or more"
 
 
+def table_path(kind: str, folder: Path = TUNED) -> Path:
+    """Args: kind: see Target."""
+    return folder / kind / "narrow_matmul.json"
+
+
 @functools.cache
 def _table(kind: str) -> dict[str, Any]:
-    file = TUNED / kind / "narrow_matmul.json"
+    file = table_path(kind)
     if not kind or not file.is_file():
         return {}
     table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

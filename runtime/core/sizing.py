@@ -104,9 +104,8 @@ class Dtypes:
         dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
         wanted = PlatformDefaults.of(target.platform).dtype if dtype == "auto" else dtype
         # XLA:CPU has no bfloat16 scatter (it would convert the whole cache at every write), nor fast bfloat16 results.
-        is_narrow = target.platform == "cpu" and wanted == "bfloat16"
-        is_one_cpu = target.platform == "cpu" and config.parallel.tp_size == 1  # see lies_narrow
-        activations = jnp.float32 if is_narrow else _DTYPES[wanted]
+        is_one_cpu = target.platform == "cpu" and config.parallel.tp_size * config.parallel.dp_size == 1
+        activations = jnp.float32 if is_one_cpu and wanted == "bfloat16" else _DTYPES[wanted]  # see lies_narrow
         weights = _DTYPES[wanted]
         if dtype == "auto" and model.converted_dtype is not None:
             weights = _DTYPES[model.converted_dtype]
@@ -117,7 +116,10 @@ class Dtypes:
                 f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
                 "--dtype bfloat16 or float32"
             )
-        return cls(weights, activations, activations if kv_cache == "auto" else _DTYPES[kv_cache])
+        if kv_cache != "auto":
+            return cls(weights, activations, _DTYPES[kv_cache])
+        widens = target.platform == "cpu" and activations == jnp.bfloat16
+        return cls(weights, activations, jnp.float32 if widens else activations)
 
 
 def _gains_from_bfloat16(target: Target, model: ModelConfig) -> bool:
