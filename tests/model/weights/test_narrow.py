@@ -93,7 +93,7 @@ def test_a_file_is_read_as_it_is(mixture: Path, tmp_path: Path) -> None:
 
 
 def test_no_step_widens_a_matrix(mixture: Path) -> None:
-    """XLA:CPU's library multiplies each matrix as it lies. A version of JAX that loses this is 10 to 50 times slower."""
+    """XLA:CPU multiplies each matrix as it lies. A version of JAX that loses this is 10 to 50 times slower."""
     config, model = load(mixture, weights_dtype=BFLOAT16)
     driver, batches = Driver(config, model, 1), []
 
