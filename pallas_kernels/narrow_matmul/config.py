@@ -46,7 +46,10 @@ def table_path(kind: str, folder: Path = TUNED) -> Path:
 @functools.cache
 def _table(kind: str) -> dict[str, Any]:
     file = table_path(kind)
-    if not kind or not file.is_file():
-        return {}
+    return read_table(file) if kind and file.is_file() else {}
+
+
+def read_table(file: Path) -> dict[str, Any]:
+    """As `palladio tune` wrote it."""
     table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return table

@@ -40,7 +40,7 @@ def best_padding() -> int:
     """The rows to which one row is padded: the fastest of PADDINGS."""
     _, narrow = _weights(max(HIDDEN_SIZES))
     row = jnp.ones((1, max(HIDDEN_SIZES)), jnp.float32)
-    return min(PADDINGS, key=lambda rows: _least_times((_narrow(NarrowProducts(rows)), row, narrow))[0])
+    return min(PADDINGS, key=lambda rows: least_times((_narrow(NarrowProducts(rows)), row, narrow))[0])
 
 
 def measure(products: NarrowProducts) -> Iterator[Measured]:
@@ -49,7 +49,7 @@ def measure(products: NarrowProducts) -> Iterator[Measured]:
         wide, narrow = _weights(hidden_size)
         for rows in ROWS:
             x = jax.random.normal(jax.random.key(rows), (rows, hidden_size))
-            yield Measured(hidden_size, rows, *_least_times((_wide, x, wide), (_narrow(products), x, narrow)))
+            yield Measured(hidden_size, rows, *least_times((_wide, x, wide), (_narrow(products), x, narrow)))
 
 
 def least_hidden_size(figures: list[Measured]) -> int | None:
@@ -86,7 +86,7 @@ def _narrow(products: NarrowProducts) -> Callable[..., jax.Array]:
     return multiply
 
 
-def _least_times(*calls: _Call) -> list[float]:
+def least_times(*calls: _Call) -> list[float]:
     """Milliseconds of a product, for each."""
     times: list[list[float]] = [[] for _ in calls]
     for number in range(_ROUNDS + 1):  # the first compiles
