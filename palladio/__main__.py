@@ -19,6 +19,7 @@ commands:
   convert    write a model's weights as an Orbax checkpoint, with checksums: palladio convert HF_DIR OUT
   plan       print memory needs and speed limits of a model on hardware you do not have; `palladio plan --help`
   replay     run the requests of a crash dump again and compare their tokens
+  tune       measure this machine's CPU, so that `serve` chooses the fastest kind of weights for it
   version    print the version
 """
 
@@ -30,6 +31,7 @@ COMMANDS: Final = {
     "convert": ("palladio.convert", "convert"),
     "plan": ("palladio.plan", "plan"),
     "replay": ("palladio.replay", "replay"),
+    "tune": ("palladio.tune", "tune"),
 }
 
 

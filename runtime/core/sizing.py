@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.scheduling.scheduled_batch import Buckets
@@ -27,7 +29,7 @@ class PlatformDefaults:
     """What flags that are not given mean on a platform.
 
     Attributes:
-        dtype: XLA:CPU multiplies bfloat16 4 to 30 times slower than float32.
+        dtype: of activations, and of weights where neither the checkpoint nor the kind of CPU suggests another.
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
@@ -84,7 +86,7 @@ class PlatformDefaults:
 class Dtypes:
     """Attributes:
     weights: of parameters that are not quantized.
-    activations: of hidden states, and of what products take in.
+    activations: of hidden states.
     kv_cache: of keys and values.
     """
 
@@ -93,16 +95,22 @@ class Dtypes:
     kv_cache: DTypeLike
 
     @classmethod
-    def of(cls, config: EngineConfig, platform: str, model: ModelConfig) -> Self:
+    def of(cls, config: EngineConfig, target: Target, model: ModelConfig) -> Self:
         """Weights of a converted checkpoint stay as they were converted, unless a flag asks for something else.
 
         Raises:
             ConfigError: the model's activations do not fit the dtype that a flag asks for.
         """
         dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
-        activations = _DTYPES[PlatformDefaults.of(platform).dtype if dtype == "auto" else dtype]
-        is_settled = dtype != "auto" or model.converted_dtype is None
-        weights = activations if is_settled else _DTYPES[str(model.converted_dtype)]
+        wanted = PlatformDefaults.of(target.platform).dtype if dtype == "auto" else dtype
+        # XLA:CPU has no bfloat16 scatter (it would convert the whole cache at every write), nor fast bfloat16 results.
+        is_one_cpu = target.platform == "cpu" and config.parallel.tp_size * config.parallel.dp_size == 1
+        activations = jnp.float32 if is_one_cpu and wanted == "bfloat16" else _DTYPES[wanted]  # see lies_narrow
+        weights = _DTYPES[wanted]
+        if dtype == "auto" and model.converted_dtype is not None:
+            weights = _DTYPES[model.converted_dtype]
+        elif dtype == "auto" and is_one_cpu and _gains_from_bfloat16(target, model):
+            weights = jnp.bfloat16
         if activations == jnp.float16 and model.overflows_float16:
             raise ConfigError(
                 f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
@@ -110,9 +118,15 @@ class Dtypes:
             )
         if kv_cache != "auto":
             return cls(weights, activations, _DTYPES[kv_cache])
-        # XLA:CPU has no bfloat16 scatter: it would convert the whole cache to float32 and back at every write.
-        widens = platform == "cpu" and activations == jnp.bfloat16
+        widens = target.platform == "cpu" and activations == jnp.bfloat16
         return cls(weights, activations, jnp.float32 if widens else activations)
+
+
+def _gains_from_bfloat16(target: Target, model: ModelConfig) -> bool:
+    """The checkpoint has bfloat16, so nothing is rounded by keeping it, and this kind of CPU multiplies it faster."""
+    has_bfloat16 = model.quantization is None and (model.stored_dtype or model.dtype) == "bfloat16"
+    smallest = NarrowProducts.of(target).min_hidden_size
+    return has_bfloat16 and smallest is not None and model.hidden_size >= smallest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
