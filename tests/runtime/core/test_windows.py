@@ -208,5 +208,5 @@ def run_on_meshes(folder: str) -> list[dict[str, Any]]:
 
 
 def test_ranks_of_two_devices_that_lose_their_state_give_the_same_tokens(folder: Path) -> None:
-    one, ranks = call_with_devices(4, __name__, "run_on_meshes", str(folder))
+    one, ranks = call_with_devices(__name__, "run_on_meshes", str(folder))
     assert_same(ranks, one, num_logprobs=60)
