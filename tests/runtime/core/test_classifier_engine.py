@@ -92,7 +92,7 @@ def over_devices(folder: str, flags: list[dict[str, int]]) -> list[list[list[flo
 
 def test_over_two_devices(tmp_path: Path, golden: np.ndarray) -> None:
     flags = [{"tp_size": 2}, {"dp_size": 2}]
-    for got in call_with_devices(2, __name__, "over_devices", str(classifier(tmp_path)), flags):
+    for got in call_with_devices(__name__, "over_devices", str(classifier(tmp_path)), flags):
         np.testing.assert_allclose(got, golden[:, ROWS], atol=1e-4, rtol=0)
 
 

@@ -270,5 +270,5 @@ def run_on_ranks(first: str, second: str) -> list[dict[str, list[int]]]:
 
 
 def test_every_rank_follows(first, second, expected):
-    said = call_with_devices(4, __name__, "run_on_ranks", str(first), str(second))
+    said = call_with_devices(__name__, "run_on_ranks", str(first), str(second))
     assert said == [expected["first"], expected["second"], expected["second"]]
