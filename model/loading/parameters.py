@@ -5,19 +5,22 @@ from collections.abc import Mapping
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.loading.relayout import LogicalAxes
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
+from palladio.model.sharding import ShardingRules
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.scaled import FlatOutputs, Scaled, ScaleForm
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 
 Keys = tuple[str | int, ...]
+LANES = 128  # of a TPU's tile
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,6 +107,25 @@ class Parameters:
                 paths = (name,) if weight is None else (f"{name}.{part}" for part in weight.part_names)
                 slots[name] = Slot(name, weight, {path: by_path[path][1] for path in paths})
         return cls(structure, by_path, slots)
+
+
+def placement(param: nnx.Param, mesh: Mesh) -> NamedSharding | Format:
+    """How a parameter lies on its devices.
+
+    XLA:TPU lays out an array so that its tiles have the least padding. Where sizes are no multiples of a tile, this may
+    be column after column, and each step would copy all of it before rows are looked up or a kernel reads them.
+    """
+    axes = param.get_metadata()["logical_axes"]
+    sharding = ShardingRules().sharding(mesh, axes)
+    own = sharding.shard_shape(param.shape)
+    is_of_rows = axes[0] in ("vocab", "experts") and len(axes) > 1
+    if not is_of_rows or not any(size % LANES for size in own[1:]) or not _is_tpu(mesh):
+        return sharding
+    return Format(Layout(tuple(range(len(axes)))), sharding)
+
+
+def _is_tpu(mesh: Mesh) -> bool:
+    return isinstance(mesh, Mesh) and str(mesh.devices.flat[0].platform) == "tpu"
 
 
 def known_form(param: nnx.Param) -> tuple[tuple[int, ...], LogicalAxes]:
