@@ -20,7 +20,7 @@ from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 
 Keys = tuple[str | int, ...]
-LANES = 128  # of a TPU's tile
+SUBLANES, LANES = 32, 128  # of a TPU's tile; of wide numbers, fewer of the former
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,7 +119,8 @@ def placement(param: nnx.Param, mesh: Mesh) -> NamedSharding | Format:
     sharding = ShardingRules().sharding(mesh, axes)
     own = sharding.shard_shape(param.shape)
     is_of_rows = axes[0] in ("vocab", "experts") and len(axes) > 1
-    if not is_of_rows or not any(size % LANES for size in own[1:]) or not _is_tpu(mesh):
+    is_whole = own[-1] % LANES == 0 and all(size % SUBLANES == 0 for size in own[1:-1])
+    if not is_of_rows or is_whole or not _is_tpu(mesh):
         return sharding
     return Format(Layout(tuple(range(len(axes)))), sharding)
 

@@ -27,9 +27,9 @@ def orders(hidden_size: int) -> list[tuple[int, ...]]:
 def test_which_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert orders(2880) == []
     monkeypatch.setattr(parameters, "_is_tpu", lambda mesh: True)
-    # Tables; of each of two layers, values and scales of three weights of experts, and the bias of one.
-    assert sorted(orders(2880)) == [(0, 1)] * (2 + 2) + [(0, 1, 2)] * (2 * 6)
-    assert orders(2944) == [], "whole tiles: the compiler has no reason to choose another"
+    # Tables; of each of two layers, scales of experts' gate and up, values and scales of down, and its bias.
+    assert sorted(orders(2880)) == [(0, 1)] * (2 + 2) + [(0, 1, 2)] * (2 * 4)
+    assert orders(4096) == [], "whole tiles: the compiler has no reason to choose another"
 
 
 def test_the_numbers_are_the_same_however_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
