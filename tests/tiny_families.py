@@ -7,7 +7,7 @@ divisor of the hidden size, and there are layers of each kind.
 from collections.abc import Mapping
 from typing import Any
 
-from tests import tiny_latent, tiny_relatives
+from tests import tiny_gpt_oss, tiny_latent, tiny_relatives
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -20,6 +20,7 @@ _LONGROPE = {
 CONFIGS: dict[str, dict[str, Any]] = {
     **tiny_relatives.CONFIGS,
     **tiny_latent.CONFIGS,
+    **tiny_gpt_oss.CONFIGS,
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -232,9 +233,6 @@ def _latent_attention(config: Mapping[str, Any]) -> Shapes:
 def _attention(config: Mapping[str, Any]) -> Shapes:
     if "kv_lora_rank" in config:
         return _latent_attention(config)
-    if config["model_type"] == "gpt_oss":
-        sinks = {"self_attn.sinks": (config["num_attention_heads"],)}
-        return sinks | _attention({**config, "model_type": "llama"})
     D, N, K = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
     H = config.get("head_dim") or D // N
     kind = config["model_type"]
@@ -260,11 +258,7 @@ def _attention(config: Mapping[str, Any]) -> Shapes:
 def _mlp(config: Mapping[str, Any]) -> Shapes:
     D, F, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
     if kind == "gpt_oss":
-        E = config["num_local_experts"]
-        into = {"gate_up_proj": (E, D, 2 * F), "gate_up_proj_bias": (E, 2 * F)}
-        experts: Shapes = into | {"down_proj": (E, F, D), "down_proj_bias": (E, D)}
-        router = _biased("mlp.", {"router": (E, D)}, has_bias=True)
-        return router | {f"mlp.experts.{name}": size for name, size in experts.items()}
+        return tiny_gpt_oss.mlp_and_sinks(config)
     if kind == "starcoder2":
         return _biased("mlp.", {"c_fc": (F, D), "c_proj": (D, F)}, config["use_bias"])
     if kind == "nemotron":
