@@ -18,7 +18,7 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.latent_attention import BACKENDS as LATENT_BACKENDS
-from palladio.pallas_kernels.latent_attention import latent_attention
+from palladio.pallas_kernels.latent_attention import latent_attention, latent_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
@@ -147,6 +147,9 @@ def _try_latents(kernels: Kernels, num_heads: int, sizes: LatentConfig, shape: D
     pages, both = shape.cache.spec.device_pages(2, shape.mesh), tuple(queries)
     for metadata in _metadata(shape):
         jax.eval_shape(attend, *both, pages, metadata)
+    write = functools.partial(latent_cache_update, backend=kernels.cache_update, target=kernels.target)
+    rows = (jax.ShapeDtypeStruct((T, size), shape.dtype) for size in (sizes.latent_size, sizes.rotated_size))
+    jax.eval_shape(write, pages, *rows, CacheWrites(_ints(T), _ints(T), one_each=True))  # type: ignore[arg-type]
 
 
 def _metadata(shape: DeviceShape) -> Iterator[AttentionMetadata]:
