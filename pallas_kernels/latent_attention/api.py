@@ -8,16 +8,28 @@ import jax.numpy as jnp
 
 from palladio.pallas_kernels.dispatch import dispatch
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
-from palladio.pallas_kernels.latent_attention import reference, tpu, xla
+from palladio.pallas_kernels.latent_attention import gpu_triton, reference, tpu, xla
 from palladio.pallas_kernels.latent_attention.layout import DTYPES, LatentOptions, pack_rows
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.target import Target
 
-BACKENDS = {"tpu": tpu.attention, "xla": xla.attention, "reference": reference.attention}
-AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("tpu", "xla", "reference"), "gpu": ("xla", "reference")}
+BACKENDS = {
+    "tpu": tpu.attention,
+    "gpu_triton": gpu_triton.attention,
+    "xla": xla.attention,
+    "reference": reference.attention,
+}
+AUTO_ORDER = {
+    "cpu": ("xla", "reference"),
+    "tpu": ("tpu", "xla", "reference"),
+    "gpu": ("gpu_triton", "xla", "reference"),
+}
 # Of backends that want the tokens of chunks in blocks: how many tokens a block.
-CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {"tpu": tpu.chunk_tokens}
+CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {
+    "tpu": tpu.chunk_tokens,
+    "gpu_triton": gpu_triton.chunk_tokens,
+}
 
 
 def latent_attention(
@@ -59,7 +71,7 @@ def latent_attention(
             f"latents are kept as {', '.join(DTYPES)}, not as {jnp.dtype(pages.dtype).name}: use --kv-cache-dtype auto"
         )
     q = pack_rows(q_latent, q_rotated, pages.shape[2], q_latent.dtype)
-    options = LatentOptions(L, scale, target)
+    options = LatentOptions(L, q_rotated.shape[2], scale, target)
     calls = {name: functools.partial(call, q, pages, metadata, options) for name, call in BACKENDS.items()}
     return dispatch("latent_attention", calls, AUTO_ORDER[target.platform], backend)
 

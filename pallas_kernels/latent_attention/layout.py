@@ -23,12 +23,13 @@ class LatentOptions:
     """What is the same for every token of a layer.
 
     Attributes:
-        size: lanes of a row that are its value (L).
+        size: lanes of a row that are its value (L). rotated: lanes behind these that belong to the key alone (R).
         scale: factor on q·row before the softmax.
         target: what kernels are compiled for.
     """
 
     size: int
+    rotated: int
     scale: float
     target: Target = Target()
 
