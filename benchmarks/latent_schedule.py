@@ -40,7 +40,7 @@ from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 from palladio.pallas_kernels.target import Target
 
 L, R, ROW_BYTES = 512, 64, 1280
-PEAK_TFLOPS = {"v4": 137.5, "v5e": 197, "v5p": 459, "v6e": 918, "7x": 1153}  # of a device
+PEAK_TFLOPS = {"v4": 137.5, "v5e": 197, "v5p": 229.5, "v6e": 918, "7x": 1153}  # of a core: a kernel runs on one
 
 
 def compile_layer(chip: str, kind: str, num_heads: int, page_size: int, schedules: Path) -> dict[str, Any]:

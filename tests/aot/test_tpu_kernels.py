@@ -57,7 +57,7 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
 
 @pytest.mark.parametrize(
     ("chip", "decode", "prefill"),
-    [("v4", 1.2, 1.3), ("v5e", 0.5, 1.1), ("v5p", 1.1, 1.9), ("v6e", 0.5, 1.5), ("7x", 0.95, 1.3)],
+    [("v4", 1.2, 1.3), ("v5e", 0.5, 1.1), ("v5p", 1.1, 1.1), ("v6e", 0.5, 1.5), ("7x", 0.95, 1.3)],
 )
 def test_latent_attention_compiles_and_its_loops_stay_within_their_budget(chip, decode, prefill, tmp_path):
     """Shares of the time of a block's copy for 16 heads a device, and of the time of its products for chunks."""
