@@ -18,14 +18,16 @@ def test_matches_the_oracle(case: Case) -> None:
     assert error(case, "gpu_triton", INTERPRETED) < 3e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["prefill", "decode"])
-@pytest.mark.parametrize("num_heads", [pytest.param(number, marks=pytest.mark.slow) for number in (1, 16, 20, 40)])
+@pytest.mark.parametrize("num_heads", [1, 16, 20, 40])
 def test_any_number_of_heads(num_heads: int, kind: str) -> None:
     """Of several programs, too."""
     case = Case("heads", ((30, 1), (0, 1)), kind=kind, padding_rows=1)
     assert error(case, "gpu_triton", INTERPRETED, num_heads) < 3e-6
 
 
+@pytest.mark.slow
 def test_bfloat16_accumulates_in_float32() -> None:
     data = make(SMALL)
     pages, queries = (x.astype(jnp.bfloat16) for x in rows_and_queries(data, 20))

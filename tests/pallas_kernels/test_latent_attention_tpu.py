@@ -35,12 +35,14 @@ def _fresh_simulator():
     jax.clear_caches()
 
 
-@pytest.mark.parametrize("case", [SMALL, *(pytest.param(one, marks=pytest.mark.slow) for one in RUNNABLE)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [SMALL, *RUNNABLE], ids=str)
 def test_matches_the_oracle(case):
     assert error(case, "tpu", PLAIN) < 1e-5
 
 
-@pytest.mark.parametrize("num_heads", [pytest.param(number, marks=pytest.mark.slow) for number in (1, 16, 20, 128)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_heads", [1, 16, 20, 128])
 def test_any_number_of_heads(num_heads):
     assert error(SMALL, "tpu", PLAIN, num_heads) < 1e-5
 
@@ -70,6 +72,7 @@ def test_queries_that_see_later_keys_are_found(monkeypatch):
     assert not error(SMALL, "tpu", PLAIN) < 1e-5
 
 
+@pytest.mark.slow
 def test_bfloat16_accumulates_in_float32():
     data = make(SMALL)
     pages, queries = (x.astype(jnp.bfloat16) for x in rows_and_queries(data, 2))
@@ -80,7 +83,7 @@ def test_bfloat16_accumulates_in_float32():
     np.testing.assert_allclose(out.astype(np.float32)[:num_tokens], wide[:num_tokens], atol=3e-2)
 
 
-@pytest.mark.parametrize("one_each", [True, False])
+@pytest.mark.parametrize("one_each", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_rows_are_written_by_the_kernel_of_the_cache(one_each):
     rng = np.random.default_rng(0)
     pages = rng.standard_normal(latent_page_shape(4, 8, L, R)).astype(np.float32)
