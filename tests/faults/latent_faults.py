@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-_FAMILIES, _KERNELS = ("tests/model/test_families.py",), "tests/pallas_kernels/test_latent_attention_"
+_ENGINE, _KERNELS = ("tests/runtime/core/test_latents.py",), "tests/pallas_kernels/test_latent_attention_"
 
 LATENT_FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -10,7 +10,7 @@ LATENT_FAULTS: tuple[Fault, ...] = (
         "model/latent_attention.py",
         "q_rotated = by.rotations.rotate(q[..., sizes.plain_size :], rope)",
         "q_rotated = 0 * by.rotations.rotate(q[..., sizes.plain_size :], rope)",
-        _FAMILIES,
+        _ENGINE,
     ),
     Fault(
         "yarn's factor is on queries alone",
