@@ -24,7 +24,7 @@ INTERPRETED = [pytest.mark.slow, pytest.mark.timeout(1200)]  # to trace and comp
         *(
             pytest.param(family, backend, marks=INTERPRETED)
             for backend in ("tpu", "gpu_triton")
-            for family in ("qwen2", "qwen3", "llama3", "mistral", "gpt_oss")
+            for family in ("qwen2", "qwen3", "llama3", "mistral", "gpt_oss", "deepseek_v3")
         ),
     ],
 )
