@@ -177,8 +177,8 @@ def _report(of: str, scores: Scores) -> None:
     loss, count = scores.loss, len(scores.logprobs)
     bits = loss * count / math.log(2) / scores.num_bytes
     print(
-        f"{of}perplexity {math.exp(loss):.6g} (loss {loss:.6f} nats a token, {bits:.4f} bits a byte; {count:,} tokens in "
-        f"{scores.num_windows:,} windows)",
+        f"{of}perplexity {math.exp(loss):.6g} (loss {loss:.6f} nats a token, {bits:.4f} bits a byte; {count:,} tokens "
+        f"in {scores.num_windows:,} windows)",
         flush=True,
     )
 
