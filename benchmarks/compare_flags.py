@@ -76,6 +76,12 @@ def long_prompts(rng: np.random.Generator, scale: float) -> list[Arrival]:
 # Of a CPU: weights as the checkpoint has them (bfloat16), and float32.
 DTYPES: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "auto"}, {"dtype": "float32"})
 
+# Sizes of decode steps between powers of two, and powers of two.
+SIZES: tuple[dict[str, Any], dict[str, Any]] = (
+    {"cuda_graph_bs": (1, 2, 4, 8, 16, 24, 32, 48, 64)},
+    {"cuda_graph_bs": (1, 2, 4, 8, 16, 32, 64)},
+)
+
 COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival]], dict[str, Any], dict[str, Any]]] = {
     "radix": (shared_prefix, {}, {"disable_radix_cache": True}),
     "mixed": (arrivals, {"enable_mixed_chunk": True}, {"disable_mixed_chunk": True}),
@@ -86,6 +92,8 @@ COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival
     "dtype-20": (streams(20, 32), *DTYPES),
     "dtype-64": (streams(64, 24), *DTYPES),
     "dtype-long": (long_prompts, *DTYPES),
+    "sizes-20": (streams(20, 32), *SIZES),
+    "sizes-40": (streams(40, 32), *SIZES),
     "deterministic-arrivals": (arrivals, {"deterministic": True}, {}),
 }
 

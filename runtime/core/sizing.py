@@ -33,6 +33,8 @@ class PlatformDefaults:
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
+        fine_hidden_size: models of this hidden size or more have sizes half-way between others, too: a CPU is
+            compute-bound early, so padding costs what it adds. None: padding costs little.
         min_decode: rows of the smallest decode step. XLA:GPU computes products of one row as multiply and reduce, some
             of them in two kernels with weight × x in memory between them, and rounded to the weights' dtype.
         has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU and a TPU skip
@@ -48,6 +50,7 @@ class PlatformDefaults:
     max_running: int
     chunk: int
     bucket_growth: int
+    fine_hidden_size: int | None
     min_decode: int
     has_plain_tier: bool
     mixes: bool
@@ -63,6 +66,7 @@ class PlatformDefaults:
                 max_running=64,
                 chunk=1024,
                 bucket_growth=4,
+                fine_hidden_size=512,
                 min_decode=1,
                 has_plain_tier=False,
                 mixes=False,
@@ -74,6 +78,7 @@ class PlatformDefaults:
             max_running=256,
             chunk=8192,
             bucket_growth=2,
+            fine_hidden_size=None,
             min_decode=2 if platform == "gpu" else 1,
             has_plain_tier=platform == "gpu",
             mixes=True,
@@ -139,6 +144,7 @@ class EngineLimits:
         chunk: prompt tokens of a step; -1: prompts are not split. max_step_tokens: tokens of a prefill step.
         mixes: prefill steps decode as well.
         useful_pool_tokens: more KV cache is never, or hardly ever, used.
+        is_fine: see Buckets.create.
         has_plain_tier, least_page_bytes: see PlatformDefaults.
     """
 
@@ -149,6 +155,7 @@ class EngineLimits:
     max_step_tokens: int
     mixes: bool
     useful_pool_tokens: int
+    is_fine: bool
     has_plain_tier: bool
     least_page_bytes: int
 
@@ -190,6 +197,7 @@ class EngineLimits:
             mixes=chunk != -1
             and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
             useful_pool_tokens=useful,
+            is_fine=defaults.fine_hidden_size is not None and model.hidden_size >= defaults.fine_hidden_size,
             has_plain_tier=defaults.has_plain_tier,
             least_page_bytes=defaults.least_page_bytes,
         )
@@ -211,6 +219,7 @@ class EngineLimits:
             max_step_tokens=self.max_step_tokens,
             growth=defaults.bucket_growth,
             min_decode=defaults.min_decode,
+            is_fine=self.is_fine,
             decode=execution.cuda_graph_bs,
             max_decode=execution.cuda_graph_max_bs,
         )

@@ -105,3 +105,12 @@ def test_a_cpu_keeps_the_bfloat16_of_the_files_where_it_multiplies_that_faster(
     assert dtypes == Dtypes(weights=jnp.dtype(weights), activations=jnp.float32, kv_cache=jnp.float32)
     if "dtype" not in flags:
         assert Dtypes.of(config, Target("cpu", ""), model).weights == jnp.float32  # nobody has measured it
+
+
+@pytest.mark.parametrize(
+    ("platform", "size", "is_fine"), [("cpu", 512, True), ("cpu", 256, False), ("gpu", 512, False)]
+)
+def test_only_a_cpu_has_fine_sizes_and_of_wide_models_only(platform: str, size: int, is_fine: bool) -> None:
+    config, defaults = EngineConfig.from_flags({"model_path": str(MODEL)}), PlatformDefaults.of(platform)
+    model = dataclasses.replace(ModelConfig.from_hf(*read_model_dir(MODEL)), hidden_size=size)
+    assert (24 in EngineLimits.of(config, model, defaults).buckets(config, defaults).decode) == is_fine
