@@ -25,7 +25,7 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = .*?[)\]}] ([a-z][\w-]*)\(")
 _PART = re.compile(r" fusion\(.*calls=%?([\w.-]+)|(?<! call\()to_apply=%?([\w.-]+)")
 _PREFETCHES = ("copy-start", "slice-start")  # into vector memory, beside what is computed
-_NAMES = (*_PREFETCHES, "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "partition-id", "replica-id")
+_NAMES = (*_PREFETCHES, "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
