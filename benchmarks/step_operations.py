@@ -1,11 +1,11 @@
-"""What the steps of two trees compile to, by the accelerators' own compilers: operations of a layer, those of a step
-beside its layers, and bytes.
+"""What the steps of two trees compile to, by the accelerators' own compilers: operations and bytes.
 
     git worktree add /tmp/before d89055f
     PYTHONPATH=.venv-aot python benchmarks/step_operations.py --before /tmp/before --target tpu-v6e h200
 
-Each model is compiled with two numbers of layers: the difference is what a layer adds. An operation is what the
-compiler launches: an instruction outside of fusions that is more than a name for a part of another's result.
+Each model is compiled with two numbers of layers: the difference is what layers add. An operation is what the device
+runs: an instruction outside of fusions that is more than a name for a part of another's result. A TPU's prefetches are
+not counted: they run beside others, and how many there are is up to the compiler's schedule.
 """
 
 import argparse
@@ -105,15 +105,13 @@ def compare(before: Path, target: str, model: str, flags: list[str], layers: tup
         for count in layers
     }
     few, many = layers
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in found[HERE, few]:
         if any(name not in steps for steps in found.values()):
             continue
         row: dict[str, Any] = {"target": target, "model": model, "program": name}
         for label, tree in (("before", before), ("after", HERE)):
-            small, large = found[tree, few][name], found[tree, many][name]
-            a_layer = (large.operations - small.operations) / (many - few)
-            row[f"{label}_layer"], row[f"{label}_beside"] = a_layer, small.operations - few * a_layer
+            row[label] = [found[tree, count][name].operations for count in layers]
         old, new = found[before, many][name], found[HERE, many][name]
         for kind in ("argument_bytes", "temp_bytes"):
             row[kind] = [getattr(old, kind), getattr(new, kind)]
@@ -138,7 +136,8 @@ def main() -> None:
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     flags = ["--decode", args.decode, "--prefill", args.prefill, "--only", *args.only]
-    columns = "target, model, program", "operations of a layer", "beside layers", "argument MiB", "temp MiB"
+    of_layers = (f"operations, {count} layers" for count in args.layers)
+    columns = "target, model, program", *of_layers, "argument MiB", "temp MiB"
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for target in args.target:
         for model in args.model:
@@ -146,8 +145,7 @@ def main() -> None:
                 rows.append(row)
                 mib = {kind: [value / 2**20 for value in row[f"{kind}_bytes"]] for kind in ("argument", "temp")}
                 cells = (
-                    f"{row['before_layer']:g} → {row['after_layer']:g}",
-                    f"{row['before_beside']:g} → {row['after_beside']:g}",
+                    *(f"{a} → {b}" for a, b in zip(row["before"], row["after"], strict=True)),
                     *(f"{a:.1f} → {b:.1f}" for a, b in mib.values()),
                 )
                 print(f"| {target} {model} {row['program']} | {' | '.join(cells)} |", flush=True)
