@@ -72,7 +72,7 @@ def count_in_this_process(tree: Path, flags: list[str], report: Path) -> None:
 
     def compile_and_count(lowered: Any, *args: Any, **kwargs: Any) -> Any:
         compiled = compile_lowered(lowered, *args, **kwargs)
-        counts.append(count_operations(compiled.as_text()))
+        counts.append(count_operations(compiled.as_text() or ""))
         return compiled
 
     jax.stages.Lowered.compile = compile_and_count  # type: ignore[method-assign,assignment]
