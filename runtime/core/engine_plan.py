@@ -278,13 +278,7 @@ def device_shape(
 
 def proposer_of(speculative: SpeculativeConfig) -> Proposer | None:
     """What the flags ask for."""
-    if speculative.speculative_algorithm is None:
-        return None
-    return NgramProposer(
-        speculative.num_drafts,
-        speculative.speculative_ngram_min_match_window_size,
-        speculative.speculative_ngram_max_match_window_size,
-    )
+    return None if speculative.ngram is None else NgramProposer(*speculative.ngram)
 
 
 def memory_needs(
