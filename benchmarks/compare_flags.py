@@ -109,6 +109,7 @@ def compare(name: str, path: Path, turns: int, scale: float) -> dict[str, Any]:
     """Medians of both sides, and first / second."""
     make, *sides = COMPARISONS[name]
     common = {"model_path": str(path), "max_total_tokens": 32768, "max_running_requests": 64, "random_seed": 0}
+    common["compile"] = "full"
     cores = [EngineCore.create(EngineConfig.from_flags(common | flags), lambda progress: None) for flags in sides]
     rows: list[list[dict[str, float]]] = [[], []]
     for turn in range(turns + 1):  # the first warms up

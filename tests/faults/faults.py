@@ -357,6 +357,20 @@ FAULTS = (
         ("tests/runtime/core/test_sizing.py",),
     ),
     Fault(
+        "a CPU compiles everything before the first request",
+        "runtime/core/sizing.py",
+        'compile="background"',
+        'compile="full"',
+        ("tests/runtime/core/test_sizing.py",),
+    ),
+    Fault(
+        "the whole pool of a CPU is resident from the start",
+        "runtime/execution/device_state.py",
+        '.platform == "cpu"',
+        '.platform == "none"',
+        ("tests/runtime/execution/test_device_state.py",),
+    ),
+    Fault(
         "a block of keys waits for some of its pages",
         "pallas_kernels/ragged_paged_attention/tpu_pages.py",
         "pl.when(number & (1 << power) != 0)",

@@ -10,7 +10,7 @@ from palladio.model.kv_cache import fitting_page_size
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_abstract_mesh
 from palladio.runtime.core.engine_plan import device_shape
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, compile_mode
 from palladio.runtime.interface.config import EngineConfig
 
 MODEL = default_model_path()
@@ -76,3 +76,20 @@ def test_an_engine_takes_the_page_size_that_fits_unless_a_flag_names_one() -> No
 
     assert (page_size("cpu"), page_size("gpu"), page_size("tpu", page_size=16)) == (16, 16, 16)
     assert page_size("tpu") > 16  # its few small heads
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "mode"),
+    [
+        ("cpu", {}, "background"),
+        ("gpu", {}, "full"),
+        ("tpu", {}, "full"),
+        ("cpu", {"compile": "full"}, "full"),
+        ("tpu", {"compile": "background"}, "background"),
+        ("cpu", {"nnodes": 2, "node_rank": 0, "dist_init_addr": "127.0.0.1:1", "tp_size": 2}, "full"),
+    ],
+    ids=str,
+)
+def test_a_cpu_takes_requests_before_all_programs_are_compiled(platform: str, flags: dict[str, Any], mode: str) -> None:
+    config = EngineConfig.from_flags({"model_path": str(MODEL), **flags})
+    assert compile_mode(config, PlatformDefaults.of(platform)) == mode
