@@ -187,7 +187,9 @@ def run_with_a_reset(folder: str, dp_size: int, tp_size: int, *, resets: bool) -
         compile="lazy",
         fail_on_recompile=False,
         skip_tokenizer_init=True,
-        json_model_override_args=json.dumps({"num_hidden_layers": len(TABLES)}),  # one of each: half the work to compile
+        json_model_override_args=json.dumps(
+            {"num_hidden_layers": len(TABLES)}
+        ),  # one of each: half the work to compile
         dp_size=dp_size,
         tp_size=tp_size,
         **FLAGS,
