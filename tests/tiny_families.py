@@ -7,6 +7,8 @@ divisor of the hidden size, and there are layers of each kind.
 from collections.abc import Mapping
 from typing import Any
 
+from tests import tiny_relatives
+
 Shapes = dict[str, tuple[int, ...]]
 
 _LONGROPE = {
@@ -31,6 +33,7 @@ _LATENT = {
 _YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "beta_fast": 4, "beta_slow": 1}
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    **tiny_relatives.CONFIGS,
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -249,6 +252,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
 """Keys of config.json with which a family has tensors that it has not as above."""
 
 _MLP_BIAS = {"gate_up.bias", "down.bias"}
+_LLAMA_ONLY = {*_MLP_BIAS, "qkv.bias", "output.bias", "query_norm.scale", "key_norm.scale"}
 UNUSED_RULES = {
     "Gemma3ForCausalLM": _MLP_BIAS,
     "Gemma2ForCausalLM": _MLP_BIAS,
@@ -256,6 +260,11 @@ UNUSED_RULES = {
     "Olmo2ForCausalLM": _MLP_BIAS,
     "Olmo3ForCausalLM": _MLP_BIAS,
     "GraniteForCausalLM": {"query_norm.scale", "key_norm.scale"},
+    "GraniteMoeForCausalLM": {"query_norm.scale", "key_norm.scale"},
+    "MiniMaxM2ForCausalLM": {"qkv.bias", "output.bias"},
+    "MinistralForCausalLM": _LLAMA_ONLY,
+    "Ministral3ForCausalLM": _LLAMA_ONLY,
+    "InternLM3ForCausalLM": {"query_norm.scale", "key_norm.scale"},
     "SmolLM3ForCausalLM": {"query_norm.scale", "key_norm.scale"},
     "CohereForCausalLM": _MLP_BIAS,
     "Cohere2ForCausalLM": {*_MLP_BIAS, "query_norm.scale", "key_norm.scale"},
@@ -267,7 +276,7 @@ UNUSED_RULES = {
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
-_NORM_BIAS = ("starcoder2",)
+_NORM_BIAS = ("starcoder2", "nemotron")
 _NO_OUTPUT_BIAS = ("glm4", "glm4_moe")
 
 
@@ -307,7 +316,7 @@ def _attention(config: Mapping[str, Any]) -> Shapes:
     D, N, K = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
     H = config.get("head_dim") or D // N
     kind = config["model_type"]
-    has_bias = any(config.get(key, False) for key in ("attention_bias", "use_bias", "use_qkv_bias"))
+    has_bias = any(config.get(key, False) for key in ("attention_bias", "use_bias", "qkv_bias", "use_qkv_bias"))
     if kind == "phi3":
         return {"self_attn.qkv_proj.weight": ((N + 2 * K) * H, D), "self_attn.o_proj.weight": (D, N * H)}
     shapes = _biased("self_attn.", {"q_proj": (N * H, D), "k_proj": (K * H, D), "v_proj": (K * H, D)}, has_bias)
@@ -316,6 +325,7 @@ def _attention(config: Mapping[str, Any]) -> Shapes:
         "gemma3_text": ((H,), (H,)),
         "olmo2": ((N * H,), (K * H,)),
         "olmo3": ((N * H,), (K * H,)),
+        "minimax_m2": ((N * H,), (K * H,)),
         "glm4_moe": ((H,), (H,)),
     }
     if config.get("use_qk_norm", False):
@@ -329,10 +339,25 @@ def _mlp(config: Mapping[str, Any]) -> Shapes:
     D, F, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
     if kind == "starcoder2":
         return _biased("mlp.", {"c_fc": (F, D), "c_proj": (D, F)}, config["use_bias"])
+    if kind == "nemotron":
+        return _biased("mlp.", {"up_proj": (F, D), "down_proj": (D, F)}, config["mlp_bias"])
+    if kind == "granitemoe":
+        E, part = config["num_local_experts"], "block_sparse_moe."
+        return {
+            f"{part}router.layer.weight": (E, D),
+            f"{part}input_linear.weight": (E, 2 * F, D),
+            f"{part}output_linear.weight": (E, D, F),
+        }
+    if kind == "minimax_m2":
+        E, part = config["num_local_experts"], "block_sparse_moe."
+        shapes: Shapes = {f"{part}gate.weight": (E, D), f"{part}e_score_correction_bias": (E,)}
+        for name, shape in {"w1": (F, D), "w2": (D, F), "w3": (F, D)}.items():
+            shapes |= {f"{part}experts.{number}.{name}.weight": shape for number in range(E)}
+        return shapes
     if kind in ("phi3", "glm4"):
         return {"mlp.gate_up_proj.weight": (2 * F, D), "mlp.down_proj.weight": (D, F)}
     projections = {"gate_proj": (F, D), "up_proj": (F, D), "down_proj": (D, F)}
-    return _biased("mlp.", projections, config.get("mlp_bias", False))
+    return _biased("mlp.", projections, config.get("mlp_bias", config.get("bias", False)))
 
 
 def _experts(config: Mapping[str, Any]) -> Shapes:
