@@ -14,8 +14,8 @@ from palladio.pallas_kernels.ragged_paged_attention import (
     kv_page_shape,
     padded_head_size,
     ragged_paged_attention,
+    xla,
 )
-from palladio.pallas_kernels.ragged_paged_attention import xla
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, make, metadata_of
 
 
