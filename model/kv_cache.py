@@ -273,5 +273,5 @@ def plan_steps(
 ) -> list[PagedStep] | list[LatentStep]:
     """How a step writes and reads the pages of each block table; for the arguments see PagedStep.of_tables."""
     if config.latent is not None:
-        return [LatentStep.of(batch, kv_cache[0].shape[1])]
+        return [LatentStep.of(batch, config.num_heads // num_shards, dtype, kv_cache[0], kernels)]
     return PagedStep.of_tables(batch, config, dtype, kv_cache, kernels, num_shards)

@@ -1,4 +1,4 @@
-"""A tiny gpt-oss: config.json, and what its layers have beside the usual. For sizes see tests/tiny_families.py."""
+"""A tiny gpt-oss: config.json, and what layers have beside attention's projections."""
 
 from collections.abc import Mapping
 from typing import Any

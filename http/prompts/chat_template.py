@@ -22,7 +22,7 @@ from palladio.http.prompts.chat_messages import (
     template_messages,
 )
 from palladio.http.prompts.template_calls import takes_arguments_as_text
-from palladio.http.prompts.template_format import TemplateFacts, load_template, own_template
+from palladio.http.prompts.template_format import TemplateFacts, built_in_template, load_template
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
@@ -186,7 +186,7 @@ class ChatTemplate:
         calls = any(_has_calls(message) for message in messages)
         if tools is None and calls and not self._read(self._template(tokenizer, tools=False)).reads_calls:
             # Of two templates, the one that writes tools writes earlier calls too.
-            tools = () if isinstance(self._override or own_template(tokenizer), dict) else None
+            tools = () if isinstance(self._override or tokenizer.chat_template, dict) else None
         template = self._template(tokenizer, tools=tools is not None)
         facts = self._read(template)
         continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
@@ -226,7 +226,7 @@ class ChatTemplate:
         Args:
             tools: of several templates, take the one for requests with tools, if there is one.
         """
-        template = self._override or own_template(tokenizer)
+        template = self._override or tokenizer.chat_template or built_in_template(tokenizer)
         if not isinstance(template, dict):
             return template
         return (template.get("tool_use") if tools else None) or template.get("default")

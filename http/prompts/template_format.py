@@ -109,11 +109,9 @@ def _harmony_template() -> str:
     return (_BUILT_IN / "gpt-oss.jinja").read_text(encoding="utf-8")
 
 
-def own_template(tokenizer: Tokenizer) -> str | dict[str, str] | None:
-    """The model's own template; where it has none, the built-in one of its family, if its tokens tell the family."""
-    if tokenizer.chat_template or not tokenizer.is_harmony:
-        return tokenizer.chat_template
-    return _harmony_template()
+def built_in_template(tokenizer: Tokenizer) -> str | None:
+    """Of the family of a model that has no template, if its tokens tell the family."""
+    return _harmony_template() if tokenizer.is_harmony else None
 
 
 def load_template(name: str) -> str | dict[str, str]:

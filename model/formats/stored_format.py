@@ -52,6 +52,11 @@ class StoredMatrix:
     unpack: Callable[[Sequence[HostArray]], FileMatrix]
     is_transposed: bool = False
 
+    @property
+    def is_quantized(self) -> bool:
+        """Its numbers are not those of one plain tensor."""
+        return self.kind is not None or len(self.tensors) > 1
+
 
 class StoredFormat:
     """How a checkpoint stores quantized matrices.

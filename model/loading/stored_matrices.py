@@ -82,7 +82,8 @@ def check_kind(slot: Slot, matrix: StoredMatrix) -> None:
         return
     group, own = matrix.kind.group, slot.weight.group
     same_groups = group == own if group is None or own is None else group % own == 0
-    same_form = (matrix.kind.storage, matrix.kind.has_zeros) == (kind.storage, kind.has_zeros)
+    forms = ((each.storage, each.has_zeros, each.has_real_zeros) for each in (matrix.kind, kind))
+    same_form = len(set(forms)) == 1
     if not same_groups or not same_form:
         raise CheckpointError(_other(tensor, f"is {matrix.kind.name}", slot, kind))
 

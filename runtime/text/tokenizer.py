@@ -9,9 +9,11 @@ from typing import Any, Literal, Self
 
 from jinja2 import TemplateError
 
+from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.text.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
+from palladio.runtime.text.gguf_tokenizer import read_tokenizer
 from palladio.runtime.text.template_meter import RenderLimitExceededError
 
 MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
@@ -68,18 +70,23 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Self:
-        """Reads a tokenizer from a model directory.
+        """Reads a tokenizer from a model directory, or from a GGUF file.
 
         Raises:
             ConfigError: there is none, or it cannot be read.
         """
         logging.getLogger("transformers").addFilter(_is_not_about_torch)
-        from transformers import AutoTokenizer  # noqa: PLC0415 (seconds to import, and not needed without a tokenizer)
+        # seconds to import, and not needed without a tokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415
 
         try:
-            hf_tokenizer = AutoTokenizer.from_pretrained(
-                str(path), trust_remote_code=trust_remote_code, revision=revision
-            )
+            if is_gguf(Path(path)):
+                backend, settings = read_tokenizer(Path(path))
+                hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+            else:
+                hf_tokenizer = AutoTokenizer.from_pretrained(
+                    str(path), trust_remote_code=trust_remote_code, revision=revision
+                )
             if len(hf_tokenizer.get_vocab()) <= len(hf_tokenizer.added_tokens_decoder):
                 # transformers makes an empty tokenizer of the model's class where it finds no vocabulary
                 raise ValueError("its vocabulary is empty")
@@ -90,6 +97,10 @@ class Tokenizer:
                 "--skip-tokenizer-init to send and receive token ids only"
             ) from error
         return cls(hf_tokenizer)
+
+    def save(self, folder: Path) -> None:
+        """Writes tokenizer.json and tokenizer_config.json, with the template."""
+        self._hf.save_pretrained(str(folder))
 
     @property
     def bos_token(self) -> str | None:
@@ -303,9 +314,9 @@ def _is_not_about_torch(record: logging.LogRecord) -> bool:
 
 
 def _why_unusable(path: Path, error: Exception) -> str:
-    if not path.is_dir():
+    if not path.is_dir() and not path.is_file():
         return "no such directory"
-    if not any(next(path.glob(pattern), None) for pattern in _TOKENIZER_FILES):
+    if path.is_dir() and not any(next(path.glob(pattern), None) for pattern in _TOKENIZER_FILES):
         return "it holds no tokenizer files"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 

@@ -1,6 +1,7 @@
 """Faults of models, their weights and what prompts hold; see `faults`."""
 
 from tests.faults.fault import Fault
+from tests.faults.latent_faults import LATENT_FAULTS
 from tests.faults.weight_faults import WEIGHT_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
@@ -224,4 +225,5 @@ MODEL_FAULTS = (
         PAIRS,
     ),
     *WEIGHT_FAULTS,
+    *LATENT_FAULTS,
 )

@@ -97,7 +97,7 @@ CALLS: tuple[dict[str, Any], ...] = (
     {"role": "tool", "tool_call_id": "call_0", "content": '{ "temperature": 20, "sunny": true }'},
 )
 CONVERSATIONS: dict[str, dict[str, Any]] = {
-    "one message": {"messages": [{"role": "user", "content": "Hi <you> & \"me\""}]},
+    "one message": {"messages": [{"role": "user", "content": 'Hi <you> & "me"'}]},
     "instructions": {
         "messages": [{"role": "system", "content": "Always respond in riddles"}, ASKED],
         "reasoning_effort": "high",

@@ -88,8 +88,10 @@ def test_a_server_of_a_model_without_a_template(harmony: Tokenizer) -> None:
         assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
         prompt = harmony.decode(engine.calls[-1].prompt_ids, skip_special_tokens=False)
         assert "\n\nReasoning: low\n\n" in prompt
-        assert prompt.endswith("type now = () => any;\n\n} // namespace functions<|end|>"
-                               "<|start|>user<|message|>The time?<|end|><|start|>assistant")
+        assert prompt.endswith(
+            "type now = () => any;\n\n} // namespace functions<|end|>"
+            "<|start|>user<|message|>The time?<|end|><|start|>assistant"
+        )
         body = {"input": "The time?", "reasoning": {"effort": "high"}, "tools": [{"type": "function", **tool}]}
         items = httpx.post(f"{url}/v1/responses", json=body).json()["output"]
         assert [item["type"] for item in items] == ["reasoning", "function_call"]

@@ -18,13 +18,15 @@ INTERPRETED = [pytest.mark.slow, pytest.mark.timeout(1200)]  # to trace and comp
     ("family", "backend"),  # the model tests have all families
     [
         pytest.param("qwen3", "auto", marks=pytest.mark.slow),  # tests/integration has it, by the offline engine
-        ("qwen3_moe", "auto"),
-        *(pytest.param(family, "auto", marks=pytest.mark.slow) for family in ("mistral", "mixtral", "qwen2_moe")),
+        *(
+            pytest.param(family, "auto", marks=pytest.mark.slow)  # below are two, one of them with experts
+            for family in ("mistral", "mixtral", "qwen2_moe", "qwen3_moe")
+        ),
         pytest.param("qwen3_moe", "gpu_triton", marks=INTERPRETED),
         *(
             pytest.param(family, backend, marks=INTERPRETED)
             for backend in ("tpu", "gpu_triton")
-            for family in ("qwen2", "qwen3", "llama3", "mistral", "gpt_oss")
+            for family in ("qwen2", "qwen3", "llama3", "mistral", "gpt_oss", "deepseek_v3")
         ),
     ],
 )
