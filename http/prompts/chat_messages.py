@@ -94,13 +94,15 @@ def template_messages(
     knows_developer: bool,
     arguments_as_text: bool = False,
     tells_null: bool = False,
+    takes_one_text: bool = False,
 ) -> list[dict[str, Any]]:
     """Checks the messages and gives them the form that templates expect.
 
     - content parts are joined by a space, as SGLang does, unless the template takes parts itself;
     - null content becomes "", or is left out beside tool calls if the template `tells_null` from text;
     - tool calls and their results: see ToolHistory;
-    - `reasoning` becomes `reasoning_content`, the name that templates know;
+    - `reasoning` becomes `reasoning_content`, the name that templates know; content beside calls becomes the end of it
+      if the template `takes_one_text` there;
     - `developer` becomes `system` where the template has no developer role;
     - other keys are passed on: the template may read them.
 
@@ -123,6 +125,8 @@ def template_messages(
         if isinstance(kept.get("reasoning"), str):
             kept.setdefault("reasoning_content", kept.pop("reasoning"))
         history.convert(kept, path)
+        if takes_one_text and kept.get("tool_calls") and kept["content"] and kept.get("reasoning_content"):
+            kept |= {"reasoning_content": f"{kept['reasoning_content']}\n{kept['content']}", "content": ""}
         if tells_null and kept.get("tool_calls") and not kept["content"]:
             del kept["content"]
         prepared.append(kept)

@@ -203,6 +203,7 @@ class ChatTemplate:
             knows_developer=facts.knows_developer,
             arguments_as_text=self._takes_text(tokenizer, template) if calls else False,
             tells_null=facts.tells_null,
+            takes_one_text=facts.takes_one_text,
         )
         if "messages" in facts.variables:  # else it is malformed: rendering says what is wrong with it
             _check_is_read(facts, messages, tools, kwargs or {})

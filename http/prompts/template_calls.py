@@ -35,6 +35,12 @@ def takes_arguments_as_text(render: Callable[[list[dict[str, Any]]], str]) -> bo
         return False
 
 
+def takes_one_text(template: str) -> bool:
+    """Whether the template refuses content beside reasoning in a message with calls, as gpt-oss's own does; it writes
+    either as reasoning."""
+    return "both content and thinking" in template
+
+
 def tells_null(template: str) -> bool:
     """Whether the template knows a message with calls by its content being null, as DeepSeek's do."""
     return _NULL_TEST.search(template) is not None

@@ -12,7 +12,7 @@ from jinja2 import nodes
 from jinja2.ext import loopcontrols
 
 from palladio.http.prompts.chat_messages import ContentFormat
-from palladio.http.prompts.template_calls import tells_null, without_nulls
+from palladio.http.prompts.template_calls import takes_one_text, tells_null, without_nulls
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.chat_renderer import GenerationTag
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ class TemplateFacts:
             is read from outside evaluates constants, without bounds.)
         own: the names that it gives itself: what it sets, loops over, and parameters of its macros.
         reads_calls: it writes the tool calls of earlier messages.
-        tells_null: see template_calls.
+        tells_null, takes_one_text: see template_calls.
         knows_developer: it has a role of that name.
     """
 
@@ -43,6 +43,7 @@ class TemplateFacts:
     own: frozenset[str]
     reads_calls: bool
     tells_null: bool
+    takes_one_text: bool
     knows_developer: bool
 
     @classmethod
@@ -56,6 +57,7 @@ class TemplateFacts:
             frozenset(name.name for name in names if name.ctx != "load"),
             "tool_calls" in source,
             tells_null(source),
+            takes_one_text(source),
             "developer" in source,
         )
 

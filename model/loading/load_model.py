@@ -1,6 +1,7 @@
 """Loading a model: safetensors or a converted checkpoint into sharded arrays, or random weights made on the device."""
 
 import collections
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def load_model(
         keys, param = left.pop(name)
         place = placement(param, mesh)
         if isinstance(place, Format):
-            array = jax.device_put(array, place, donate=True)
+            array = _mover(place)(array)
         loaded.append((keys, param.replace(array)))
         progress(done, len(parameters.by_path))
     if left:
@@ -77,6 +78,12 @@ def load_model(
         )
     model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(loaded))
     return model
+
+
+@functools.lru_cache(maxsize=32)
+def _mover(place: Format) -> Callable[[jax.Array], jax.Array]:
+    """Not device_put, which knows only arrays that this host has all of. One for all layers: it is compiled once."""
+    return jax.jit(lambda array: array, out_shardings=place)
 
 
 def weight_bytes(model: CausalLM) -> dict[str, int]:

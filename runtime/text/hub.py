@@ -18,6 +18,7 @@ from palladio.runtime.text.foreign_models import describe_address, describe_fold
 
 _TOKENIZER_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _MODEL_FILES = (*_TOKENIZER_FILES, "*.safetensors")  # never *.bin
+_OTHER_FORMS = ("original/*", "metal/*")  # of the same weights: patterns match in folders too
 _DEFAULT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 logger = logging.getLogger(__name__)
@@ -146,6 +147,7 @@ def _snapshot(path: str, revision: str | None, download_dir: str | None, wanted:
             cache_dir=download_dir,
             local_files_only=offline,
             allow_patterns=list(wanted.files),
+            ignore_patterns=list(_OTHER_FORMS),
         )
     )
 

@@ -86,6 +86,14 @@ def test_a_server_of_a_model_without_a_template(harmony: Tokenizer) -> None:
         message = answer.json()["choices"][0]["message"]
         assert message["reasoning_content"] == "Hm."
         assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+        lines = httpx.post(f"{url}/v1/chat/completions", json=body | {"stream": True}).text.splitlines()
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+        assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Hm."
+        assert not any(delta.get("content") for delta in deltas)
+        functions = [call["function"] for delta in deltas for call in delta.get("tool_calls") or ()]
+        assert [function["name"] for function in functions if function.get("name")] == ["now"]
+        assert "".join(function["arguments"] for function in functions) == "{}"
         prompt = harmony.decode(engine.calls[-1].prompt_ids, skip_special_tokens=False)
         assert "\n\nReasoning: low\n\n" in prompt
         assert prompt.endswith(

@@ -54,6 +54,23 @@ def test_templates_that_take_parts_get_parts(tokenizer: Tokenizer, tmp_path: Pat
     assert render(tokenizer, [{"role": "user", "content": parts}], str(path)) == "[a][b]"
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_content_and_reasoning_beside_calls_are_one_text_for_gpt_oss(
+    name: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Its own template refuses both; an answer of ours may have both, and clients send it back."""
+    path = tmp_path / "one.jinja"
+    path.write_text(
+        "{% for m in messages if m.tool_calls %}{% if m.content and m.thinking %}"
+        "{{ raise_exception('Cannot pass both content and thinking in an assistant message with tool calls!') }}"
+        "{% endif %}{{ m.thinking or m.content }};{% endfor %}"
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    texts = ({"content": "b", name: "Hm."}, {"content": "b"}, {"content": None, name: "Hm."})
+    messages = [USER, *({"role": "assistant", "tool_calls": [call], **text} for text in texts)]
+    assert render(tokenizer, messages, str(path)) == "Hm.\nb;b;Hm.;"
+
+
 def test_tool_call_arguments_become_objects(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tools.jinja"
     path.write_text("{% for c in messages[-1].tool_calls %}{{ c.function.arguments.city }}{% endfor %}")

@@ -1,13 +1,22 @@
 """Where models and tokenizers are found, with the hub's download replaced."""
 
+from fnmatch import fnmatch
+
 import httpx
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+from huggingface_hub.utils._paths import filter_repo_objects
 
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text import hub
 from palladio.runtime.text.hub import resolve_model_path, resolve_source
+
+# gpt-oss has its weights three times.
+REPOSITORY = (
+    *("config.json", "model-00001-of-00002.safetensors", "tokenizer.json", "chat_template.jinja"),
+    *("original/config.json", "original/model.safetensors", "metal/model.bin", "metal/notes.txt"),
+)
 
 
 @pytest.fixture
@@ -15,9 +24,12 @@ def downloads(monkeypatch, tmp_path):
     """An empty cache, and a hub that has everything; what was asked of it."""
     asked = []
 
-    def snapshot_download(repo, *, revision, cache_dir, local_files_only, allow_patterns):
+    def snapshot_download(repo, *, revision, cache_dir, local_files_only, allow_patterns, ignore_patterns):
         if local_files_only:
             raise LocalEntryNotFoundError("not here")
+        assert set(filter_repo_objects(REPOSITORY, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)) == {
+            file for file in REPOSITORY if "/" not in file and any(fnmatch(file, each) for each in allow_patterns)
+        }
         asked.append((repo, revision, cache_dir, allow_patterns))
         return str(tmp_path / repo)
 
