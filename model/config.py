@@ -11,6 +11,8 @@ from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
 from palladio.model.formats.stored_format import StoredFormat
+from palladio.model.gguf.gguf_config import config_of_gguf
+from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
@@ -190,11 +192,13 @@ def read_model_dir(
     path: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. ModelOpt
-    may have written quantization_config into a file of its own.
+    may have written quantization_config into a file of its own. Of a GGUF file, what its metadata say.
 
     Raises:
         ConfigError: config.json is missing, or a file is not a JSON object.
     """
+    if is_gguf(path):
+        return override(config_of_gguf(path), overrides or {}), None
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory; a model path must contain config.json and *.safetensors")
     config = _read_json(path / "config.json")

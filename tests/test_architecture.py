@@ -40,7 +40,7 @@ MODEL_FLOORS = (
     ("loading",),
     ("",),  # what a step computes, from the decoder down
     ("formats",),  # how checkpoints store quantized matrices
-    ("families", "weights"),
+    ("families", "weights", "gguf"),
 )
 FLOORS = {"runtime": RUNTIME_FLOORS, "http": HTTP_FLOORS, "model": MODEL_FLOORS}
 TOP_FILES = {  # as the map in the docs names those beside the rooms

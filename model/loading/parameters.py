@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.loading.relayout import LogicalAxes
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
+from palladio.model.sharding import ShardingRules
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.narrow import Narrow, lies_narrow
 from palladio.model.weights.rest_form import RestForm
@@ -23,6 +25,7 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 
 Keys = tuple[str | int, ...]
+SUBLANES, LANES = 32, 128  # of a TPU's tile; of wide numbers, fewer of the former
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,6 +116,26 @@ class Parameters:
                 paths = (name,) if weight is None else (f"{name}.{part}" for part in weight.part_names)
                 slots[name] = Slot(name, weight, {path: by_path[path][1] for path in paths})
         return cls(structure, by_path, slots)
+
+
+def placement(param: nnx.Param, mesh: Mesh) -> NamedSharding | Format:
+    """How a parameter lies on its devices.
+
+    XLA:TPU lays out an array so that its tiles have the least padding. Where sizes are no multiples of a tile, this may
+    be column after column, and each step would copy all of it before rows are looked up or a kernel reads them.
+    """
+    axes = param.get_metadata()["logical_axes"]
+    sharding = ShardingRules().sharding(mesh, axes)
+    own = sharding.shard_shape(param.shape)
+    is_of_rows = axes[0] in ("vocab", "experts") and len(axes) > 1
+    is_whole = own[-1] % LANES == 0 and all(size % SUBLANES == 0 for size in own[1:-1])
+    if not is_of_rows or is_whole or not _is_tpu(mesh):
+        return sharding
+    return Format(Layout(tuple(range(len(axes)))), sharding)
+
+
+def _is_tpu(mesh: Mesh) -> bool:
+    return isinstance(mesh, Mesh) and str(mesh.devices.flat[0].platform) == "tpu"
 
 
 def known_form(param: nnx.Param) -> tuple[tuple[int, ...], LogicalAxes]:

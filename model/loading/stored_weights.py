@@ -242,17 +242,18 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             if name not in found:
-                found[name] = find_matrix(name, left, config.quantization)
+                found[name] = find_matrix(name, left, config.quantization, inputs_first=rule.inputs_first)
             matrix = found[name]
             if matrix is None:
                 missing.append(name)
                 continue
             used.update(matrix.names)
             part = part_of(rule.transform, known_form(slots[param].values)[0], layout, expert)
-            if matrix.shape != part.file_shape:
+            shapes = matrix.shape, part.file_shape
+            if shapes[0] != shapes[1]:
+                shown = [shape[:-2] + shape[:-3:-1] if matrix.is_transposed else shape for shape in shapes]
                 raise CheckpointError(
-                    f"shape mismatch: {matrix.tensors[0]} has shape {matrix.shape}, config.json requires "
-                    f"{part.file_shape}"
+                    f"shape mismatch: {matrix.tensors[0]} has shape {shown[0]}, config.json requires {shown[1]}"
                 )
             scales = (form for each in slots[param].params.values() if (form := scale_form(each)) is not None)
             check_kind(slots[param], matrix)

@@ -135,7 +135,7 @@ class Scaled(Weight):
         form = ScaleForm(inputs, group, stored_group)
         of_scales = tuple(counts), tuple(scale_axes), flat_scales
         self.scales = _param(*of_scales, "float32", scale_form=form)
-        self.zeros = _param(*of_scales, "int8", scale_form=form) if kind.has_zeros else None
+        self.zeros = _param(*of_scales, kind.zeros_dtype, scale_form=form) if kind.has_zeros else None
         self.inputs = inputs
         self.kind = kind
         self.group = group
@@ -269,7 +269,8 @@ class Scaled(Weight):
         if matrix.scales is None:
             values, scales = quantized_rows(matrix.values, self.kind, self.stored_group)
             return values, scales if self.group is None else self._own_groups(scales, self.stored_group, values)
-        parts = [matrix.scales, *([] if matrix.zeros is None else [matrix.zeros])]
+        zeros = matrix.real_zeros()
+        parts = [matrix.scales, *([] if zeros is None else [zeros])]
         wide = (matrix.of_every_row(part) for part in parts)
         if self.group is None:
             return matrix.values, *(part[..., 0] for part in wide)

@@ -1,7 +1,7 @@
 """What flags, model and platform come to, before anything is loaded: limits, dtypes, buckets."""
 
 import dataclasses
-from typing import Self
+from typing import Literal, Self
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -12,6 +12,8 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.scheduling.scheduled_batch import Buckets
+
+CompileMode = Literal["full", "background", "lazy"]
 
 _DTYPES = {
     "half": jnp.float16,
@@ -44,6 +46,8 @@ class PlatformDefaults:
             each. A CPU's memory is the host's, so only take what is likely to be used.
         least_page_bytes: of a page of one layer on one device. A TPU's kernel starts a copy for each page, which takes
             as long as 5 KiB of copying on v6e and 9 KiB on 7x, and every block of keys as long as a few more.
+        compile: see ExecutionConfig. Who tries a model on a CPU waits for the first answer; who starts a server with
+            an accelerator measures it once it is ready.
     """
 
     dtype: str
@@ -56,6 +60,7 @@ class PlatformDefaults:
     mixes: bool
     pool_per_request: int | None
     least_page_bytes: int
+    compile: CompileMode
 
     @classmethod
     def of(cls, platform: str) -> Self:
@@ -72,6 +77,7 @@ class PlatformDefaults:
                 mixes=False,
                 pool_per_request=1024,
                 least_page_bytes=0,
+                compile="background",
             )
         return cls(
             dtype="bfloat16",
@@ -84,7 +90,15 @@ class PlatformDefaults:
             mixes=True,
             pool_per_request=None,
             least_page_bytes=32 * 1024 if platform == "tpu" else 0,
+            compile="full",
         )
+
+
+def compile_mode(config: EngineConfig, defaults: PlatformDefaults) -> CompileMode:
+    """When programs are compiled. Several hosts start together, with all of them."""
+    if config.execution.compile != "auto":
+        return config.execution.compile
+    return "full" if config.parallel.num_hosts > 1 else defaults.compile
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

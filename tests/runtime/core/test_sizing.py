@@ -13,7 +13,7 @@ from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_abstract_mesh
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_plan import device_shape
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, compile_mode
 from palladio.runtime.interface.config import EngineConfig
 
 MODEL = default_model_path()
@@ -114,3 +114,20 @@ def test_only_a_cpu_has_fine_sizes_and_of_wide_models_only(platform: str, size: 
     config, defaults = EngineConfig.from_flags({"model_path": str(MODEL)}), PlatformDefaults.of(platform)
     model = dataclasses.replace(ModelConfig.from_hf(*read_model_dir(MODEL)), hidden_size=size)
     assert (24 in EngineLimits.of(config, model, defaults).buckets(config, defaults).decode) == is_fine
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "mode"),
+    [
+        ("cpu", {}, "background"),
+        ("gpu", {}, "full"),
+        ("tpu", {}, "full"),
+        ("cpu", {"compile": "full"}, "full"),
+        ("tpu", {"compile": "background"}, "background"),
+        ("cpu", {"nnodes": 2, "node_rank": 0, "dist_init_addr": "127.0.0.1:1", "tp_size": 2}, "full"),
+    ],
+    ids=str,
+)
+def test_a_cpu_takes_requests_before_all_programs_are_compiled(platform: str, flags: dict[str, Any], mode: str) -> None:
+    config = EngineConfig.from_flags({"model_path": str(MODEL), **flags})
+    assert compile_mode(config, PlatformDefaults.of(platform)) == mode
