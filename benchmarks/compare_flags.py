@@ -82,6 +82,10 @@ SIZES: tuple[dict[str, Any], dict[str, Any]] = (
     {"cuda_graph_bs": (1, 2, 4, 8, 16, 32, 64)},
 )
 
+# Weights of 8 bits, with activations of 16 and of 8, and float32.
+BYTES: tuple[dict[str, Any], dict[str, Any]] = ({"quantization": "int8"}, {"dtype": "float32"})
+ALL_BYTES: tuple[dict[str, Any], dict[str, Any]] = ({"quantization": "w8a8_int8"}, {"dtype": "float32"})
+
 COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival]], dict[str, Any], dict[str, Any]]] = {
     "radix": (shared_prefix, {}, {"disable_radix_cache": True}),
     "mixed": (arrivals, {"enable_mixed_chunk": True}, {"disable_mixed_chunk": True}),
@@ -94,6 +98,12 @@ COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival
     "dtype-long": (long_prompts, *DTYPES),
     "sizes-20": (streams(20, 32), *SIZES),
     "sizes-40": (streams(40, 32), *SIZES),
+    "int8-1": (streams(1, 64), *BYTES),
+    "int8-20": (streams(20, 32), *BYTES),
+    "int8-long": (long_prompts, *BYTES),
+    "w8a8-1": (streams(1, 64), *ALL_BYTES),
+    "w8a8-20": (streams(20, 32), *ALL_BYTES),
+    "w8a8-long": (long_prompts, *ALL_BYTES),
     "deterministic-arrivals": (arrivals, {"deterministic": True}, {}),
 }
 

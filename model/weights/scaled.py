@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.sharding import GROUP_AXES, ShardingRules, num_shards, on_each_device
+from palladio.model.weights.byte_products import byte_product, multiplies_bytes
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 from palladio.model.weights.quantize import LARGEST, quantized, quantized_rows
@@ -179,6 +180,8 @@ class Scaled(Weight):
     ) -> jax.Array:
         """x [T, in] → f32[T, out…]. Zero points are a product of their own: to subtract them first would have XLA:GPU
         make the widened weight."""
+        if self.kind.storage == "int8" and multiplies_bytes(self.kernels.target, self.mesh):
+            return byte_product(x, values, zeros, self.inputs, self.kind.activation_bits) * scales
         dimensions, ones = (((1,), (self.inputs,)), ((), ())), (1,) * (values.ndim - 1)
         of_rows, sums_dtype = None, jnp.float32
         if self.kind.activation_bits == 8:

@@ -35,8 +35,8 @@ class PlatformDefaults:
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
-        fine_hidden_size: models of this hidden size or more have sizes half-way between others, too: a CPU is
-            compute-bound early, so padding costs what it adds. None: padding costs little.
+        fine_hidden_size: models of this hidden size or more have finer sizes: a CPU is compute-bound early, so padding
+            costs what it adds. None: padding costs little.
         min_decode: rows of the smallest decode step. XLA:GPU computes products of one row as multiply and reduce, some
             of them in two kernels with weight × x in memory between them, and rounded to the weights' dtype.
         has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU and a TPU skip

@@ -118,15 +118,14 @@ class Buckets:
                 FINE_PREFILL_TOKENS on.
             min_decode: requests of the smallest decode step; less only where less is the most.
             decode_growth: the same for requests: decode steps are many, and each pays for its padding.
-            is_fine: half-way sizes too, from FINE_REQUESTS and FINE_PREFILL_TOKENS on, and growth of at most 2.
+            is_fine: half-way sizes of requests too, from FINE_REQUESTS on, and growth of at most 2.
             decode: sizes to take in their place. max_decode: leaves larger ones out. max_running is one in any case.
         """
         most = max_running if max_decode is None else min(max_running, max_decode)
         sizes: Sequence[int] = _geometric(min(min_decode, most), max_running, decode_growth)
         sizes = decode if decode is not None else _with_half_ways(sizes, FINE_REQUESTS) if is_fine else sizes
         requests = (*sorted({size for size in sizes if size <= most} - {max_running}), max_running)
-        steps: Sequence[int] = _prefill_sizes(max_step_tokens, min(growth, 2) if is_fine else growth)
-        steps = _with_half_ways(steps, FINE_PREFILL_TOKENS) if is_fine else steps
+        steps = _prefill_sizes(max_step_tokens, min(growth, 2) if is_fine else growth)
         prefill = tuple(PrefillBucket(tokens, min(tokens, max_running)) for tokens in steps)
         return cls(requests, prefill, requests)
 

@@ -41,6 +41,27 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         ("tests/runtime/core/test_sizing.py",),
     ),
     Fault(
+        "the low bytes of activations are lost",
+        "model/weights/byte_products.py",
+        "256 * wide[:T] + wide[T : 2 * T]",
+        "256 * wide[:T]",
+        ("tests/model/weights/test_byte_products.py",),
+    ),
+    Fault(
+        "one row of bytes is not padded",
+        "model/weights/byte_products.py",
+        "_MIN_ROWS = 2",
+        "_MIN_ROWS = 1",
+        ("tests/model/weights/test_byte_products.py",),
+    ),
+    Fault(
+        "steps are fine below what a CPU gains by",
+        "runtime/scheduling/scheduled_batch.py",
+        "in itertools.pairwise(sizes) if size >= low",
+        "in itertools.pairwise(sizes)",
+        ("tests/runtime/scheduling/test_buckets.py",),
+    ),
+    Fault(
         "tables of tuned sizes are not part of a program's key",
         "runtime/execution/program_store.py",
         'in (".py", ".json")',

@@ -30,12 +30,14 @@ FLOATS_OF_4_BITS = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4
 IN, OUT = 80, (2, 24)  # a group of 32 inputs is left with 16
 
 
-def weight_of(kind: WeightKind, shape: tuple[int, ...], inputs: int) -> tuple[Weight, np.ndarray]:
+def weight_of(
+    kind: WeightKind, shape: tuple[int, ...], inputs: int, kernels: Kernels = Kernels()
+) -> tuple[Weight, np.ndarray]:
     """A weight made of random numbers, and the numbers that it stands for."""
     context = Context(jnp.float32, jnp.float32, None)
     dense = Dense(context, shape, (None,) * len(shape), inputs)
     groups = None if kind.group is None else (kind.group, kind.group)
-    weight = Scaled(dense, kind, groups, Kernels(), make_mesh(1))
+    weight = Scaled(dense, kind, groups, kernels, make_mesh(1))
     numbers = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     parts = weight.made_of(jnp.asarray(numbers))
     for name, part in zip(weight.part_names, parts, strict=True):
