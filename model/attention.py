@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.kv_cache import PagedStep
+from palladio.model.kv_cache import CacheScales, PagedStep
 from palladio.model.latent_cache import LatentStep
 from palladio.model.layer_spec import AttentionSpec, QueryGrowth
 from palladio.model.linear import Linear
-from palladio.model.module import Context, Module
+from palladio.model.module import Context, Initializer, Module
 from palladio.model.norm import key_norm, query_norm
 from palladio.model.rope import Rotations
 from palladio.model.sharding import ShardingRules, on_each_device
@@ -57,6 +57,9 @@ class Attention(Module):
         norm, counts = spec.qk_norm, config.head_counts
         self.query_norm = None if norm is None else query_norm(context, N, H, norm, counts)
         self.key_norm = None if norm is None else key_norm(context, K, H, norm, counts)
+        one, f32 = Initializer("ones"), jnp.float32
+        self.key_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
+        self.value_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
         self.spec = spec
         self.kernels = kernels
         self.mesh = mesh
@@ -74,14 +77,26 @@ class Attention(Module):
         rules = ShardingRules()
         own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them
         attend = on_each_device(
-            self._write_and_attend, self.mesh, in_specs=(own, own, own, whole, own), out_specs=(own, own)
+            self._write_and_attend, self.mesh, in_specs=(own, own, own, whole, own, whole), out_specs=(own, own)
         )
-        out, kv_pages = attend(q, k, v, by.step, kv_pages)
+        out, kv_pages = attend(q, k, v, by.step, kv_pages, self._cache_scales(kv_pages.dtype))
         return self.output(out.reshape(T, -1)), kv_pages
 
+    def _cache_scales(self, dtype: jnp.dtype) -> CacheScales:
+        """What keys and values are divided by before they are kept in this dtype, f32[]; None: by 1."""
+        if self.key_scale is None or self.value_scale is None or not jnp.dtype(dtype).name.startswith("float8"):
+            return None
+        return self.key_scale[...][0], self.value_scale[...][0]
+
     def _write_and_attend(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        step: PagedStep,
+        kv_pages: jax.Array,
+        scales: CacheScales,
     ) -> tuple[jax.Array, jax.Array]:
         """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] and the cache."""
-        kv_pages = step.write(kv_pages, k, v, self.kernels)
-        return step.attend(q, kv_pages, self.spec, self.kernels), kv_pages
+        kv_pages = step.write(kv_pages, k, v, self.kernels, scales)
+        return step.attend(q, kv_pages, self.spec, self.kernels, scales), kv_pages
